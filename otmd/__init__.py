@@ -1,0 +1,113 @@
+"""Optimal transport for multi-draft speculative decoding.
+
+How well could any verifier do, how well does a given one do, and which one attains the optimum:
+exactly, and at a language model's vocabulary. Names are imported when they are first used, so that
+``import otmd`` is quick and needs neither torch nor a compiler.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from otmd.drafts import (
+        ConditionalPoisson,
+        DraftLaw,
+        Greedy,
+        Hub,
+        Independent,
+        Joint,
+        TopThen,
+        WithoutReplacement,
+        WithReplacement,
+    )
+    from otmd.measurement import measure
+    from otmd.optimum import OptimalAcceptance, optimal_acceptance
+    from otmd.probabilities import Processing, probs_from_logits, validate_probs
+    from otmd.ratio_curve import RatioCurve
+    from otmd.verifiers import (
+        GreedyCoupling,
+        KSequential,
+        MaximalCoupling,
+        RecursiveRejection,
+        SpecHub,
+        TargetOnly,
+        UnsupportedLaw,
+        Verdict,
+        Verifier,
+        acceptance_bounds,
+        acceptance_rate,
+    )
+
+_HOME = {
+    "ConditionalPoisson": "drafts",
+    "DraftLaw": "drafts",
+    "Greedy": "drafts",
+    "GreedyCoupling": "verifiers",
+    "Hub": "drafts",
+    "Independent": "drafts",
+    "Joint": "drafts",
+    "KSequential": "verifiers",
+    "MaximalCoupling": "verifiers",
+    "OptimalAcceptance": "optimum",
+    "Processing": "probabilities",
+    "RatioCurve": "ratio_curve",
+    "RecursiveRejection": "verifiers",
+    "SpecHub": "verifiers",
+    "TargetOnly": "verifiers",
+    "TopThen": "drafts",
+    "UnsupportedLaw": "verifiers",
+    "Verdict": "verifiers",
+    "Verifier": "verifiers",
+    "WithReplacement": "drafts",
+    "WithoutReplacement": "drafts",
+    "acceptance_bounds": "verifiers",
+    "acceptance_rate": "verifiers",
+    "measure": "measurement",
+    "optimal_acceptance": "optimum",
+    "probs_from_logits": "probabilities",
+    "validate_probs": "probabilities",
+}
+
+__all__ = [
+    "ConditionalPoisson",
+    "DraftLaw",
+    "Greedy",
+    "GreedyCoupling",
+    "Hub",
+    "Independent",
+    "Joint",
+    "KSequential",
+    "MaximalCoupling",
+    "OptimalAcceptance",
+    "Processing",
+    "RatioCurve",
+    "RecursiveRejection",
+    "SpecHub",
+    "TargetOnly",
+    "TopThen",
+    "UnsupportedLaw",
+    "Verdict",
+    "Verifier",
+    "WithReplacement",
+    "WithoutReplacement",
+    "acceptance_bounds",
+    "acceptance_rate",
+    "measure",
+    "optimal_acceptance",
+    "probs_from_logits",
+    "validate_probs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'otmd' has no attribute {name!r}")
+    value = getattr(import_module(f"otmd.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,78 @@
+"""The command line: ``otmd collect | measure | solve | report | demo``.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to standard output,
+progress and errors to standard error.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(Exception):
+    """An option whose value makes no sense."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Instead of ``sys.argv``.
+
+    Returns
+    -------
+    int
+        0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in tokens
+    tokens = [token for token in tokens if token != "--debug"]
+    try:
+        from cyclopts import CycloptsError
+    except ModuleNotFoundError:
+        return _fail("the command line needs more packages: pip install 'otmd[experiments]'")
+    from otmd.cli.app import app
+
+    try:
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except (CycloptsError, UsageError) as error:
+        return _fail(f"{_one_line(error)} ({_help_for(tokens)})", USAGE)
+    except KeyboardInterrupt as stop:
+        return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has enough (`otmd report … | head`); keep Python's exit quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except ModuleNotFoundError as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(f"{error}: this command needs pip install 'otmd[llm,experiments]'")
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(_one_line(error))
+    return OK
+
+
+def _fail(message: str, code: int = FAILED) -> int:
+    print(f"otmd: {message}", file=sys.stderr)
+    return code
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    expected = isinstance(error, (ValueError, OSError, RuntimeError, UsageError))
+    if text and (expected or type(error).__module__.startswith("cyclopts")):
+        return text
+    return f"{type(error).__name__}: {text} (--debug shows where)"
+
+
+def _help_for(tokens: list[str]) -> str:
+    command = next((token for token in tokens if not token.startswith("-")), "")
+    known = {"collect", "measure", "solve", "report", "demo"}
+    return f"see: otmd {command} --help" if command in known else "see: otmd --help"

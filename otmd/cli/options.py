@@ -1,0 +1,90 @@
+"""Options that several commands share, and how their values are read."""
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from otmd.cli import UsageError
+
+if TYPE_CHECKING:
+    from otmd.probabilities import Processing
+
+LAWS = {
+    "with-replacement": "WithReplacement",
+    "without-replacement": "WithoutReplacement",
+    "conditional-poisson": "ConditionalPoisson",
+    "greedy": "Greedy",
+    "hub": "Hub",
+}
+VERIFIERS = {
+    "maximal-coupling": "MaximalCoupling",
+    "recursive-rejection": "RecursiveRejection",
+    "k-sequential": "KSequential",
+    "spec-hub": "SpecHub",
+    "greedy-coupling": "GreedyCoupling",
+    "target-only": "TargetOnly",
+}
+
+Value = TypeVar("Value")
+
+
+def classes(option: str, text: str, known: dict[str, str], module: Any) -> list[Any]:
+    """Read ``greedy,hub`` as classes of a module."""
+    names = _split(option, text)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{option}: got {name!r}, wanted some of {', '.join(known)}")
+    return [getattr(module, known[name]) for name in names]
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Read ``1,2,4`` or ``1-4`` as whole numbers ≥ 1."""
+    found: list[int] = []
+    for piece in _split(option, text):
+        first, dash, last = piece.partition("-")
+        ends = [_number(option, end, int, "1,2,4 or 1-4") for end in (first, last if dash else first)]
+        if not 1 <= ends[0] <= ends[1]:
+            raise UsageError(f"{option}: got {piece!r}, wanted numbers ≥ 1 such as 1,2,4 or 1-4")
+        found += range(ends[0], ends[1] + 1)
+    return sorted(set(found))
+
+
+def steps(
+    temperature: str, top_k: int | None, top_p: float | None, min_p: float | None
+) -> "list[Processing]":
+    """Read ``0.6,1`` as one processing a temperature."""
+    from otmd.probabilities import Processing
+
+    values = [
+        _number("--temperature", piece, float, "0.6 or 0.6,1.0")
+        for piece in _split("--temperature", temperature)
+    ]
+    try:
+        return [Processing(value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def fractions(option: str, text: str) -> list[float]:
+    """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers, exact until the last rounding."""
+    pieces = _split(option, text)
+    return [float(_number(option, piece, Fraction, "1/3,0,2/3 or 0.2,0.8")) for piece in pieces]
+
+
+def _split(option: str, text: str) -> list[str]:
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    if not pieces:
+        raise UsageError(f"{option}: got {text!r}, wanted at least one value")
+    return list(pieces)
+
+
+def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:
+    try:
+        return read(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"{option}: got {text!r}, wanted numbers such as {example}") from error
+
+
+def names_of(known: Iterable[str]) -> str:
+    """List the names for a help text."""
+    return ", ".join(known)

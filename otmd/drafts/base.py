@@ -1,0 +1,320 @@
+"""What a draft law is: the joint distribution of the draft tokens at one position."""
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.kernels.draws import draw_independent
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+
+_MOST_TUPLES = 5_000_000
+
+
+class DraftLaw(ABC):
+    """The joint distribution Q of the n draft tokens proposed at one position.
+
+    Leading axes hold independent positions: ``drafts[index]`` is the law of one of them.
+
+    Attributes
+    ----------
+    num_drafts : int
+        n, how many tokens are drafted.
+    vocab_size : int
+        V.
+    batch_shape : tuple of int
+        The leading axes; ``()`` for a single position.
+    """
+
+    num_drafts: int
+    vocab_size: int
+    batch_shape: tuple[int, ...]
+
+    @abstractmethod
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        """Return the law of the position(s) at ``index`` of the leading axes."""
+
+    @abstractmethod
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the same family that draws ``num_drafts`` tokens."""
+
+    @abstractmethod
+    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        """Draw ``count`` tuples at a single position, shape (count, n)."""
+
+    @abstractmethod
+    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+        """Q of tuples (T, n) at a single position, shape (T,)."""
+
+    @abstractmethod
+    def _containment(self, subset: BoolArray) -> float:
+        """Return g(H) for one subset (V,) at a single position."""
+
+    @abstractmethod
+    def _inclusion_probs(self) -> FloatArray:
+        """P(token is among the drafts) at a single position, shape (V,)."""
+
+    def sample(
+        self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
+    ) -> IntArray:
+        """Draw the draft tokens.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            Equal seeds give equal drafts.
+        size : int or tuple of int, optional
+            How many independent draws; none means one, without an axis for it.
+
+        Returns
+        -------
+        ndarray of int64, shape (*size, *batch_shape, n)
+
+        Raises
+        ------
+        ValueError
+            If ``rng`` is not a Generator.
+        """
+        validate_rng(rng)
+        axes = () if size is None else tuple(np.atleast_1d(size).tolist())
+        count = int(np.prod(axes, dtype=np.int64))
+        tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
+        for index in np.ndindex(self.batch_shape):
+            tokens[(slice(None), *index)] = self[index]._sample(rng, count)
+        return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
+
+    def tuple_prob(self, tokens: ArrayLike) -> FloatArray:
+        """Probability Q of drawing exactly these tokens in this order.
+
+        Parameters
+        ----------
+        tokens : array_like of int, shape (…, n)
+            Leading axes are broadcast against the law's.
+
+        Returns
+        -------
+        ndarray of float64, shape (…)
+
+        Raises
+        ------
+        ValueError
+            For tokens that are not integers in [0, V), or not n of them.
+        """
+        checked = self.validate_tokens(tokens)
+        shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
+        if not self.batch_shape:
+            flat = checked.reshape(-1, self.num_drafts)
+            return self._tuple_prob(flat).reshape(shape)
+        checked = np.broadcast_to(checked, (*shape, self.num_drafts))
+        probs = np.empty(shape)
+        for index in np.ndindex(self.batch_shape):
+            where = (..., *index)
+            here = checked[(*where, slice(None))]
+            flat = np.ascontiguousarray(here).reshape(-1, self.num_drafts)
+            probs[where] = self[index]._tuple_prob(flat).reshape(here.shape[:-1])
+        return probs
+
+    def containment(self, subset: ArrayLike) -> FloatArray | float:
+        """Probability g(H) that every draft lies in H (Hu et al. 2025, eq. 8).
+
+        Parameters
+        ----------
+        subset : array_like of bool, shape (…, V)
+            Leading axes are broadcast against the law's.
+
+        Returns
+        -------
+        float or ndarray of float64, shape (…)
+
+        Raises
+        ------
+        ValueError
+            If ``subset`` is not boolean or not over the law's vocabulary.
+        """
+        mask = np.asarray(subset)
+        if mask.dtype != np.bool_ or mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
+            raise ValueError(
+                f"subset: got {mask.dtype} of shape {mask.shape}, wanted bool of shape "
+                f"(…, {self.vocab_size})"
+            )
+        shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
+        mask = np.broadcast_to(mask, (*shape, self.vocab_size))
+        values = np.empty(shape)
+        offset = len(shape) - len(self.batch_shape)
+        for index in np.ndindex(shape):
+            own = tuple(
+                0 if n == 1 else i for i, n in zip(index[offset:], self.batch_shape, strict=True)
+            )
+            values[index] = self[own]._containment(np.ascontiguousarray(mask[index]))
+        return values if shape else float(values)
+
+    def inclusion_probs(self) -> FloatArray:
+        """Probability of each token to be among the drafts.
+
+        Returns
+        -------
+        ndarray of float64, shape (*batch_shape, V)
+        """
+        probs = np.empty((*self.batch_shape, self.vocab_size))
+        for index in np.ndindex(self.batch_shape):
+            probs[index] = self[index]._inclusion_probs()
+        return probs
+
+    def enumerate(self) -> tuple[IntArray, FloatArray]:
+        """List every tuple with positive probability.
+
+        Returns
+        -------
+        tokens : ndarray of int64, shape (T, n)
+        probs : ndarray of float64, shape (T,)
+
+        Raises
+        ------
+        ValueError
+            For a law with leading axes, or with more than five million tuples to look at.
+        """
+        if self.batch_shape:
+            raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
+        support = np.flatnonzero(self._inclusion_probs() > 0)
+        size = support.size**self.num_drafts
+        if size > _MOST_TUPLES:
+            raise ValueError(
+                f"enumerate: got {support.size}^{self.num_drafts} = {size} tuples, wanted at most "
+                f"{_MOST_TUPLES}; the closed forms need no enumeration"
+            )
+        axes = np.indices((support.size,) * self.num_drafts).reshape(self.num_drafts, -1)
+        tokens = np.ascontiguousarray(support[axes].T)
+        probs = self._tuple_prob(tokens)
+        return tokens[probs > 0], probs[probs > 0]
+
+    def validate_tokens(self, tokens: ArrayLike) -> IntArray:
+        """Return ``tokens`` as int64 of shape (…, n), or raise ValueError."""
+        array = np.asarray(tokens)
+        if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:
+            raise ValueError(
+                f"tokens: got {array.dtype} of shape {array.shape}, wanted integers of shape "
+                f"(…, {self.num_drafts})"
+            )
+        if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
+            raise ValueError(
+                f"tokens: got ids from {array.min()} to {array.max()}, wanted ids in "
+                f"[0, {self.vocab_size})"
+            )
+        return array.astype(np.int64)
+
+
+class ProposalLaw(DraftLaw):
+    """A law built from one draft distribution q, and cut by a prefix of the ratio order.
+
+    For these laws some minimiser of p(H) − g(H) consists of :meth:`forced_tokens` and the first
+    tokens by p/q ascending (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        How many tokens are drafted.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, ``num_drafts`` < 1, or more distinct drafts than tokens with
+        mass.
+    """
+
+    draft_probs: FloatArray
+
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
+        self.draft_probs = validate_probs("draft_probs", draft_probs)
+        self.vocab_size = self.draft_probs.shape[-1]
+        self.batch_shape = self.draft_probs.shape[:-1]
+        self.num_drafts = validate_count("num_drafts", num_drafts)
+        self._validate_support()
+
+    def __repr__(self) -> str:
+        shape = (*self.batch_shape, self.vocab_size)
+        return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
+
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        if not self.batch_shape and index == ():
+            return self
+        chosen = copy.copy(self)
+        chosen.draft_probs = self.draft_probs[index]
+        chosen.batch_shape = chosen.draft_probs.shape[:-1]
+        return chosen
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
+        other = copy.copy(self)
+        other.num_drafts = validate_count("num_drafts", num_drafts)
+        other._validate_support()
+        return other
+
+    def forced_tokens(self) -> IntArray:
+        """Tokens without which g(H) = 0, likeliest first, at a single position."""
+        return np.empty(0, np.int64)
+
+    @abstractmethod
+    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
+        """g of every prefix of ``order`` at a single position.
+
+        Parameters
+        ----------
+        order : ndarray of int64, shape (V,)
+            A permutation of the tokens that begins with :meth:`forced_tokens`.
+        every_n : bool
+            For each number of drafts from 1 to n, if the forced tokens are the same for all.
+
+        Returns
+        -------
+        ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
+        """
+
+    def _validate_support(self) -> None:
+        """Raise ValueError where the law cannot draw that many tokens."""
+
+    def _containment(self, subset: BoolArray) -> float:
+        if not subset[self.forced_tokens()].all():
+            return 0.0
+        forced_first = order_from(np.argsort(~subset, kind="stable"), self.forced_tokens())
+        return float(self.prefix_containment(forced_first)[np.count_nonzero(subset)])
+
+
+def order_from(order: IntArray, first: IntArray) -> IntArray:
+    """Return the permutation with the tokens ``first`` moved to the front."""
+    if first.size == 0:
+        return order
+    later = np.ones(order.size, dtype=bool)
+    later[first] = False
+    return np.concatenate([first, order[later[order]]])
+
+
+def validate_distinct_support(
+    draft_probs: FloatArray, num_drafts: int, name: str = "num_drafts"
+) -> None:
+    """Raise ValueError unless every position has ``num_drafts`` tokens with mass."""
+    support = np.count_nonzero(draft_probs, axis=-1)
+    if np.min(support, initial=num_drafts) < num_drafts:
+        raise ValueError(
+            f"{name}: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
+            "number of tokens with mass in draft_probs"
+        )
+
+
+def validate_rng(rng: object) -> None:
+    """Raise ValueError unless ``rng`` is a numpy Generator."""
+    if not isinstance(rng, np.random.Generator):
+        raise ValueError(
+            f"rng: got {type(rng).__name__}, wanted a numpy.random.Generator, e.g. "
+            "np.random.default_rng(0)"
+        )
+
+
+def draw_tokens(probs: FloatArray, rng: np.random.Generator, count: int) -> IntArray:
+    """Draw ``count`` tokens from (V,) masses, which need not sum to 1."""
+    tokens = np.empty(count, np.int64)
+    draw_independent(probs.cumsum(), rng.random(count), tokens)
+    return tokens

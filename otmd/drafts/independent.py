@@ -1,0 +1,82 @@
+"""Independent drafts, each from a distribution of its own."""
+
+import copy
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts.base import DraftLaw, draw_tokens
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+
+
+class Independent(DraftLaw):
+    """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
+
+    No order of the tokens contains every minimiser, so α* comes from a maximum flow over the tuples.
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, n, V)
+        One next-token distribution for each draft.
+    num_drafts : int, optional
+        n, if given it must be the length of that axis.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, a missing axis of drafts, or another ``num_drafts``.
+    """
+
+    draft_probs: FloatArray
+
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int | None = None) -> None:
+        self.draft_probs = validate_probs("draft_probs", draft_probs)
+        if self.draft_probs.ndim < 2 or self.draft_probs.shape[-2] == 0:
+            raise ValueError(
+                f"draft_probs: got shape {self.draft_probs.shape}, wanted (…, n, V): one "
+                "distribution for each of at least one draft"
+            )
+        *batch, self.num_drafts, self.vocab_size = self.draft_probs.shape
+        self.batch_shape = tuple(batch)
+        if num_drafts is not None and validate_count("num_drafts", num_drafts) != self.num_drafts:
+            raise ValueError(
+                f"num_drafts: got {num_drafts}, wanted {self.num_drafts}, the distributions given"
+            )
+
+    def __repr__(self) -> str:
+        return f"Independent(draft_probs{self.draft_probs.shape})"
+
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        if not self.batch_shape and index == ():
+            return self
+        chosen = copy.copy(self)
+        chosen.draft_probs = self.draft_probs[index]
+        chosen.batch_shape = chosen.draft_probs.shape[:-2]
+        return chosen
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the first ``num_drafts`` drafts."""
+        count = validate_count("num_drafts", num_drafts)
+        if count > self.num_drafts:
+            raise ValueError(
+                f"num_drafts: got {count}, wanted at most {self.num_drafts}, the distributions given"
+            )
+        fewer = copy.copy(self)
+        fewer.num_drafts = count
+        fewer.draft_probs = self.draft_probs[..., :count, :]
+        return fewer
+
+    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        columns = [draw_tokens(q, rng, count) for q in self.draft_probs]
+        return np.stack(columns, axis=-1)
+
+    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+        return self.draft_probs[np.arange(self.num_drafts), tokens].prod(axis=-1)
+
+    def _containment(self, subset: BoolArray) -> float:
+        return float(np.minimum(self.draft_probs[:, subset].sum(axis=-1), 1.0).prod())
+
+    def _inclusion_probs(self) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            return -np.expm1(np.log1p(-self.draft_probs).sum(axis=0))

@@ -1,0 +1,88 @@
+"""Any law of drafts, given as a table of tuples."""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts.base import DraftLaw, draw_tokens
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+
+
+class Joint(DraftLaw):
+    """An explicit table of draft tuples and their probabilities: the general case.
+
+    Parameters
+    ----------
+    tuples : array_like of int, shape (T, n)
+        The draft tuples. A tuple may stand in several rows; their probabilities add up.
+    probs : array_like, shape (T,)
+        The probability of each row.
+    vocab_size : int
+        V.
+
+    Raises
+    ------
+    ValueError
+        For tokens outside [0, V), an invalid distribution, or shapes that do not match.
+    """
+
+    tuples: IntArray
+    probs: FloatArray
+
+    batch_shape = ()
+
+    def __init__(self, tuples: ArrayLike, probs: ArrayLike, vocab_size: int) -> None:
+        rows = np.asarray(tuples)
+        self.vocab_size = validate_count("vocab_size", vocab_size)
+        if rows.ndim != 2 or rows.shape[-1] == 0:
+            raise ValueError(f"tuples: got shape {rows.shape}, wanted (T, n) with n ≥ 1")
+        self.num_drafts = rows.shape[-1]
+        self.probs = validate_probs("probs", probs)
+        if self.probs.shape != rows.shape[:1]:
+            raise ValueError(f"probs: got shape {self.probs.shape}, wanted {rows.shape[:1]}")
+        self.tuples = self.validate_tokens(rows)
+
+    def __repr__(self) -> str:
+        return f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
+
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        if index != ():
+            raise IndexError("a Joint law has no leading axes")
+        return self
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the first ``num_drafts`` drafts."""
+        count = validate_count("num_drafts", num_drafts)
+        if count > self.num_drafts:
+            raise ValueError(
+                f"num_drafts: got {count}, wanted at most {self.num_drafts}, the tuples' length"
+            )
+        return type(self)(self.tuples[:, :count], self.probs, self.vocab_size)
+
+    def enumerate(self) -> tuple[IntArray, FloatArray]:
+        """List every tuple with positive probability once; see :meth:`DraftLaw.enumerate`."""
+        tokens, row = np.unique(self.tuples[self.probs > 0], axis=0, return_inverse=True)
+        probs = np.bincount(row.ravel(), self.probs[self.probs > 0], minlength=len(tokens))
+        return tokens, probs
+
+    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        return self.tuples[draw_tokens(self.probs, rng, count)]
+
+    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+        table, probs = self.enumerate()
+        known, place = np.unique(np.concatenate([table, tokens]), axis=0, return_inverse=True)
+        place = place.ravel()
+        by_place = np.zeros(len(known))
+        by_place[place[: len(table)]] = probs
+        return by_place[place[len(table) :]]
+
+    def _containment(self, subset: BoolArray) -> float:
+        return float(self.probs[subset[self.tuples].all(axis=-1)].sum())
+
+    def _inclusion_probs(self) -> FloatArray:
+        ordered = np.sort(self.tuples, axis=-1)
+        first = np.ones(ordered.shape, dtype=bool)
+        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        weights = np.where(first, self.probs[:, None], 0.0)
+        return np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)

@@ -1,0 +1,143 @@
+"""The likeliest tokens for certain, then any law on the rest; greedy drafting is one case."""
+
+import copy
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts.base import ProposalLaw, validate_distinct_support
+from otmd.drafts.with_replacement import WithReplacement
+from otmd.drafts.without_replacement import WithoutReplacement
+from otmd.kernels.draws import likeliest
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
+
+
+class TopThen(ProposalLaw):
+    """The m likeliest tokens in order, then n − m drafts of another law on the rest, renormalised.
+
+    g(H) = 0 unless the top tokens are all in H, and then the rest's g.
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        n, the top tokens included.
+    top : int
+        m ≤ n, how many of the likeliest tokens (ties to the lowest id) are always drafted.
+    rest : type
+        The law of the other drafts: WithReplacement, WithoutReplacement or ConditionalPoisson.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, ``top`` outside [0, n], another ``rest``, or fewer tokens with
+        mass than the law needs.
+    """
+
+    top: int
+    rest: type[ProposalLaw]
+
+    def __init__(
+        self,
+        draft_probs: ArrayLike,
+        num_drafts: int,
+        top: int,
+        rest: type[ProposalLaw] = WithoutReplacement,
+    ) -> None:
+        self.top = validate_count("top", top, minimum=0)
+        if not (isinstance(rest, type) and issubclass(rest, ProposalLaw)) or (
+            issubclass(rest, TopThen)
+        ):
+            raise ValueError(
+                f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement or "
+                "ConditionalPoisson"
+            )
+        self.rest = rest
+        super().__init__(draft_probs, num_drafts)
+
+    def forced_tokens(self) -> IntArray:
+        """Return the m likeliest tokens."""
+        return likeliest(self.draft_probs, self.top)
+
+    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
+        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        if every_n:
+            raise ValueError("every_n: the number of forced tokens must be the same for every n")
+        contained = np.zeros(self.vocab_size + 1)
+        if self.top == self.num_drafts:
+            contained[self.top :] = 1.0
+        else:
+            contained[self.top :] = self._rest().prefix_containment(order)[self.top :]
+        return contained
+
+    def _rest(self) -> ProposalLaw:
+        others = self.draft_probs.copy()
+        others[self.forced_tokens()] = 0.0
+        return self.rest(others / others.sum(), self.num_drafts - self.top)
+
+    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        tokens = np.empty((count, self.num_drafts), np.int64)
+        tokens[:, : self.top] = self.forced_tokens()
+        if self.top < self.num_drafts:
+            tokens[:, self.top :] = self._rest()._sample(rng, count)
+        return tokens
+
+    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+        begins = (tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)
+        if self.top == self.num_drafts:
+            return begins.astype(np.float64)
+        return np.where(begins, self._rest()._tuple_prob(tokens[:, self.top :]), 0.0)
+
+    def _containment(self, subset: BoolArray) -> float:
+        if not subset[self.forced_tokens()].all():
+            return 0.0
+        return 1.0 if self.top == self.num_drafts else self._rest()._containment(subset)
+
+    def _inclusion_probs(self) -> FloatArray:
+        if self.top == self.num_drafts:
+            drafted = np.zeros(self.vocab_size)
+        else:
+            drafted = self._rest()._inclusion_probs()
+        drafted[self.forced_tokens()] = 1.0
+        return drafted
+
+    def _validate_support(self) -> None:
+        if self.top > self.num_drafts:
+            raise ValueError(f"top: got {self.top}, wanted at most num_drafts = {self.num_drafts}")
+        distinct = self.num_drafts
+        if self.rest is WithReplacement:
+            distinct = min(self.top + 1, self.num_drafts)
+        validate_distinct_support(self.draft_probs, distinct)
+
+
+class Greedy(TopThen):
+    """The n − 1 likeliest tokens, then one draft from the rest (Hu et al. 2025, Section 5).
+
+    α* = p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))).
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        n; n − 1 of them are the likeliest tokens, ties to the lowest id.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, ``num_drafts`` < 1, or more drafts than tokens with mass.
+    """
+
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
+        count = validate_count("num_drafts", num_drafts)
+        super().__init__(draft_probs, count, top=count - 1, rest=WithReplacement)
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the greedy law with ``num_drafts`` tokens, all but one of them the likeliest."""
+        other = copy.copy(self)
+        other.num_drafts = validate_count("num_drafts", num_drafts)
+        other.top = other.num_drafts - 1
+        other._validate_support()
+        return other

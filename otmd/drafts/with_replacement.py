@@ -1,0 +1,47 @@
+"""Drafts drawn independently from the draft distribution."""
+
+import numpy as np
+
+from otmd.drafts.base import ProposalLaw, draw_tokens
+from otmd.kernels.curve import mass_before
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+
+class WithReplacement(ProposalLaw):
+    """n drafts drawn independently from q: g(H) = q(H)^n (SpecTr; SpecInfer).
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        How many tokens are drafted.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution or ``num_drafts`` < 1.
+    """
+
+    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
+        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        mass = np.empty(self.vocab_size + 1)
+        mass_before(self.draft_probs, order, mass)
+        np.minimum(mass, 1.0, out=mass)
+        if every_n:
+            return mass ** np.arange(1, self.num_drafts + 1)[:, None]
+        return mass**self.num_drafts
+
+    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        drawn = draw_tokens(self.draft_probs, rng, count * self.num_drafts)
+        return drawn.reshape(count, self.num_drafts)
+
+    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+        return self.draft_probs[tokens].prod(axis=-1)
+
+    def _containment(self, subset: BoolArray) -> float:
+        return min(float(self.draft_probs[subset].sum()), 1.0) ** self.num_drafts
+
+    def _inclusion_probs(self) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            return -np.expm1(self.num_drafts * np.log1p(-self.draft_probs))

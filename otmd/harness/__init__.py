@@ -1,0 +1,75 @@
+"""Real models: collect next-token distributions, store them, read them again.
+
+Names are loaded when they are used: importing this package imports neither torch nor transformers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .catalog import DEFAULT_MODEL, PROMPT_PACKAGES
+    from .collect import collect
+    from .dataset import Dataset, Position, open_dataset
+    from .drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
+    from .errors import DatasetError, FetchError, FolderLocked, HarnessError
+    from .files import cache_folder
+    from .layer_skip import skip_layers
+    from .models import LanguageModel, load_target
+    from .ngram import NGram
+    from .prompts import DOMAINS, Prompt, load_prompts
+    from .wheels import Package, fetch
+
+_HOMES = {
+    "catalog": ("DEFAULT_MODEL", "PROMPT_PACKAGES"),
+    "collect": ("collect",),
+    "dataset": ("Dataset", "Position", "open_dataset"),
+    "drafts": ("DEFAULT_DRAFT", "Draft", "NGramDraft", "common_vocabulary", "load_draft"),
+    "errors": ("DatasetError", "FetchError", "FolderLocked", "HarnessError"),
+    "files": ("cache_folder",),
+    "layer_skip": ("skip_layers",),
+    "models": ("LanguageModel", "load_target"),
+    "ngram": ("NGram",),
+    "prompts": ("DOMAINS", "Prompt", "load_prompts"),
+    "wheels": ("Package", "fetch"),
+}
+_WHERE = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "DEFAULT_DRAFT",
+    "DEFAULT_MODEL",
+    "DOMAINS",
+    "PROMPT_PACKAGES",
+    "Dataset",
+    "DatasetError",
+    "Draft",
+    "FetchError",
+    "FolderLocked",
+    "HarnessError",
+    "LanguageModel",
+    "NGram",
+    "NGramDraft",
+    "Package",
+    "Position",
+    "Prompt",
+    "cache_folder",
+    "collect",
+    "common_vocabulary",
+    "fetch",
+    "load_draft",
+    "load_prompts",
+    "load_target",
+    "open_dataset",
+    "skip_layers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

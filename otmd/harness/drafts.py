@@ -1,0 +1,182 @@
+"""Draft models: layers skipped, an n-gram model, or a second language model."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from .layer_skip import skip_layers
+from .models import LanguageModel, describe_tokenizer, load_target
+from .ngram import NGram
+
+DEFAULT_DRAFT = "skip:13,15,17"
+
+
+class Draft(Protocol):
+    """What ``collect`` asks of a draft; ``LanguageModel`` and ``NGramDraft`` both give it."""
+
+    name: str
+    vocab_size: int
+    tokenizer: Any
+
+    def logits(
+        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Logits (T, V) of the next token after each prefix, or after those of ``rows`` alone."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, revision, backend and tokenizer."""
+        ...
+
+
+class NGramDraft:
+    """An n-gram model as a draft; its logits are log-probabilities.
+
+    Parameters
+    ----------
+    model : NGram
+        Fitted over the tokenizer's tokens.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        The target's.
+    """
+
+    def __init__(self, model: NGram, tokenizer: Any):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.vocab_size = model.vocab_size
+        self.name = f"ngram:{model.order}"
+
+    def logits(
+        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Log-probabilities (T, V), float32, of the next token after each prefix of one sequence.
+
+        With ``rows``, only those: row t is the law of what follows ``token_ids[: t + 1]``.
+        """
+        chosen = range(len(token_ids)) if rows is None else rows
+        laws = [self.model.probs(token_ids[: row + 1]) for row in chosen]
+        return np.log(laws).astype(np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, hash of the counts, backend and tokenizer."""
+        return {
+            "name": self.name,
+            "revision": f"sha256:{self.model.sha256()}",
+            "backend": "otmd interpolated n-gram (Witten-Bell)",
+            "tokenizer": describe_tokenizer(self.tokenizer),
+        }
+
+
+def load_draft(
+    spec: str,
+    target: LanguageModel,
+    corpus: Sequence[Sequence[int]] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Draft:
+    """Build the draft that a text names.
+
+    Parameters
+    ----------
+    spec : str
+        "skip:13,15,17" leaves out these layers of the target; "ngram", "ngram:ORDER" or
+        "ngram:ORDER:FILE" fits an n-gram model (order 3 unless given) on a text file, or reads
+        one saved as ``.npz``, or fits it on ``corpus`` where no file is named; anything else is
+        a second model, named as for ``load_target``.
+    target : LanguageModel
+        The target.
+    corpus : sequence of token sequences, optional
+        What an n-gram model without a file is fitted on.
+    device, dtype : str, optional
+        For a second model; the device is by default that of the target.
+
+    Returns
+    -------
+    Draft
+
+    Raises
+    ------
+    ValueError
+        If the text cannot be read, a file is missing, or the token maps differ.
+    """
+    if spec.startswith("skip:"):
+        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
+            raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
+        return skip_layers(target, [int(index) for index in spec[5:].split(",")])
+    if spec == "ngram" or spec.startswith("ngram:"):
+        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+))?)?", spec)
+        if match is None:
+            raise ValueError(f"draft: wanted ngram, ngram:ORDER or ngram:ORDER:FILE, got {spec!r}")
+        return _ngram(int(match[1] or 3), match[2], target, corpus)
+    draft = load_target(spec, device or target.model.device.type, dtype)
+    common_vocabulary(target, draft)
+    return draft
+
+
+def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
+    """Check that two models speak of the same tokens, and find the padding rows.
+
+    Parameters
+    ----------
+    target, draft : LanguageModel or Draft
+        Models with a ``tokenizer`` and a ``vocab_size``.
+
+    Returns
+    -------
+    vocab_size : int
+        How many tokens there are.
+    padding : dict
+        Under "target" and "draft", how many rows of the logits come after the last token.
+
+    Raises
+    ------
+    ValueError
+        If the maps from token to id differ, or a logits matrix is too narrow.
+    """
+    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    if ours != theirs:
+        differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
+        examples = ", ".join(
+            f"{token!r} is {ours.get(token)} there and {theirs.get(token)} here"
+            for token in differing[:3]
+        )
+        raise ValueError(
+            f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
+            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}"
+        )
+    size = max(ours.values()) + 1
+    padding = {"target": target.vocab_size - size, "draft": draft.vocab_size - size}
+    for role, rows in padding.items():
+        if rows < 0:
+            raise ValueError(
+                f"{role}: its tokenizer has {size} tokens, its logits only {size + rows} rows"
+            )
+    return size, padding
+
+
+def _ngram(
+    order: int,
+    file: str | None,
+    target: LanguageModel,
+    corpus: Sequence[Sequence[int]] | None,
+) -> NGramDraft:
+    tokenizer = target.tokenizer
+    if file is not None and not Path(file).is_file():
+        raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")
+    if file is not None and file.endswith(".npz"):
+        model = NGram.load(file)
+        if model.order != order or model.vocab_size != target.token_count:
+            raise ValueError(
+                f"draft: {file} has order {model.order} over {model.vocab_size} tokens, wanted "
+                f"order {order} over {target.token_count}"
+            )
+        return NGramDraft(model, tokenizer)
+    if file is not None:
+        text = Path(file).read_text("utf-8")
+        corpus = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+    if not corpus:
+        raise ValueError(f"draft: 'ngram:{order}' needs text to be fitted on, as in ngram:3:FILE")
+    return NGramDraft(NGram.fit(corpus, target.token_count, order), tokenizer)

@@ -1,0 +1,153 @@
+"""An interpolated n-gram model over a tokenizer's tokens: the cheapest of drafts.
+
+Witten-Bell smoothing in its recursive, interpolated form (Witten & Bell 1991, method C; Chen &
+Goodman 1998, section 2.6): with c counts and N(h) the number of different tokens seen after h,
+``P(w | h) = (c(h w) + N(h) P(w | h')) / (c(h) + N(h))``, where h' is h less its first token, and
+the recursion ends in the uniform law. It has no constants to tune and is positive everywhere.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class NGram:
+    """Counts of every gram up to an order.
+
+    A gram of k tokens is numbered by its place among the sorted ``keys`` of order k, a key being
+    (number of the gram less its last token) · V + last token; a single token is its own number.
+    So the tokens seen after a context are a run of neighbours among the keys.
+
+    Parameters
+    ----------
+    unigrams : (V,) integer array
+        How often each token occurs.
+    keys, counts : sequences of int64 arrays
+        For orders 2, 3, …: the sorted keys, and how often each gram occurs.
+    """
+
+    def __init__(self, unigrams: np.ndarray, keys: Sequence[Any], counts: Sequence[Any]):
+        self.unigrams = unigrams
+        self.keys = list(keys)
+        self.counts = list(counts)
+        self.vocab_size = len(unigrams)
+        self.order = 1 + len(self.keys)
+        seen = np.count_nonzero(unigrams)
+        self._base = (unigrams + seen / self.vocab_size) / (unigrams.sum() + seen)
+
+    @classmethod
+    def fit(cls, sequences: Iterable[Sequence[int]], vocab_size: int, order: int = 3) -> "NGram":
+        """Count the grams of token sequences; none reaches over the end of a sequence.
+
+        Parameters
+        ----------
+        sequences : iterable of sequences of int
+            Token ids in [0, vocab_size).
+        vocab_size : int
+            V.
+        order : int
+            Longest gram, at least 1.
+
+        Raises
+        ------
+        ValueError
+            If the order is below 1, no token is given, or a token is out of range.
+        """
+        if order < 1:
+            raise ValueError(f"order must be at least 1, got {order}")
+        parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+        tokens = np.concatenate([*parts, np.empty(0, np.int64)])
+        if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(f"sequences must hold tokens in [0, {vocab_size}), at least one")
+        place = np.concatenate([np.arange(len(part)) for part in parts])
+        keys, counts, numbers = [], [], tokens
+        for length in range(2, order + 1):
+            # numbers[t] is the gram that ends at t, and means nothing where t is too early for it.
+            whole = np.flatnonzero(place >= length - 1)
+            found, where, times = np.unique(
+                numbers[whole - 1] * vocab_size + tokens[whole],
+                return_inverse=True,
+                return_counts=True,
+            )
+            numbers = np.full(len(tokens), -1)
+            numbers[whole] = where
+            keys.append(found)
+            counts.append(times)
+        return cls(np.bincount(tokens, minlength=vocab_size), keys, counts)
+
+    def probs(self, context: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Law of the token after a context.
+
+        Parameters
+        ----------
+        context : (T,) integers
+            The tokens before; only the last ``order - 1`` count.
+
+        Returns
+        -------
+        (V,) float64 array
+            Positive, sums to 1.
+        """
+        probs = self._base.copy()
+        for length in range(1, min(self.order - 1, len(context)) + 1):
+            run = self._followers([int(t) for t in context[len(context) - length :]])
+            tokens = self.keys[length - 1][run] % self.vocab_size
+            if tokens.size == 0:
+                break  # a longer context cannot have been seen either
+            times = self.counts[length - 1][run]
+            total = times.sum() + tokens.size
+            probs *= tokens.size / total
+            probs[tokens] += times / total
+        return probs
+
+    def _followers(self, context: Sequence[int]) -> slice:
+        number = context[0]
+        for length, token in enumerate(context[1:]):
+            keys, key = self.keys[length], number * self.vocab_size + token
+            number = int(np.searchsorted(keys, key))
+            if number == len(keys) or keys[number] != key:
+                return slice(0, 0)
+        ends = np.array([number, number + 1]) * self.vocab_size
+        return slice(*np.searchsorted(self.keys[len(context) - 1], ends))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything the model consists of, by name."""
+        named = {"unigrams": self.unigrams}
+        for index, (keys, counts) in enumerate(zip(self.keys, self.counts, strict=True)):
+            named |= {f"keys{index + 2}": keys, f"counts{index + 2}": counts}
+        return named
+
+    def sha256(self) -> str:
+        """Hash of the counts."""
+        digest = hashlib.sha256()
+        for name, array in self.arrays().items():
+            digest.update(name.encode() + np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | Path) -> None:
+        """Write the counts to an ``.npz`` file (no pickle in it)."""
+        np.savez_compressed(path, allow_pickle=False, **self.arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "NGram":
+        """Read what ``save`` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file holds something else.
+        """
+        with np.load(path, allow_pickle=False) as stored:
+            named = dict(stored)
+        orders = range(2, 2 + (len(named) - 1) // 2)
+        expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
+        if set(named) != expected or not all(a.dtype.kind == "i" for a in named.values()):
+            raise ValueError(f"{path} is no n-gram model: it holds {sorted(named)}")
+        return cls(
+            named["unigrams"],
+            [named[f"keys{n}"] for n in orders],
+            [named[f"counts{n}"] for n in orders],
+        )

@@ -1,0 +1,53 @@
+"""Progress bars on standard error, so that standard output stays for results."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress_bar(
+    description: str, total: float, shown: bool = True, unit: str = "count"
+) -> Iterator[Callable[[float, str], None]]:
+    """Show a bar while the block runs.
+
+    Parameters
+    ----------
+    description : str
+        What is being done.
+    total : float
+        Where the bar is full.
+    shown : bool
+        With False nothing is printed and ``rich`` is not imported.
+    unit : {"count", "bytes"}
+        How the amount is written.
+
+    Yields
+    ------
+    callable
+        ``update(done, note)``: sets how much is done, and a short note beside the bar.
+    """
+    if not shown:
+        yield lambda done, note="": None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+    )
+    with bar:
+        task = bar.add_task(description, total=total, note="")
+        yield lambda done, note="": bar.update(task, completed=done, note=note)

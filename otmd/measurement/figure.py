@@ -1,0 +1,149 @@
+"""The figure of the gaps: how far each verifier stays below the optimum, by law and temperature."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from otmd.measurement.labels import (
+    LAW_ORDER,
+    VERIFIER_LABELS,
+    in_order,
+    law_label,
+    processing_label,
+    verifier_label,
+    worth_showing,
+)
+from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, figure_style, marks
+from otmd.measurement.summary import DEFAULT_BY, PROCESSING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_gaps(
+    summary: pl.DataFrame,
+    paths: Sequence[str | Path],
+    source: str = "",
+) -> list[Path]:
+    """Draw the gap to α* against the number of drafts, a panel a draft law and processing.
+
+    Parameters
+    ----------
+    summary : polars.DataFrame
+        From :func:`otmd.measurement.summarise`, grouped by its default columns.
+    paths : sequence of str or Path
+        Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
+    source : str
+        The result file and the script; kept in the files' metadata, not drawn.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+
+    Raises
+    ------
+    ValueError
+        If the summary has other groups than the default, or nothing to draw.
+    """
+    missing = [name for name in DEFAULT_BY if name not in summary.columns]
+    if missing or "domain" in summary.columns:
+        raise ValueError(f"summary: got columns {summary.columns}, wanted one by {DEFAULT_BY}")
+    drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
+    if drawn.is_empty():
+        raise ValueError("summary: got no defined gap, wanted at least one")
+    written = [Path(path) for path in paths]
+    with figure_style():
+        figure = _figure(drawn)
+        for path in written:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, metadata=_metadata(path, source))
+    return written
+
+
+def _figure(drawn: pl.DataFrame) -> "Figure":
+    from matplotlib.figure import Figure
+
+    laws = in_order(set(drawn["law"]), LAW_ORDER)
+    steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
+    counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
+    looks = marks(in_order(set(drawn["verifier"]), tuple(VERIFIER_LABELS)))
+    figure = Figure(figsize=(TWO_COLUMNS, 0.75 + 1.55 * len(steps)), layout="constrained")
+    panels: Any = figure.subplots(
+        len(steps),
+        len(laws),
+        squeeze=False,
+        sharey="row",
+        sharex="col",
+        width_ratios=[max(len(counts[law]), 1.7) for law in laws],
+    )
+    for row, step in enumerate(steps):
+        for column, law in enumerate(laws):
+            axes = panels[row, column]
+            here = drawn.filter(
+                pl.col("law") == law,
+                *(pl.col(name).eq_missing(v) for name, v in zip(PROCESSING, step, strict=True)),
+            )
+            _panel(axes, here, looks, counts[law])
+            if row == 0:
+                axes.set_title(law_label(law), pad=16)
+        panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
+    figure.supxlabel("number of drafts n", fontsize=8)
+    _legend(figure, looks)
+    return figure
+
+
+def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: list[int]) -> None:
+    axes.axhline(0, color=INK, linewidth=0.6, zorder=1)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5, zorder=0)
+    axes.set_xticks(counts)
+    axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
+    present = [name for name in looks if name in set(here["verifier"])]
+    offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
+    for name, offset in zip(present, offsets, strict=True):
+        line = here.filter(pl.col("verifier") == name).sort("num_drafts")
+        gap = 100 * line["gap"].to_numpy()
+        low = 100 * line["gap_low"].fill_null(line["gap"]).to_numpy()
+        high = 100 * line["gap_high"].fill_null(line["gap"]).to_numpy()
+        axes.errorbar(
+            line["num_drafts"].to_numpy() + offset,
+            gap,
+            yerr=[np.maximum(gap - low, 0), np.maximum(high - gap, 0)],
+            color=looks[name].colour,
+            marker=looks[name].marker,
+            markeredgecolor="white",
+            markeredgewidth=0.4,
+            elinewidth=1.0,
+            zorder=3,
+        )
+    for n, alpha in here.group_by("num_drafts").agg(pl.col("optimal").first()).rows():
+        axes.annotate(
+            f"{100 * alpha:.0f}",
+            (n, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7,
+            color=QUIET,
+        )
+
+
+def _legend(figure: "Figure", looks: dict[str, Mark]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=m.colour, marker=m.marker, markeredgecolor="white", markeredgewidth=0.4)
+        for m in looks.values()
+    ]
+    labels = [verifier_label(name) for name in looks]
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+
+
+def _metadata(path: Path, source: str) -> dict[str, str]:
+    key = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}.get(path.suffix)
+    return {key: source} if key and source else {}

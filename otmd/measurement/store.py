@@ -1,0 +1,129 @@
+"""Measurements on disk: one Parquet part a chunk while a run goes on, one file when it is done.
+
+A folder holds ``measurement.json`` (what is measured, and on which dataset), ``parts/`` while the
+run is unfinished, and ``results.parquet`` afterwards. A file appears whole or not at all.
+"""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from otmd.harness.files import write_atomically
+
+RESULTS = "results.parquet"
+
+
+def write_parquet(path: Path, table: pl.DataFrame) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, buffer.getvalue())
+
+
+class Store:
+    """The folder of one measurement.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    description : dict
+        What is measured; a folder begun with another description is refused.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds a measurement with other settings or of another dataset.
+    """
+
+    def __init__(self, folder: Path, description: dict[str, Any]):
+        self.folder = folder
+        self.parts = folder / "parts"
+        record = folder / "measurement.json"
+        if not record.exists():
+            if (folder / RESULTS).exists() or self.parts.exists():
+                raise ValueError(
+                    f"output: {folder} holds results without their measurement.json, wanted an "
+                    "empty folder or one that a measurement began"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(description, indent=1, ensure_ascii=False)
+            write_atomically(record, text.encode())
+        _refuse_other(folder, json.loads(record.read_text("utf-8")), description)
+
+    def finished(self) -> bool:
+        """Whether the whole table is there."""
+        return (self.folder / RESULTS).exists()
+
+    def done(self) -> set[int]:
+        """Return the positions, counted along the dataset, whose part is stored."""
+        found: set[int] = set()
+        for part in self.parts.glob("part-*.parquet"):
+            first, last = part.stem.split("-")[1:]
+            found.update(range(int(first), int(last) + 1))
+        return found
+
+    def add(self, first: int, last: int, table: pl.DataFrame) -> None:
+        """Store the rows of the positions from first to last."""
+        write_parquet(self.parts / f"part-{first:08d}-{last:08d}.parquet", table)
+
+    def union(self) -> pl.DataFrame:
+        """Read all the parts there are."""
+        tables = []
+        for part in sorted(self.parts.glob("part-*.parquet")):
+            tables.append(_read(part))
+        return pl.concat(tables)
+
+    def finish(self, table: pl.DataFrame) -> None:
+        """Store the whole table, which then stands for its parts."""
+        write_parquet(self.folder / RESULTS, table)
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+
+def load_results(path: str | Path) -> pl.DataFrame:
+    """Read a finished measurement: its folder, or the Parquet file itself.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing there.
+    ValueError
+        If the measurement is unfinished, or the file is no Parquet file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / RESULTS).exists() and (path / "parts").exists():
+            raise ValueError(
+                f"{path}: the measurement is unfinished; `otmd measure` with the same settings "
+                "and output takes it up where it stopped"
+            )
+        path = path / RESULTS
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; `otmd measure` writes it")
+    return _read(path)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); "
+            "delete it to have those positions measured again"
+        ) from error
+
+
+def _refuse_other(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    there, here = json.loads(json.dumps(there)), json.loads(json.dumps(here))
+    differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+    if differing:
+        what = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in differing)
+        raise ValueError(
+            f"output: {folder} holds a measurement with other settings ({what}); "
+            "choose another folder, or delete this one to measure again"
+        )

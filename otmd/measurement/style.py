@@ -1,0 +1,79 @@
+"""One look for every figure: sizes in inches as printed, colours that the colour-blind can tell.
+
+The palette is Okabe & Ito's (2008); a verifier keeps its colour and its marker in every figure, so
+that neither alone carries the meaning.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+ONE_COLUMN = 3.4
+TWO_COLUMNS = 7.0
+INK = "#222222"
+QUIET = "#6b6b6b"
+FAINT = "#d9d9d9"
+
+
+class Mark(NamedTuple):
+    """How a verifier is drawn."""
+
+    colour: str
+    marker: str
+
+
+MARKS = {
+    "TargetOnly": Mark("#E69F00", "v"),
+    "RecursiveRejection": Mark("#D55E00", "o"),
+    "KSequential": Mark("#0072B2", "s"),
+    "SpecHub": Mark("#009E73", "D"),
+    "GreedyCoupling": Mark("#CC79A7", "^"),
+    "MaximalCoupling": Mark("#000000", "X"),
+}
+SPARE_MARKS = (Mark("#56B4E9", "P"), Mark("#8a6d00", "h"), Mark("#5a5a5a", "d"), Mark("#7a2e00", "p"))
+
+RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 8,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    # Type 42 embeds fonts as TrueType, which journals ask for.
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "savefig.dpi": 300,
+    "figure.dpi": 150,
+}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw what is drawn within in the house style, without a display."""
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    with mpl.rc_context(RC):
+        yield
+
+
+def marks(verifiers: list[str]) -> dict[str, Mark]:
+    """Give each verifier its mark; those without one of their own take the spare ones in turn."""
+    strangers = [name for name in verifiers if name not in MARKS]
+    given = {name: SPARE_MARKS[i % len(SPARE_MARKS)] for i, name in enumerate(strangers)}
+    return {name: MARKS.get(name) or given[name] for name in verifiers}

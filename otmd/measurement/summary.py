@@ -1,0 +1,140 @@
+"""Means over positions with confidence intervals from a bootstrap over prompts.
+
+Positions of one prompt resemble each other, so a bootstrap that draws positions makes intervals
+that are too narrow. Here prompts are drawn with replacement, each with all its positions, and a
+mean is a ratio of sums: the total over the positions drawn by their number (the cluster
+bootstrap; Davison & Hinkley, *Bootstrap Methods and their Application*, §3.8).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+PROCESSING = ("temperature", "top_k", "top_p", "min_p")
+DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
+MEASURES = {
+    "optimal": ("optimal", "optimal"),
+    "rate": ("rate_low", "rate_high"),
+    "gap": ("gap_low", "gap_high"),
+}
+
+
+def summarise(
+    table: pl.DataFrame,
+    by: Sequence[str] = DEFAULT_BY,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Average a table of :func:`otmd.measure` over positions, in groups.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        What :func:`otmd.measure` returns.
+    by : sequence of str
+        The columns that make a group. Add ``domain`` for a summary a domain.
+    confidence : float
+        Coverage of the intervals, in (0, 1).
+    resamples : int
+        Bootstrap samples of the prompts.
+    seed : int
+        Equal seeds give equal intervals.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a group, in the table's order: the columns of ``by``; ``optimal``, ``rate`` and
+        ``gap`` (means, fractions), each with ``_low`` and ``_high``; ``positions`` and
+        ``prompts`` that entered them; ``undefined``, how many positions did not admit the law;
+        ``bound_width``, the mean width of the rates' certain bounds. An interval runs from the
+        lower quantile of the lower bounds to the upper quantile of the upper bounds, so it holds
+        both what prompts vary by and what the bounds leave open. It is null with fewer than two
+        prompts, a mean where no position is defined.
+
+    Raises
+    ------
+    ValueError
+        For an unknown column, a confidence outside (0, 1), or resamples < 1.
+    """
+    _check(table, by, confidence, resamples)
+    rows = []
+    weights: dict[int, np.ndarray] = {}
+    for key, group in table.group_by(by, maintain_order=True):
+        rows.append(
+            dict(zip(by, key, strict=True)) | _group(group, confidence, resamples, seed, weights)
+        )
+    columns = {name: table.schema[name] for name in by} | _SCHEMA
+    return pl.DataFrame(rows, schema=columns)
+
+
+def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
+    """How often each prompt is drawn in each resample, shape (resamples, prompts).
+
+    Groups with equally many prompts share their draws, so that differences between verifiers are
+    not blurred by the noise of the bootstrap.
+    """
+    rng = np.random.default_rng([seed, prompts])
+    return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
+
+
+_SCHEMA: dict[str, Any] = {
+    **{f"{m}{end}": pl.Float64 for m in MEASURES for end in ("", "_low", "_high")},
+    "positions": pl.Int64,
+    "prompts": pl.Int64,
+    "undefined": pl.Int64,
+    "bound_width": pl.Float64,
+}
+
+
+def _group(
+    group: pl.DataFrame,
+    confidence: float,
+    resamples: int,
+    seed: int,
+    weights: dict[int, np.ndarray],
+) -> dict[str, Any]:
+    defined = group.filter(pl.col("rate").is_not_null())
+    row: dict[str, Any] = {
+        "positions": len(defined),
+        "undefined": len(group) - len(defined),
+        "prompts": 0,
+    }
+    if defined.is_empty():
+        return row
+    ends = sorted({name for pair in MEASURES.values() for name in pair})
+    sums = (
+        defined.group_by("domain", "prompt_id")
+        .agg(pl.len().alias("size"), pl.col(ends).sum())
+        .sort("domain", "prompt_id")
+    )
+    prompts = len(sums)
+    row["prompts"] = prompts
+    for measure in MEASURES:
+        row[measure] = defined.get_column(measure).mean()
+    row["bound_width"] = (defined.get_column("rate_high") - defined.get_column("rate_low")).mean()
+    if prompts < 2:
+        return row
+    if prompts not in weights:
+        weights[prompts] = prompt_weights(prompts, resamples, seed).astype(np.float64)
+    drawn = weights[prompts]
+    sizes = drawn @ sums["size"].to_numpy()
+    tail = (1.0 - confidence) / 2.0
+    for measure, (low, high) in MEASURES.items():
+        row[f"{measure}_low"] = float(np.quantile(drawn @ sums[low].to_numpy() / sizes, tail))
+        row[f"{measure}_high"] = float(np.quantile(drawn @ sums[high].to_numpy() / sizes, 1 - tail))
+    return row
+
+
+def _check(table: pl.DataFrame, by: Sequence[str], confidence: float, resamples: int) -> None:
+    if not by:
+        raise ValueError("by: got nothing, wanted at least one column")
+    unknown = [name for name in by if name not in table.columns]
+    if unknown:
+        raise ValueError(f"by: got {unknown}, wanted columns of the table: {table.columns}")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence: got {confidence}, wanted a number between 0 and 1")
+    if resamples < 1:
+        raise ValueError(f"resamples: got {resamples}, wanted at least 1")

@@ -1,0 +1,59 @@
+"""Bounds of the acceptance rate that need no optimisation."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw
+from otmd.probabilities import (
+    FloatArray,
+    validate_count,
+    validate_probs,
+    validate_same_vocabulary,
+)
+
+
+def draft_probability_bound(target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray | float:
+    """Upper bound α* ≤ Σ_y min(p(y), P(y is drafted)) (SpecTr, Lemma 3).
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (…, V)
+        The target distribution.
+    drafts : DraftLaw
+        The law of the drafts; leading axes are broadcast.
+
+    Returns
+    -------
+    float or ndarray of float64, shape (…)
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution or another vocabulary than the drafts'.
+    """
+    p = validate_probs("target_probs", target_probs)
+    validate_same_vocabulary(p, drafts.vocab_size)
+    bound = np.minimum(p, drafts.inclusion_probs()).sum(axis=-1)
+    return bound if bound.ndim else float(bound)
+
+
+def k_sequential_floor(num_drafts: int) -> float:
+    """The part of α* that K-SEQ attains at least: 1 − (1 − 1/n)^n (SpecTr, Theorem 1).
+
+    Parameters
+    ----------
+    num_drafts : int
+        n ≥ 1.
+
+    Returns
+    -------
+    float
+        1 for n = 1, falling to 1 − 1/e = 0.632… as n grows.
+
+    Raises
+    ------
+    ValueError
+        If ``num_drafts`` is not a whole number ≥ 1.
+    """
+    count = validate_count("num_drafts", num_drafts)
+    return 1.0 - (1.0 - 1.0 / count) ** count

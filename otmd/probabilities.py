@@ -1,0 +1,237 @@
+"""Next-token distributions: what is valid, and how logits become one.
+
+Everything downstream works on float64 arrays of shape (…, V) that passed :func:`validate_probs`.
+"""
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+def sum_tolerance(dtype: np.dtype) -> float:
+    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        The dtype in which the probabilities came.
+
+    Returns
+    -------
+    float
+        1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16 (NumPy's own rule
+        in ``Generator.choice``).
+    """
+    floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
+    return float(np.sqrt(np.finfo(floating).eps))
+
+
+def _as_real_array(name: str, value: ArrayLike) -> NDArray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{name}: got dtype {array.dtype}, wanted real numbers (float16, float32 or float64)"
+        )
+    if array.ndim == 0 or array.shape[-1] == 0:
+        raise ValueError(
+            f"{name}: got shape {array.shape}, wanted (…, V) with at least one token in V"
+        )
+    return array
+
+
+def validate_probs(name: str, value: ArrayLike) -> FloatArray:
+    """Check next-token distributions and return them in float64, summing to 1.
+
+    Parameters
+    ----------
+    name : str
+        What the argument is called, for the error message.
+    value : array_like, shape (…, V)
+        Probabilities over the last axis.
+
+    Returns
+    -------
+    ndarray of float64, shape (…, V)
+        A copy. A rounding error of the sum within :func:`sum_tolerance` of the input's dtype is
+        divided out; anything beyond it is an error, never silently renormalised.
+
+    Raises
+    ------
+    ValueError
+        For NaN, infinity, negative mass, an empty vocabulary, a non-numeric dtype, or a sum
+        further from 1 than the dtype's tolerance.
+    """
+    array = _as_real_array(name, value)
+    tolerance = sum_tolerance(array.dtype)
+    probs = array.astype(np.float64)
+    if not np.isfinite(probs).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(probs))[0])
+        raise ValueError(f"{name}: got {probs[where]} at index {where}, wanted finite numbers ≥ 0")
+    if (probs < 0).any():
+        where = tuple(int(i) for i in np.argwhere(probs < 0)[0])
+        raise ValueError(f"{name}: got {probs[where]} at index {where}, wanted numbers ≥ 0")
+    total = probs.sum(axis=-1, keepdims=True)
+    worst = np.abs(total - 1.0).max(initial=0.0)
+    if worst > tolerance:
+        off = float(total.flat[np.abs(total - 1.0).argmax()])
+        raise ValueError(
+            f"{name}: got a distribution that sums to {off!r}, wanted 1 within {tolerance:.1e}, "
+            f"the tolerance of its dtype {array.dtype}"
+        )
+    probs /= total
+    return probs
+
+
+def validate_same_vocabulary(target_probs: FloatArray, vocab_size: int) -> None:
+    """Raise ValueError unless ``target_probs`` is over ``vocab_size`` tokens."""
+    if target_probs.shape[-1] != vocab_size:
+        raise ValueError(
+            f"target_probs: got {target_probs.shape[-1]} tokens, wanted {vocab_size}, "
+            "the vocabulary of the drafts"
+        )
+
+
+def validate_count(name: str, value: object, minimum: int = 1) -> int:
+    """Return ``value`` as an int, or raise ValueError unless it is a whole number ≥ ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise ValueError(f"{name}: got {value!r}, wanted a whole number ≥ {minimum}")
+    return int(value)
+
+
+def _validate_fraction(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+        raise ValueError(f"{name}: got {value!r}, wanted a number in [0, 1] or None")
+
+
+@dataclass(frozen=True)
+class Processing:
+    """How logits become the probabilities that a model samples from.
+
+    Applied in the order of transformers' generation: temperature, top-k, top-p, min-p. Calling it
+    with logits of shape (…, V) returns float64 probabilities of the same shape.
+
+    Parameters
+    ----------
+    temperature : float
+        Logits are divided by it. 0 means all mass on the largest logit, ties to the lowest id.
+    top_k : int, optional
+        Keep the k largest logits, and every logit that ties with the k-th.
+    top_p : float, optional
+        Keep the smallest set of likeliest tokens whose mass reaches ``top_p``; always one token.
+    min_p : float, optional
+        Keep the tokens with at least ``min_p`` times the likeliest token's probability.
+
+    Raises
+    ------
+    ValueError
+        For a parameter outside its range; when called, for logits that hold NaN or +inf, or no
+        finite logit at all. −inf marks a token that cannot be sampled.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        temperature = self.temperature
+        if (
+            isinstance(temperature, bool)
+            or not isinstance(temperature, Real)
+            or not 0 <= temperature < np.inf
+        ):
+            raise ValueError(f"temperature: got {temperature!r}, wanted a finite number ≥ 0")
+        if self.top_k is not None:
+            validate_count("top_k", self.top_k)
+        if self.top_p is not None:
+            _validate_fraction("top_p", self.top_p)
+        if self.min_p is not None:
+            _validate_fraction("min_p", self.min_p)
+
+    def __call__(self, logits: ArrayLike) -> FloatArray:
+        """Turn logits (…, V) into float64 probabilities (…, V)."""
+        scores = _validate_logits(logits)
+        if self.temperature == 0:
+            probs = np.zeros_like(scores)
+            best = scores.argmax(axis=-1, keepdims=True)
+            np.put_along_axis(probs, best, 1.0, axis=-1)
+            return probs
+        scores -= scores.max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore"):
+            scores /= self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[-1]:
+            _keep_top_k(scores, self.top_k)
+        if self.top_p is not None and self.top_p < 1:
+            _keep_top_p(scores, self.top_p)
+        if self.min_p is not None:
+            probs = _softmax(scores)
+            scores[probs < self.min_p * probs.max(axis=-1, keepdims=True)] = -np.inf
+        return _softmax(scores)
+
+
+def probs_from_logits(
+    logits: ArrayLike,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> FloatArray:
+    """Turn logits into float64 probabilities; ``Processing(…)(logits)`` in one call.
+
+    Parameters
+    ----------
+    logits : array_like, shape (…, V)
+        Raw scores; −inf marks a token that cannot be sampled.
+    temperature, top_k, top_p, min_p
+        See :class:`Processing`.
+
+    Returns
+    -------
+    ndarray of float64, shape (…, V)
+
+    Raises
+    ------
+    ValueError
+        See :class:`Processing`.
+    """
+    return Processing(temperature, top_k, top_p, min_p)(logits)
+
+
+def _validate_logits(logits: ArrayLike) -> FloatArray:
+    scores = _as_real_array("logits", logits).astype(np.float64)
+    bad = np.isnan(scores) | (scores == np.inf)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"logits: got {scores[where]} at index {where}, wanted numbers below +inf")
+    if (scores.max(axis=-1) == -np.inf).any():
+        raise ValueError("logits: got a row of −inf alone, wanted at least one finite logit")
+    return scores
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probs /= probs.sum(axis=-1, keepdims=True)
+    return probs
+
+
+def _keep_top_k(scores: FloatArray, top_k: int) -> None:
+    kth = scores.shape[-1] - top_k
+    threshold = np.partition(scores, kth, axis=-1)[..., kth : kth + 1]
+    scores[scores < threshold] = -np.inf
+
+
+def _keep_top_p(scores: FloatArray, top_p: float) -> None:
+    # Ascending, with the highest id first among equals: ties at the edge keep the lowest ids.
+    ascending = np.argsort(-scores, axis=-1, kind="stable")[..., ::-1]
+    mass = np.take_along_axis(_softmax(scores), ascending, axis=-1).cumsum(axis=-1)
+    removed = mass <= 1.0 - top_p
+    removed[..., -1] = False
+    mask = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(mask, ascending, removed, axis=-1)
+    scores[mask] = -np.inf
