@@ -189,6 +189,11 @@ class DraftLaw(ABC):
         probs = self._tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
 
+    def validate_drawable(self, tokens: IntArray) -> None:
+        """Raise ValueError for drafts (n,) that the law at a single position never draws."""
+        if (self._inclusion_probs()[tokens] == 0).any():
+            raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
+
     def validate_tokens(self, tokens: ArrayLike) -> IntArray:
         """Return ``tokens`` as int64 of shape (…, n), or raise ValueError."""
         array = np.asarray(tokens)
@@ -272,6 +277,12 @@ class ProposalLaw(DraftLaw):
         -------
         ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
         """
+
+    def validate_drawable(self, tokens: IntArray) -> None:
+        """Raise ValueError for drafts (n,) that the law at a single position never draws."""
+        forced = self.forced_tokens()
+        if (self.draft_probs[tokens] == 0).any() or not np.isin(forced, tokens).all():
+            raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
 
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""

@@ -57,7 +57,7 @@ class WithoutReplacement(ProposalLaw):
         counts = np.zeros((num_drafts, size + 1))
         counts[0] = 1.0
         if num_drafts > 1:
-            counts[1, 1:] = np.cumsum(rates / self._mass_of_others(rates))
+            counts[1, 1:] = np.cumsum(rates / self.mass_of_others(rates))
         if num_drafts > 2:
             self._integrate_prefix_counts(rates, outside, counts)
         contained = 1.0 - np.cumsum(outside * counts, axis=0)
@@ -91,13 +91,13 @@ class WithoutReplacement(ProposalLaw):
         distinct = (np.diff(ordered, axis=-1) != 0).all(axis=-1)
         prob = np.where(distinct, mass[:, 0], 0.0)
         for i in range(1, self.num_drafts):
-            left = self._mass_left(tokens[:, :i])
+            left = self.mass_left(tokens[:, :i])
             possible = (prob > 0) & (left > 0)
             prob = np.where(possible, prob * mass[:, i] / np.where(possible, left, 1.0), 0.0)
         return prob
 
-    def _mass_left(self, taken: IntArray) -> FloatArray:
-        """1 − q(taken) for rows of tokens, summed over the others where 1 − Σ would cancel."""
+    def mass_left(self, taken: IntArray) -> FloatArray:
+        """1 − q(taken) for rows of distinct tokens (T, k), without cancellation, shape (T,)."""
         left = 1.0 - self.draft_probs[taken].sum(axis=-1)
         for row in np.flatnonzero(left < 0.5):
             others = self.draft_probs.copy()
@@ -116,7 +116,7 @@ class WithoutReplacement(ProposalLaw):
             return q.copy()
         if np.count_nonzero(q) <= num_drafts:
             return (q > 0).astype(np.float64)
-        ahead = q / self._mass_of_others(q)
+        ahead = q / self.mass_of_others(q)
         drafted = q * (1.0 + self._sum_of_others(ahead))
         if num_drafts > 2:
             drafted += self._integrate_counts_of_others()
@@ -132,7 +132,7 @@ class WithoutReplacement(ProposalLaw):
             add_counts_of_others(absent, present, absent, weight, counts)
         return q * counts[2:].sum(axis=0)
 
-    def _mass_of_others(self, rates: FloatArray) -> FloatArray:
+    def mass_of_others(self, rates: FloatArray) -> FloatArray:
         """1 − q_i, summed over the others where q_i > 1/2 and the difference would cancel."""
         others = 1.0 - rates
         for i in np.flatnonzero(rates > 0.5):

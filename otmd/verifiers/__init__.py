@@ -1,0 +1,110 @@
+"""Rules that pick the output token: one verifier a file, one small interface."""
+
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw
+from otmd.probabilities import FloatArray
+from otmd.verifiers.base import Rule, UnsupportedLaw, Verdict, Verifier
+from otmd.verifiers.greedy_coupling import GreedyCoupling
+from otmd.verifiers.k_sequential import KSequential
+from otmd.verifiers.maximal_coupling import MaximalCoupling
+from otmd.verifiers.recursive_rejection import RecursiveRejection
+from otmd.verifiers.spechub import SpecHub
+from otmd.verifiers.target_only import TargetOnly
+
+VERIFIERS: tuple[Verifier, ...] = (
+    MaximalCoupling(),
+    RecursiveRejection(),
+    KSequential(),
+    SpecHub(),
+    GreedyCoupling(),
+    TargetOnly(),
+)
+
+__all__ = [
+    "VERIFIERS",
+    "GreedyCoupling",
+    "KSequential",
+    "MaximalCoupling",
+    "RecursiveRejection",
+    "Rule",
+    "SpecHub",
+    "TargetOnly",
+    "UnsupportedLaw",
+    "Verdict",
+    "Verifier",
+    "acceptance_bounds",
+    "acceptance_rate",
+    "verifiers_serving",
+]
+
+
+def acceptance_rate(
+    rule: Verifier, target_probs: ArrayLike, drafts: DraftLaw
+) -> FloatArray | float:
+    """Exact acceptance rate of a verifier.
+
+    Parameters
+    ----------
+    rule : Verifier
+        The verifier.
+    target_probs : array_like, shape (…, V)
+        p.
+    drafts : DraftLaw
+        The law of the drafts.
+
+    Returns
+    -------
+    float or ndarray of float64, shape (…)
+        The middle of :func:`acceptance_bounds` where only bounds are certain.
+
+    Raises
+    ------
+    ValueError
+        For invalid input; UnsupportedLaw for a law that the verifier does not serve.
+    """
+    return rule.acceptance_rate(target_probs, drafts)
+
+
+def acceptance_bounds(
+    rule: Verifier, target_probs: ArrayLike, drafts: DraftLaw, tol: float = 1e-6
+) -> tuple[FloatArray | float, FloatArray | float]:
+    """Certain bounds of a verifier's acceptance rate; equal where it has a closed form.
+
+    Parameters
+    ----------
+    rule : Verifier
+        The verifier.
+    target_probs : array_like, shape (…, V)
+        p.
+    drafts : DraftLaw
+        The law of the drafts.
+    tol : float
+        How far apart the bounds may be; they are further apart, and still certain, where the work
+        would be too much.
+
+    Returns
+    -------
+    low, high : float or ndarray of float64, shape (…)
+
+    Raises
+    ------
+    ValueError
+        For invalid input; UnsupportedLaw for a law that the verifier does not serve.
+    """
+    return rule.acceptance_bounds(target_probs, drafts, tol)
+
+
+def verifiers_serving(drafts: DraftLaw) -> list[Verifier]:
+    """List the verifiers of this package that are lossless for a law.
+
+    Parameters
+    ----------
+    drafts : DraftLaw
+        The law of the drafts.
+
+    Returns
+    -------
+    list of Verifier
+    """
+    return [verifier for verifier in VERIFIERS if verifier.supports(drafts)]

@@ -1,0 +1,295 @@
+"""What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw
+from otmd.drafts.base import draw_tokens, validate_rng
+from otmd.optimum.acceptance import positions
+from otmd.probabilities import FloatArray, IntArray, validate_probs, validate_same_vocabulary
+
+
+class UnsupportedLaw(ValueError):
+    """A verifier was asked to serve a draft law that it is not lossless for."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier decided.
+
+    Attributes
+    ----------
+    token : int or ndarray of int64, shape (…)
+        The output token.
+    draft_index : int or ndarray of int64, shape (…)
+        Which draft it is; −1 where the output token is none of the drafts.
+    """
+
+    token: IntArray | int
+    draft_index: IntArray | int
+
+
+class Rule(ABC):
+    """A verifier prepared for one position: decide many times, for any drafts.
+
+    It looks at the drafts in order, accepts one of them or none, and falls back on a residual law.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p.
+    law : DraftLaw
+        The law of the drafts, without leading axes.
+    """
+
+    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
+        self.target = target
+        self.law = law
+
+    @abstractmethod
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        """Probability to accept draft i once all before it were rejected, shape (n,)."""
+
+    @abstractmethod
+    def residual(self, tokens: IntArray) -> FloatArray:
+        """Law of the output token once every draft is rejected, shape (V,)."""
+
+    def verify(self, tokens: IntArray, rng: np.random.Generator) -> tuple[int, int]:
+        """Decide on drafts (n,): the output token and which draft it is, or −1."""
+        self.law.validate_drawable(tokens)
+        for i, chance in enumerate(self.accept_probs(tokens)):
+            if rng.random() < chance:
+                return int(tokens[i]), i
+        token = int(draw_tokens(self.residual(tokens), rng, 1)[0])
+        drafted = np.flatnonzero(tokens == token)
+        return token, int(drafted[0]) if drafted.size else -1
+
+    def conditional_law(self, tokens: IntArray) -> FloatArray:
+        """Law of the output token given the drafts (n,), shape (V,)."""
+        output = np.zeros(self.target.size)
+        undecided = 1.0
+        for token, chance in zip(tokens, self.accept_probs(tokens), strict=True):
+            output[token] += undecided * chance
+            undecided *= 1.0 - chance
+        if undecided > 0:
+            output += undecided * self.residual(tokens)
+        return output
+
+
+class Verifier(ABC):
+    """A lossless rule from (drafts, target distribution, draft law) to an output token.
+
+    Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
+    """
+
+    serves: tuple[type[DraftLaw], ...]
+    """The draft laws that the verifier is lossless for."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def supports(self, drafts: DraftLaw) -> bool:
+        """Whether the verifier is lossless for this law."""
+        return type(drafts) in self.serves
+
+    @abstractmethod
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        """Return the rule of a single position whose law is supported."""
+
+    @abstractmethod
+    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+        """Return the acceptance rate at a single position."""
+
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = self._rate(target, law)
+        return rate, rate
+
+    def prepare(self, target_probs: ArrayLike, drafts: DraftLaw) -> Rule:
+        """Prepare one position, to verify many draws of drafts.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (V,)
+            p.
+        drafts : DraftLaw
+            A law without leading axes.
+
+        Returns
+        -------
+        Rule
+
+        Raises
+        ------
+        ValueError
+            For invalid input or leading axes; UnsupportedLaw for a law not served.
+        """
+        p = self._validate(target_probs, drafts)
+        if p.ndim != 1 or drafts.batch_shape:
+            raise ValueError(
+                f"prepare: got leading axes {p.shape[:-1]} and {drafts.batch_shape}, wanted one "
+                "position"
+            )
+        return self._prepare(p, drafts[()])
+
+    def acceptance_rate(self, target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray | float:
+        """Exact acceptance rate: P(the output token is among the drafts).
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (…, V)
+            p.
+        drafts : DraftLaw
+            The law of the drafts.
+
+        Returns
+        -------
+        float or ndarray of float64, shape (…)
+            The middle of :meth:`acceptance_bounds` where only bounds are certain.
+
+        Raises
+        ------
+        ValueError
+            For invalid input; UnsupportedLaw for a law not served.
+        """
+        low, high = self.acceptance_bounds(target_probs, drafts)
+        return low if low is high else 0.5 * (low + high)
+
+    def acceptance_bounds(
+        self, target_probs: ArrayLike, drafts: DraftLaw, tol: float = 1e-6
+    ) -> tuple[FloatArray | float, FloatArray | float]:
+        """Certain bounds of the acceptance rate; equal where it has a closed form.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (…, V)
+            p.
+        drafts : DraftLaw
+            The law of the drafts.
+        tol : float
+            How far apart the bounds may be. Where the work that takes is too much they are further
+            apart, and still certain.
+
+        Returns
+        -------
+        low, high : float or ndarray of float64, shape (…)
+
+        Raises
+        ------
+        ValueError
+            For invalid input; UnsupportedLaw for a law not served.
+        """
+        p = self._validate(target_probs, drafts)
+        if isinstance(tol, bool) or not tol > 0:
+            raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
+        low, high = np.empty(batch), np.empty(batch)
+        for index, target, law in positions(p, drafts):
+            low[index], high[index] = self._bounds(target, law, tol)
+        np.clip(low, 0.0, 1.0, out=low)
+        np.clip(high, 0.0, 1.0, out=high)
+        if not batch:
+            return float(low), float(high)
+        return low, high
+
+    def verify(
+        self,
+        target_probs: ArrayLike,
+        drafts: DraftLaw,
+        tokens: ArrayLike,
+        *,
+        rng: np.random.Generator,
+    ) -> Verdict:
+        """Pick the output token, distributed exactly as p over the draw of drafts and the decision.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (…, V)
+            p.
+        drafts : DraftLaw
+            The law that the tokens were drawn from.
+        tokens : array_like of int, shape (…, n)
+            The drafts; their leading axes are broadcast against the others.
+        rng : numpy.random.Generator
+            Equal seeds give equal verdicts.
+
+        Returns
+        -------
+        Verdict
+
+        Raises
+        ------
+        ValueError
+            For invalid input; UnsupportedLaw for a law not served.
+        """
+        p = self._validate(target_probs, drafts)
+        ids = drafts.validate_tokens(tokens)
+        validate_rng(rng)
+        own = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
+        batch = np.broadcast_shapes(own, ids.shape[:-1])
+        ids = np.broadcast_to(ids, (*batch, drafts.num_drafts))
+        padded = (1,) * (len(batch) - len(own)) + own
+        token, draft_index = np.empty(batch, np.int64), np.empty(batch, np.int64)
+        rules = np.empty(padded, dtype=object)
+        for index, target, law in positions(p, drafts):
+            rules.reshape(own)[index] = self._prepare(target, law)
+        for index, rule in np.ndenumerate(np.broadcast_to(rules, batch)):
+            token[index], draft_index[index] = rule.verify(ids[index], rng)
+        if not batch:
+            return Verdict(int(token), int(draft_index))
+        return Verdict(token, draft_index)
+
+    def output_law(self, target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray:
+        """Exact law of the output token by enumeration of the drafts, for small vocabularies.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (…, V)
+            p.
+        drafts : DraftLaw
+            The law of the drafts.
+
+        Returns
+        -------
+        ndarray of float64, shape (…, V)
+            Equal to p, up to rounding: the verifier is lossless.
+
+        Raises
+        ------
+        ValueError
+            For invalid input or too many tuples; UnsupportedLaw for a law not served.
+        """
+        p = self._validate(target_probs, drafts)
+        batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
+        output = np.zeros((*batch, drafts.vocab_size))
+        for index, target, law in positions(p, drafts):
+            rule = self._prepare(target, law)
+            for tokens, prob in zip(*law.enumerate(), strict=True):
+                output[index] += prob * rule.conditional_law(tokens)
+        return output
+
+    def _validate(self, target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray:
+        if not isinstance(drafts, DraftLaw):
+            raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
+        if not self.supports(drafts):
+            from otmd.verifiers import verifiers_serving
+
+            names = ", ".join(verifier.__name__ for verifier in verifiers_serving(drafts))
+            raise UnsupportedLaw(
+                f"{type(self).__name__} does not serve {drafts!r}; {names} "
+                f"{'do' if ',' in names else 'does'}"
+            )
+        p = validate_probs("target_probs", target_probs)
+        validate_same_vocabulary(p, drafts.vocab_size)
+        return p
+
+
+def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Mass (V,) as a distribution; ``otherwise`` where there is none.
+
+    A residual without mass is reached with probability zero, up to rounding, so that any law serves.
+    """
+    total = mass.sum()
+    return mass / total if total > 0 else otherwise

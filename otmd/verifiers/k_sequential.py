@@ -1,0 +1,43 @@
+"""K-SEQ, the sequential selection of SpecTr."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw, WithReplacement
+from otmd.probabilities import FloatArray, IntArray
+from otmd.ratio_curve import RatioCurve
+from otmd.verifiers.base import Rule, Verifier, normalised
+
+
+class KSequential(Verifier):
+    """Accept each draft x in turn with probability min(1, p(x)/(ρ q(x))) (SpecTr, Algorithm 3).
+
+    With β = Σ min(p/ρ, q) the rate is 1 − (1 − β)^n and the residual ∝ (p − min(p/ρ, q)·α/β)₊. Every ρ from
+    ρ* to n is lossless, and ρ* attains the largest rate: at least 1 − (1 − 1/n)^n of the optimum.
+    """
+
+    serves = (WithReplacement,)
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        assert isinstance(law, WithReplacement)
+        return _KSequentialRule(target, law)
+
+    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+        assert isinstance(law, WithReplacement)
+        curve = RatioCurve(target, law.draft_probs)
+        return float(curve.k_sequential_rates(law.num_drafts)[-1])
+
+
+class _KSequentialRule(Rule):
+    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+        super().__init__(target, law)
+        self.draft = law.draft_probs
+        self.scale = float(RatioCurve(target, self.draft).k_sequential_scale(law.num_drafts))
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        return np.minimum(1.0, self.target[tokens] / (self.scale * self.draft[tokens]))
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        accepted_once = np.minimum(self.target / self.scale, self.draft)
+        once = accepted_once.sum()
+        rate = 1.0 - (1.0 - once) ** self.law.num_drafts
+        return normalised(np.maximum(self.target - accepted_once * (rate / once), 0.0), self.target)

@@ -1,0 +1,39 @@
+"""Single-draft speculative sampling: the maximal coupling of p and q."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw, ProposalLaw, WithReplacement
+from otmd.probabilities import FloatArray, IntArray
+from otmd.verifiers.base import Rule, Verifier, normalised
+
+
+class MaximalCoupling(Verifier):
+    """Accept the one draft x with probability min(1, p(x)/q(x)), else draw from (p − q)₊.
+
+    α = Σ min(p, q), the optimum for n = 1 (Leviathan et al. 2023; Chen et al. 2023). It serves every law
+    whose single draft is drawn from q.
+    """
+
+    serves = (WithReplacement,)
+
+    def supports(self, drafts: DraftLaw) -> bool:
+        """Whether the law draws one token from a draft distribution."""
+        return isinstance(drafts, ProposalLaw) and drafts.num_drafts == 1
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        return _MaximalCouplingRule(target, law)
+
+    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+        return float(np.minimum(target, law.inclusion_probs()).sum())
+
+
+class _MaximalCouplingRule(Rule):
+    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
+        super().__init__(target, law)
+        self.draft = law.inclusion_probs()
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        return np.minimum(1.0, self.target[tokens] / self.draft[tokens])
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        return normalised(np.maximum(self.target - self.draft, 0.0), self.target)

@@ -1,0 +1,116 @@
+"""Recursive rejection sampling, with replacement, without, and for drafts of different laws."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
+from otmd.probabilities import FloatArray, IntArray
+from otmd.ratio_curve import RatioCurve
+from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.rejection_bounds import rejection_probability_bounds
+
+
+class RecursiveRejection(Verifier):
+    """Try each draft in turn against what the rejections before it left of the target.
+
+    Draft x_i is accepted with probability min(1, p_i(x_i)/q_i(x_i)), and p_{i+1} ∝ (p_i − q_i)₊. With replacement
+    q_i = q (SpecInfer, Miao et al. 2024); without, q_i is q off the rejected tokens, renormalised (Sequoia,
+    Chen et al. 2024); for independent drafts q_i is each draft's own.
+
+    The rate is a closed form except without replacement for n ≥ 3, where ``acceptance_bounds`` gives certain
+    bounds.
+    """
+
+    serves = (WithReplacement, WithoutReplacement, Independent)
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        if isinstance(law, WithReplacement):
+            return _WithReplacementRule(target, law)
+        if isinstance(law, WithoutReplacement):
+            return _WithoutReplacementRule(target, law)
+        assert isinstance(law, Independent)
+        return _IndependentRule(target, law)
+
+    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+        if isinstance(law, WithReplacement):
+            curve = RatioCurve(target, law.draft_probs)
+            return float(curve.recursive_rejection_rates(law.num_drafts)[-1])
+        if isinstance(law, Independent):
+            return _IndependentRule(target, law).rate
+        return 0.5 * sum(self._bounds(target, law, 1e-6))
+
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        if not isinstance(law, WithoutReplacement):
+            return super()._bounds(target, law, tol)
+        low, high = rejection_probability_bounds(target, law, tol)
+        return 1.0 - high, 1.0 - low
+
+
+class _WithReplacementRule(Rule):
+    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+        super().__init__(target, law)
+        self.draft = law.draft_probs
+        curve = RatioCurve(target, self.draft)
+        self.scales, self.left = curve.recursive_rejection_chain(law.num_drafts)
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        p, q = self.target[tokens], self.draft[tokens]
+        wanted = np.maximum(p - self.scales[:-1] * q, 0.0)
+        return _accept_prob(wanted, self.left[:-1] * q)
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
+
+
+class _WithoutReplacementRule(Rule):
+    def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
+        super().__init__(target, law)
+        self.draft = law.draft_probs
+        self.curve = RatioCurve(target, self.draft)
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        return self._walk(tokens)[0]
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        scale = self._walk(tokens)[1]
+        return normalised(np.maximum(self.target - scale * self.draft, 0.0), self.target)
+
+    def _walk(self, tokens: IntArray) -> tuple[FloatArray, float]:
+        """Acceptance probabilities along the path on which every draft is rejected, and its last C."""
+        chances = np.empty(tokens.size)
+        scale = 0.0
+        for i, token in enumerate(tokens):
+            left = self.curve.hockey_stick(scale)
+            q = self.draft[token] / self._mass_left(tokens[:i])
+            wanted = max(self.target[token] - scale * self.draft[token], 0.0)
+            chances[i] = _accept_prob(np.array(wanted), np.array(left * q))
+            scale += left / self._mass_left(tokens[:i])
+        return chances, scale
+
+    def _mass_left(self, rejected: IntArray) -> float:
+        assert isinstance(self.law, WithoutReplacement)
+        return float(self.law.mass_left(rejected[None])[0])
+
+
+class _IndependentRule(Rule):
+    def __init__(self, target: FloatArray, law: Independent) -> None:
+        super().__init__(target, law)
+        self.draft = law.draft_probs
+        self.targets = [target]
+        rejected = 1.0
+        for q in law.draft_probs:
+            left = np.maximum(self.targets[-1] - q, 0.0)
+            rejected *= float(left.sum())
+            self.targets.append(normalised(left, target))
+        self.rate = 1.0 - rejected
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        stages = np.arange(tokens.size)
+        return _accept_prob(np.array(self.targets)[stages, tokens], self.draft[stages, tokens])
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        return self.targets[-1]
+
+
+def _accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
+    """min(1, wanted/drawn); 1 where nothing is drawn, which has probability zero."""
+    return np.divide(wanted, drawn, out=np.ones_like(drawn), where=drawn > wanted)

@@ -1,0 +1,61 @@
+"""SpecHub's rule for pairs that hold the likeliest token (Sun et al. 2024)."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw, Hub
+from otmd.probabilities import FloatArray, IntArray
+from otmd.verifiers.base import Rule, Verifier, normalised
+
+
+class SpecHub(Verifier):
+    """Send each pair's mass to its other token first, and what is left to the hub token.
+
+    The pairs (x, a) serve x up to p(x), then the pairs (a, x) serve what of p(x) is missing, then all
+    that is left serves a up to p(a). α = p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))) = α* of the law.
+    """
+
+    serves = (Hub,)
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        assert isinstance(law, Hub)
+        return _SpecHubRule(target, law)
+
+    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+        return float(np.minimum(target, law.inclusion_probs()).sum())
+
+
+class _SpecHubRule(Rule):
+    def __init__(self, target: FloatArray, law: Hub) -> None:
+        super().__init__(target, law)
+        self.hub = hub = law.hub_token
+        drafted = law.inclusion_probs()
+        drafted[hub] = 0.0
+        self.other_first = law.draft_probs.copy()
+        self.other_first[hub] = 0.0
+        self.hub_first = law.draft_probs[hub] * drafted
+        self.served_first = np.minimum(target, self.other_first)
+        self.served_second = np.minimum(target - self.served_first, self.hub_first)
+        self.served_second[hub] = 0.0
+        left = (self.other_first - self.served_first) + (self.hub_first - self.served_second)
+        self.hub_chance = min(1.0, target[hub] / left.sum()) if left.sum() > 0 else 0.0
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        first_is_hub = tokens[0] == self.hub
+        other = tokens[1] if first_is_hub else tokens[0]
+        drawn, served = (
+            (self.hub_first, self.served_second)
+            if first_is_hub
+            else (self.other_first, self.served_first)
+        )
+        other_chance = served[other] / drawn[other]
+        if not first_is_hub:
+            return np.array([other_chance, self.hub_chance])
+        # The other token comes first in the rule and second in the pair.
+        hub_chance = (1.0 - other_chance) * self.hub_chance
+        left = 1.0 - hub_chance
+        return np.array([hub_chance, other_chance / left if left > 0 else 0.0])
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        missing = self.target - self.served_first - self.served_second
+        missing[self.hub] = 0.0
+        return normalised(np.maximum(missing, 0.0), self.target)
