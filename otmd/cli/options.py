@@ -1,8 +1,10 @@
 """Options that several commands share, and how their values are read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
 
 from otmd.cli import UsageError
 
@@ -25,12 +27,13 @@ VERIFIERS = {
     "target-only": "TargetOnly",
 }
 
+Json = Annotated[bool, Parameter(name="--json")]
 Value = TypeVar("Value")
 
 
 def classes(option: str, text: str, known: dict[str, str], module: Any) -> list[Any]:
     """Read ``greedy,hub`` as classes of a module."""
-    names = _split(option, text)
+    names = split(option, text)
     for name in names:
         if name not in known:
             raise UsageError(f"{option}: got {name!r}, wanted some of {', '.join(known)}")
@@ -40,9 +43,11 @@ def classes(option: str, text: str, known: dict[str, str], module: Any) -> list[
 def counts(option: str, text: str) -> list[int]:
     """Read ``1,2,4`` or ``1-4`` as whole numbers ≥ 1."""
     found: list[int] = []
-    for piece in _split(option, text):
+    for piece in split(option, text):
         first, dash, last = piece.partition("-")
-        ends = [_number(option, end, int, "1,2,4 or 1-4") for end in (first, last if dash else first)]
+        ends = [
+            _number(option, end, int, "1,2,4 or 1-4") for end in (first, last if dash else first)
+        ]
         if not 1 <= ends[0] <= ends[1]:
             raise UsageError(f"{option}: got {piece!r}, wanted numbers ≥ 1 such as 1,2,4 or 1-4")
         found += range(ends[0], ends[1] + 1)
@@ -57,7 +62,7 @@ def steps(
 
     values = [
         _number("--temperature", piece, float, "0.6 or 0.6,1.0")
-        for piece in _split("--temperature", temperature)
+        for piece in split("--temperature", temperature)
     ]
     try:
         return [Processing(value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
@@ -67,15 +72,16 @@ def steps(
 
 def fractions(option: str, text: str) -> list[float]:
     """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers, exact until the last rounding."""
-    pieces = _split(option, text)
+    pieces = split(option, text)
     return [float(_number(option, piece, Fraction, "1/3,0,2/3 or 0.2,0.8")) for piece in pieces]
 
 
-def _split(option: str, text: str) -> list[str]:
+def split(option: str, text: str) -> list[str]:
+    """Read comma-separated values."""
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
         raise UsageError(f"{option}: got {text!r}, wanted at least one value")
-    return list(pieces)
+    return pieces
 
 
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:
@@ -83,8 +89,3 @@ def _number(option: str, text: str, read: Callable[[str], Value], example: str) 
         return read(text)
     except (ValueError, ZeroDivisionError) as error:
         raise UsageError(f"{option}: got {text!r}, wanted numbers such as {example}") from error
-
-
-def names_of(known: Iterable[str]) -> str:
-    """List the names for a help text."""
-    return ", ".join(known)

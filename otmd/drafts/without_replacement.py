@@ -6,14 +6,10 @@ import numpy as np
 from scipy.special import loggamma
 
 from otmd.drafts.base import ProposalLaw, validate_distinct_support
-from otmd.kernels.counts import (
-    add_counts_of_others,
-    add_prefix_counts,
-    arrivals,
-    nth_largest_before,
-)
+from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
+from otmd.kernels.race import counts_without_each, prefix_counts, subset_counts
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
@@ -57,26 +53,15 @@ class WithoutReplacement(ProposalLaw):
         counts = np.zeros((num_drafts, size + 1))
         counts[0] = 1.0
         if num_drafts > 1:
-            counts[1, 1:] = np.cumsum(rates / self.mass_of_others(rates))
+            counts[1, 1:] = np.cumsum(rates / self.mass_of_others()[order])
         if num_drafts > 2:
-            self._integrate_prefix_counts(rates, outside, counts)
+            times, weights = _nodes(_latest_time(rates, outside, num_drafts), num_drafts)
+            prefix_counts(rates, outside, times, weights, counts)
         contained = 1.0 - np.cumsum(outside * counts, axis=0)
         inside = np.concatenate([[0], np.cumsum(rates > 0)])
         contained[inside < np.arange(1, num_drafts + 1)[:, None]] = 0.0
         np.clip(contained, 0.0, 1.0, out=contained)
         return contained if every_n else contained[-1]
-
-    def _integrate_prefix_counts(
-        self, rates: FloatArray, outside: FloatArray, counts: FloatArray
-    ) -> None:
-        absent, present = np.empty_like(rates), np.empty_like(rates)
-        none_after = np.empty(rates.size + 1)
-        integrated = np.zeros_like(counts)
-        latest = _latest_time_of_prefixes(rates, outside, self.num_drafts)
-        for time, weight in _nodes(latest, self.num_drafts):
-            arrivals(rates, time, absent, present)
-            add_prefix_counts(absent, present, weight, none_after, integrated)
-        counts[2:] = integrated[2:]
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
@@ -106,9 +91,20 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def _containment(self, subset: BoolArray) -> float:
+        rates = self.draft_probs[subset]
+        inside, outside = float(rates.sum()), float(self.draft_probs[~subset].sum())
         if self.num_drafts == 1:
-            return float(self.draft_probs[subset].sum())
-        return super()._containment(subset)
+            return inside
+        if np.count_nonzero(rates) < self.num_drafts:
+            return 0.0
+        missed = 1.0 + float((rates / self.mass_of_others()[subset]).sum())
+        if self.num_drafts > 2:
+            slowest = np.partition(rates, -self.num_drafts)[-self.num_drafts]
+            times, weights = _nodes(_INVISIBLE / max(slowest, outside), self.num_drafts)
+            counts = np.empty((self.num_drafts, times.size))
+            subset_counts(rates, times, counts)
+            missed += float((counts[2:] @ (weights * np.exp(-outside * times))).sum())
+        return min(max(1.0 - outside * missed, 0.0), 1.0)
 
     def _inclusion_probs(self) -> FloatArray:
         q, num_drafts = self.draft_probs, self.num_drafts
@@ -116,27 +112,20 @@ class WithoutReplacement(ProposalLaw):
             return q.copy()
         if np.count_nonzero(q) <= num_drafts:
             return (q > 0).astype(np.float64)
-        ahead = q / self.mass_of_others(q)
-        drafted = q * (1.0 + self._sum_of_others(ahead))
+        times_missed = 1.0 + self._sum_of_others(q / self.mass_of_others())
         if num_drafts > 2:
-            drafted += self._integrate_counts_of_others()
-        return np.minimum(drafted, 1.0)
+            slowest = np.partition(q, -num_drafts - 1)[-num_drafts - 1]
+            times, weights = _nodes(_INVISIBLE / slowest, num_drafts)
+            counts = np.empty(q.size)
+            counts_without_each(q, times, weights, num_drafts, counts)
+            times_missed += counts
+        return np.minimum(q * times_missed, 1.0)
 
-    def _integrate_counts_of_others(self) -> FloatArray:
-        q, num_drafts = self.draft_probs, self.num_drafts
-        absent, present = np.empty_like(q), np.empty_like(q)
-        counts = np.zeros((num_drafts, q.size))
-        slowest = np.partition(q, q.size - num_drafts - 1)[q.size - num_drafts - 1]
-        for time, weight in _nodes(_INVISIBLE / slowest, num_drafts):
-            arrivals(q, time, absent, present)
-            add_counts_of_others(absent, present, absent, weight, counts)
-        return q * counts[2:].sum(axis=0)
-
-    def mass_of_others(self, rates: FloatArray) -> FloatArray:
-        """1 − q_i, summed over the others where q_i > 1/2 and the difference would cancel."""
-        others = 1.0 - rates
-        for i in np.flatnonzero(rates > 0.5):
-            others[i] = np.delete(rates, i).sum()
+    def mass_of_others(self) -> FloatArray:
+        """1 − q_i for every token, summed over the others where the difference would cancel."""
+        others = 1.0 - self.draft_probs
+        for i in np.flatnonzero(self.draft_probs > 0.5):
+            others[i] = np.delete(self.draft_probs, i).sum()
         return np.where(others > 0, others, np.inf)
 
     def _sum_of_others(self, values: FloatArray) -> FloatArray:
@@ -167,15 +156,14 @@ def _step(num_drafts: int) -> float:
     return step
 
 
-def _nodes(latest: float, num_drafts: int) -> list[tuple[float, float]]:
+def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of ∫ f(t) dt from _EARLIEST to ``latest``, evenly spaced in log t."""
     step = _step(num_drafts)
-    logs = np.arange(np.log(_EARLIEST), np.log(latest) + step, step)
-    times = np.exp(logs)
-    return list(zip(times.tolist(), (step * times).tolist(), strict=True))
+    times = np.exp(np.arange(np.log(_EARLIEST), np.log(latest) + step, step))
+    return times, step * times
 
 
-def _latest_time_of_prefixes(rates: FloatArray, outside: FloatArray, num_drafts: int) -> float:
+def _latest_time(rates: FloatArray, outside: FloatArray, num_drafts: int) -> float:
     """A time after which λe^{−λt} P(N_H(t) < n) is invisible for every prefix H of the order.
 
     It is so once a token from outside H has arrived, or the n fastest tokens of H all have.

@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .catalog import DEFAULT_MODEL, PROMPT_PACKAGES
-    from .collect import collect
+    from .collection import collect
     from .dataset import Dataset, Position, open_dataset
     from .drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
-    from .errors import DatasetError, FetchError, FolderLocked, HarnessError
+    from .errors import DatasetError, FetchError, FolderLockedError, HarnessError
     from .files import cache_folder
     from .layer_skip import skip_layers
-    from .models import LanguageModel, load_target
+    from .loading import load_target
+    from .models import LanguageModel
     from .ngram import NGram
     from .prompts import DOMAINS, Prompt, load_prompts
     from .wheels import Package, fetch
 
 _HOMES = {
     "catalog": ("DEFAULT_MODEL", "PROMPT_PACKAGES"),
-    "collect": ("collect",),
+    "collection": ("collect",),
     "dataset": ("Dataset", "Position", "open_dataset"),
     "drafts": ("DEFAULT_DRAFT", "Draft", "NGramDraft", "common_vocabulary", "load_draft"),
-    "errors": ("DatasetError", "FetchError", "FolderLocked", "HarnessError"),
+    "errors": ("DatasetError", "FetchError", "FolderLockedError", "HarnessError"),
     "files": ("cache_folder",),
     "layer_skip": ("skip_layers",),
-    "models": ("LanguageModel", "load_target"),
+    "loading": ("load_target",),
+    "models": ("LanguageModel",),
     "ngram": ("NGram",),
     "prompts": ("DOMAINS", "Prompt", "load_prompts"),
     "wheels": ("Package", "fetch"),
@@ -43,7 +45,7 @@ __all__ = [
     "DatasetError",
     "Draft",
     "FetchError",
-    "FolderLocked",
+    "FolderLockedError",
     "HarnessError",
     "LanguageModel",
     "NGram",

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from .layer_skip import skip_layers
-from .models import LanguageModel, describe_tokenizer, load_target
+from .loading import load_target
+from .models import LanguageModel, describe_tokenizer
 from .ngram import NGram
 
 DEFAULT_DRAFT = "skip:13,15,17"
@@ -19,6 +20,7 @@ class Draft(Protocol):
 
     name: str
     vocab_size: int
+    max_length: int | None
     tokenizer: Any
 
     def logits(
@@ -47,6 +49,7 @@ class NGramDraft:
         self.model = model
         self.tokenizer = tokenizer
         self.vocab_size = model.vocab_size
+        self.max_length: int | None = None
         self.name = f"ngram:{model.order}"
 
     def logits(
@@ -111,7 +114,7 @@ def load_draft(
         if match is None:
             raise ValueError(f"draft: wanted ngram, ngram:ORDER or ngram:ORDER:FILE, got {spec!r}")
         return _ngram(int(match[1] or 3), match[2], target, corpus)
-    draft = load_target(spec, device or target.model.device.type, dtype)
+    draft = load_target(spec, device or str(target.model.device), dtype)
     common_vocabulary(target, draft)
     return draft
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .stored_arrays import StoredArray, read_npz, read_safetensors
 
 LABELS = ("prompt_id", "domain", "position")

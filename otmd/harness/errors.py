@@ -13,5 +13,5 @@ class DatasetError(HarnessError):
     """A stored data set is unfinished, torn or altered."""
 
 
-class FolderLocked(HarnessError):
+class FolderLockedError(HarnessError):
     """Another process is collecting into the same folder."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PART = ".otmd-part"
+
 
 def cache_folder() -> Path:
     """Folder for everything fetched or converted, created where it is missing.
@@ -38,7 +40,7 @@ def sha256_of(path: Path) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves either the old content or the new, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -49,6 +51,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what ``write_atomically`` was writing into the folder when it was killed."""
+    for path in folder.glob(f".*{PART}"):
+        path.unlink()
 
 
 @contextmanager

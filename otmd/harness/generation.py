@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from .forward import forward_logits
+
 
 def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
     """Draw a token from one row of logits.
@@ -84,15 +86,16 @@ def generate_batch(
     with torch.inference_mode():
         cache = DynamicCache(config=model.config)
         for _ in range(max_new_tokens):
-            output = model(
+            output = forward_logits(
+                model,
+                torch.tensor([inputs.shape[1] - 1], device=device),
+                position_ids=places,
                 input_ids=inputs,
                 attention_mask=mask,
-                position_ids=places,
                 past_key_values=cache,
                 use_cache=True,
-                logits_to_keep=1,
             )
-            logits = output.logits[:, -1, :vocab_size].float().cpu().numpy()
+            logits = output[:, 0, :vocab_size].float().cpu().numpy()
             for row in sorted(running):
                 token = sample_token(logits[row], temperature, rngs[row])
                 new[row].append(token)

@@ -1,14 +1,18 @@
 """GGUF files: converted once to a folder that transformers loads at once."""
 
+import io
 import os
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 from .files import cache_folder, new_folder, sha256_of
+from .progress import progress_bar
 from .quiet import quiet_transformers
 
 
-def converted_gguf(path: Path) -> Path:
+def converted_gguf(path: Path, progress: bool = True) -> Path:
     """Folder with the float32 weights and the tokenizer of a GGUF file.
 
     The conversion is done once for a content and kept in the cache under the file's hash, so
@@ -18,6 +22,9 @@ def converted_gguf(path: Path) -> Path:
     ----------
     path : Path
         A GGUF file of a decoder-only model that transformers can read.
+
+    progress : bool
+        Show a bar while converting.
 
     Returns
     -------
@@ -31,19 +38,23 @@ def converted_gguf(path: Path) -> Path:
     """
     folder = cache_folder() / "models" / sha256_of(path)
     if not folder.is_dir():
-        with new_folder(folder) as fresh:
-            _convert(path, fresh)
+        bar = progress_bar(f"Converting {path.name}, once", 3, progress)
+        with new_folder(folder) as fresh, bar as update:
+            _convert(path, fresh, update)
     return folder
 
 
-def _convert(path: Path, folder: Path) -> None:
+def _convert(path: Path, folder: Path, update: Callable[[float, str], None]) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
     try:
-        with quiet_transformers():
+        # transformers draws a bar of its own here, which cannot be turned off.
+        with quiet_transformers(), redirect_stderr(io.StringIO()):
+            update(0, "tokenizer")
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
+            update(1, "weights")
             loaded = AutoModelForCausalLM.from_pretrained(
                 str(path.parent), dtype=torch.float32, **where
             )
@@ -51,9 +62,11 @@ def _convert(path: Path, folder: Path) -> None:
         raise ValueError(f"{path}: transformers cannot read this GGUF file ({error})") from error
     if _field(path, "tokenizer.ggml.pre") == "smollm":
         split_digits(tokenizer)
+    update(2, "saving")
     with quiet_transformers():
         _clean_copy(loaded).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    update(3, "")
 
 
 def split_digits(tokenizer: Any) -> None:

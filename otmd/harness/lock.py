@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import FolderLocked
+from .errors import FolderLockedError
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
     Raises
     ------
-    FolderLocked
+    FolderLockedError
         If another process holds it; the message says which.
     """
     path = folder / "collect.lock"
@@ -27,7 +27,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         if not _try_lock(stream.fileno()):
             stream.seek(0)
             holder = stream.read().strip() or "a process that left no name"
-            raise FolderLocked(
+            raise FolderLockedError(
                 f"another process is collecting into {folder} ({holder}). Wait for it or stop it; "
                 f"its lock ends with it, and {path.name} may be deleted only once no process "
                 "is collecting here"

@@ -1,19 +1,14 @@
-"""Language models behind one small interface: from a hub, a folder, or a GGUF file."""
+"""Language models behind one small interface."""
 
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .catalog import DEFAULT_MODEL
-from .files import sha256_of
+from .forward import forward_logits
 from .generation import generate_batch
-from .gguf_files import converted_gguf
-from .quiet import quiet_transformers
-from .wheels import fetch
 
 
 class LanguageModel:
@@ -36,6 +31,8 @@ class LanguageModel:
         Rows of the logits matrix, padding rows counted; see ``token_count``.
     token_count : int
         One more than the largest id the tokenizer knows.
+    max_length : int or None
+        Longest sequence the model takes, where its configuration says so.
     backend : str
         Library versions, device and dtype the numbers come from.
     """
@@ -45,8 +42,12 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.name = name
         self.revision = revision
-        self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
+        head = model.get_output_embeddings()
+        if head is None:
+            raise ValueError(f"{name}: {type(model).__name__} has no output layer")
+        self.vocab_size = int(head.weight.shape[0])
         self.token_count = max(tokenizer.get_vocab().values()) + 1
+        self.max_length = getattr(model.config, "max_position_embeddings", None)
         self.backend = _backend(model)
 
     def logits(
@@ -81,10 +82,10 @@ class LanguageModel:
         wanted = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
         inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
         with torch.inference_mode():
-            output = self.model(
-                input_ids=inputs, use_cache=False, logits_to_keep=wanted.to(inputs.device)
+            output = forward_logits(
+                self.model, wanted.to(inputs.device), input_ids=inputs, use_cache=False
             )
-        logits = output.logits.float().cpu().numpy()
+        logits = output.float().cpu().numpy()
         return logits if ids.ndim == 2 else logits[0]
 
     def generate(
@@ -120,11 +121,6 @@ class LanguageModel:
         ids = named if isinstance(named, list) else [named]
         return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
 
-    @property
-    def max_length(self) -> int | None:
-        """Longest sequence the model takes, where its configuration says so."""
-        return getattr(self.model.config, "max_position_embeddings", None)
-
     def describe(self) -> dict[str, Any]:
         """Name, revision, backend and tokenizer, for the metadata of a data set."""
         return {
@@ -140,87 +136,6 @@ def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     vocab = sorted(tokenizer.get_vocab().items())
     digest = hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
     return {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
-
-
-def load_target(
-    name: str = "default",
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    progress: bool = True,
-) -> LanguageModel:
-    """Load a language model.
-
-    Parameters
-    ----------
-    name : str
-        "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
-        folder, or a name on the hub.
-    device : str, optional
-        As torch calls it; by default "cuda" where there is one, else "cpu".
-    dtype : str, optional
-        As torch calls it ("float32", "bfloat16", …), or "auto" for that of the checkpoint; by
-        default "float32" on a CPU and "auto" elsewhere.
-    revision : str, optional
-        Branch, tag or commit on the hub.
-    progress : bool
-        Show a bar while fetching the default model.
-
-    Returns
-    -------
-    LanguageModel
-
-    Raises
-    ------
-    ValueError
-        If no such model is found, or the device or dtype is none.
-    FetchError
-        If the default model cannot be fetched.
-    """
-    import torch
-
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype or ("float32" if device == "cpu" else "auto")
-    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
-    if name == "default" or name.endswith(".gguf"):
-        gguf = fetch(DEFAULT_MODEL, progress)[0] if name == "default" else Path(name)
-        if not gguf.is_file():
-            raise ValueError(f"target: there is no GGUF file {name!r}")
-        folder = converted_gguf(gguf)
-        source, fixed = str(folder), f"sha256:{folder.name}"
-    elif Path(name).is_dir():
-        source, fixed = name, f"sha256:{_weights_hash(Path(name))}"
-    else:
-        source, fixed = name, None
-    model, tokenizer = _load(source, name, dtype, revision)
-    commit = getattr(model.config, "_commit_hash", None)
-    return LanguageModel(model.to(device), tokenizer, name, fixed or f"commit:{commit}")
-
-
-def _load(source: str, name: str, dtype: str, revision: str | None) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    options = {} if revision is None else {"revision": revision}
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
-    except OSError as error:
-        raise ValueError(
-            f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a "
-            f"model and its tokenizer, nor to be had from the hub ({str(error).splitlines()[0]})"
-        ) from error
-    return model, tokenizer
-
-
-def _weights_hash(folder: Path) -> str:
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
-    if not files:
-        raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
-    if len(files) == 1:
-        return sha256_of(files[0])
-    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
 
 
 def _backend(model: Any) -> str:

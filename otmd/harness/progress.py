@@ -29,6 +29,8 @@ def progress_bar(
     if not shown:
         yield lambda done, note="": None
         return
+    import sys
+
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -46,7 +48,7 @@ def progress_bar(
         amount,
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[note]}"),
-        console=Console(stderr=True),
+        console=Console(file=sys.stderr),
     )
     with bar:
         task = bar.add_task(description, total=total, note="")

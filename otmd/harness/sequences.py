@@ -9,6 +9,7 @@ import numpy as np
 
 from .models import LanguageModel
 from .prompts import Prompt
+from .settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,29 @@ def answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
             "leave it out, or use mode='samples'"
         )
     return tokenizer(prompt.answer, add_special_tokens=False).input_ids
+
+
+def check_prompts(
+    target: LanguageModel, prompts: Sequence[Prompt], max_length: int | None, settings: RunSettings
+) -> None:
+    """Find out before anything is computed whether every prompt can be used.
+
+    Raises
+    ------
+    ValueError
+        If a prompt is empty, too long with its answer, or lacks the answer that is needed.
+    """
+    for prompt in prompts:
+        length = len(prompt_tokens(target.tokenizer, prompt))
+        if length == 0:
+            raise ValueError(f"prompts: {prompt.id!r} is empty")
+        if max_length is not None and length + settings.max_new_tokens > max_length:
+            raise ValueError(
+                f"prompts: {prompt.id!r} has {length} tokens, which with max_new_tokens="
+                f"{settings.max_new_tokens} is more than the {max_length} the models take"
+            )
+        if settings.mode == "text" and not answer_tokens(target.tokenizer, prompt):
+            raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
 
 
 def with_answers(

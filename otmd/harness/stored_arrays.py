@@ -95,7 +95,8 @@ def read_npz(path: Path) -> dict[str, StoredArray]:
         If it holds pickled objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here, since NumPy leaves a torn file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: StoredArray(stored[name]) for name in stored.files}
     except (zipfile.BadZipFile, EOFError, OSError) as error:
         raise DatasetError(f"{path} is torn or no npz file ({error})") from error

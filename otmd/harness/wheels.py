@@ -140,13 +140,15 @@ def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool)
 
 
 def _largest_file(folder: Path) -> int:
-    sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except FileNotFoundError:
-            continue  # pip moves its files while we look
-    return max(sizes)
+    # pip makes and removes files while we look: os.walk passes over folders that have gone.
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
+            except FileNotFoundError:
+                continue
+    return largest
 
 
 def _advice(package: Package, said: str) -> str:

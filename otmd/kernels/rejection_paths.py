@@ -174,7 +174,9 @@ def _close(node, depth):
         low_shares, high_shares, ll, lh, hl, hh = here[_SUMS:]
         low = max(least + ll - least * low_shares, most + hl - most * high_shares)
         high = min(least + hh - least * high_shares, most + lh - most * low_shares)
-        here[_LOW], here[_HIGH] = max(here[_LOW], low), min(here[_HIGH], high)
+        low, high = max(here[_LOW], low), min(here[_HIGH], high)
+        # Crossed bounds: a path of classes that no path of tokens follows, whose share may be 0.
+        here[_LOW], here[_HIGH] = min(low, high), max(low, high)
 
 
 @njit(cache=True)

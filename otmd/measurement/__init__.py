@@ -9,7 +9,7 @@ from otmd.measurement.figure import draw_gaps
 from otmd.measurement.measure import measure
 from otmd.measurement.report import print_report, report_json
 from otmd.measurement.settings import DEFAULT_LAWS, DEFAULT_VERIFIERS
-from otmd.measurement.store import load_results
+from otmd.measurement.store import load_results, positions_stored
 from otmd.measurement.summary import summarise
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "draw_gaps",
     "load_results",
     "measure",
+    "positions_stored",
     "print_report",
     "report_json",
     "summarise",

@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from otmd import __version__
 from otmd.harness.dataset import Dataset, Position
 from otmd.measurement.rows import SCHEMA, position_rows, process
 from otmd.measurement.settings import Settings
@@ -105,5 +105,5 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "vocab_size": dataset.vocab_size,
         "kind": dataset.kind,
         "dataset": digest.hexdigest()[:16],
-        "otmd": version("otmd"),
+        "otmd": __version__,
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,9 @@ from otmd.measurement.summary import DEFAULT_BY, PROCESSING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+MOST_IN_A_LINE = 5
 
 
 def draw_gaps(
@@ -58,14 +61,15 @@ def draw_gaps(
         raise ValueError("summary: got no defined gap, wanted at least one")
     written = [Path(path) for path in paths]
     with figure_style():
-        figure = _figure(drawn)
+        figure = make_figure(drawn)
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, metadata=_metadata(path, source))
     return written
 
 
-def _figure(drawn: pl.DataFrame) -> "Figure":
+def make_figure(drawn: pl.DataFrame) -> "Figure":
+    """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
     from matplotlib.figure import Figure
 
     laws = in_order(set(drawn["law"]), LAW_ORDER)
@@ -92,6 +96,7 @@ def _figure(drawn: pl.DataFrame) -> "Figure":
             if row == 0:
                 axes.set_title(law_label(law), pad=16)
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
+        _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
     figure.supxlabel("number of drafts n", fontsize=8)
     _legend(figure, looks)
     return figure
@@ -121,27 +126,36 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
             zorder=3,
         )
     for n, alpha in here.group_by("num_drafts").agg(pl.col("optimal").first()).rows():
-        axes.annotate(
-            f"{100 * alpha:.0f}",
-            (n, 1.0),
-            xycoords=("data", "axes fraction"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="center",
-            fontsize=7,
-            color=QUIET,
-        )
+        _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
+
+
+def _above(
+    axes: "Axes", x: float, text: str, coordinates: tuple[str, str], ha: Literal["center", "right"]
+) -> None:
+    axes.annotate(
+        text,
+        (x, 1.0),
+        xycoords=coordinates,
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha=ha,
+        fontsize=7,
+        color=QUIET,
+    )
 
 
 def _legend(figure: "Figure", looks: dict[str, Mark]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=m.colour, marker=m.marker, markeredgecolor="white", markeredgewidth=0.4)
+        Line2D(
+            [], [], color=m.colour, marker=m.marker, markeredgecolor="white", markeredgewidth=0.4
+        )
         for m in looks.values()
     ]
     labels = [verifier_label(name) for name in looks]
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    lines = -(-len(labels) // MOST_IN_A_LINE)
+    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // lines))
 
 
 def _metadata(path: Path, source: str) -> dict[str, str]:

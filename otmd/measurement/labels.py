@@ -23,11 +23,11 @@ VERIFIER_LABELS = {
 
 def law_label(name: str) -> str:
     """``WithoutReplacement`` → ``without replacement``; any class name becomes words."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).lower()
 
 
 def verifier_label(name: str) -> str:
-    """The name that the literature gives a verifier, or its class name as words."""
+    """``KSequential`` → ``K-SEQ``: the name in the literature, or the class name as words."""
     return VERIFIER_LABELS.get(name) or law_label(name)
 
 

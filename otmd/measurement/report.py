@@ -53,17 +53,19 @@ def print_report(
         for law in in_order({row["law"] for row in rows}, LAW_ORDER):
             here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
             if here:
-                console.print(_table(law, domain, here), end="\n\n")
+                console.print(_table(law, domain, here))
+                console.print()
     console.print(_caption(rows, confidence))
 
 
-def report_json(summary: pl.DataFrame, confidence: float = 0.95) -> str:
-    """Return the summary as a JSON object: ``confidence`` and ``groups``, one a row.
+def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
+    """Return the summary as JSON: ``results``, ``confidence`` and ``groups``, one a row.
 
-    Rates and gaps are fractions; what is undefined is null.
+    Rates and gaps are fractions; what is undefined is null. ``results`` names the table's file.
     """
     groups = [{key: _plain(value) for key, value in row.items()} for row in summary.to_dicts()]
-    return json.dumps({"confidence": confidence, "groups": groups}, indent=1, ensure_ascii=False)
+    whole = {"results": results or None, "confidence": confidence, "groups": groups}
+    return json.dumps(whole, indent=1, ensure_ascii=False)
 
 
 def _table(law: str, domain: str | None, rows: list[Row]) -> Table:

@@ -78,8 +78,8 @@ def make_settings(
     Raises
     ------
     ValueError
-        For an empty or repeated entry, num_drafts < 1, tol ≤ 0, or a law that cannot be made with
-        any of the numbers of drafts.
+        For an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be made
+        with one of the numbers of drafts is served by a verifier.
     """
     named_laws = _named("laws", laws)
     named_verifiers = tuple(
@@ -91,12 +91,14 @@ def make_settings(
     if not tol > 0:
         raise ValueError(f"tol: got {tol}, wanted a number > 0")
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
+    refusals: list[str] = []
     for name, law in named_laws:
-        served.update(_served(name, law, named_verifiers, counts))
+        served |= _served(name, law, named_verifiers, counts, refusals)
     if not served:
         raise ValueError(
-            f"verifiers: got {[name for name, _ in named_verifiers]}, "
-            f"none of which serves any of the laws {[name for name, _ in named_laws]}"
+            f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
+            f"{[name for name, _ in named_verifiers]}, {list(counts)}, wanted at least one law "
+            f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
 
@@ -106,25 +108,21 @@ def _served(
     law: LawFactory,
     verifiers: Sequence[tuple[str, Verifier]],
     counts: Sequence[int],
+    refusals: list[str],
 ) -> dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]:
     # A uniform draft with tokens enough for everyone: what fails here fails at every position.
     vocab_size = max(counts) + 62
     uniform = np.full(vocab_size, 1.0 / vocab_size)
-    found, refusals = {}, []
+    found = {}
     for n in counts:
         try:
             drafts = law(uniform, n)
         except ValueError as error:
-            refusals.append(f"with {n}: {error}")
+            refusals.append(f"{name} with {n}: {error}")
             continue
-        rules = tuple((label, rule) for label, rule in verifiers if rule.serves(drafts))
+        rules = tuple((label, rule) for label, rule in verifiers if rule.supports(drafts))
         if rules:
             found[name, n] = rules
-    if len(refusals) == len(counts):
-        raise ValueError(
-            f"laws: got {name}, wanted a law that can be made with one of num_drafts = "
-            f"{list(counts)} ({'; '.join(refusals)})"
-        )
     return found
 
 

@@ -62,11 +62,7 @@ class Store:
 
     def done(self) -> set[int]:
         """Return the positions, counted along the dataset, whose part is stored."""
-        found: set[int] = set()
-        for part in self.parts.glob("part-*.parquet"):
-            first, last = part.stem.split("-")[1:]
-            found.update(range(int(first), int(last) + 1))
-        return found
+        return _stored(self.folder)
 
     def add(self, first: int, last: int, table: pl.DataFrame) -> None:
         """Store the rows of the positions from first to last."""
@@ -74,15 +70,17 @@ class Store:
 
     def union(self) -> pl.DataFrame:
         """Read all the parts there are."""
-        tables = []
-        for part in sorted(self.parts.glob("part-*.parquet")):
-            tables.append(_read(part))
-        return pl.concat(tables)
+        return pl.concat(_read(part) for part in sorted(self.parts.glob("part-*.parquet")))
 
     def finish(self, table: pl.DataFrame) -> None:
         """Store the whole table, which then stands for its parts."""
         write_parquet(self.folder / RESULTS, table)
         shutil.rmtree(self.parts, ignore_errors=True)
+
+
+def positions_stored(folder: str | Path) -> int:
+    """How many positions an unfinished measurement's folder holds so far."""
+    return len(_stored(Path(folder)))
 
 
 def load_results(path: str | Path) -> pl.DataFrame:
@@ -108,6 +106,14 @@ def load_results(path: str | Path) -> pl.DataFrame:
     return _read(path)
 
 
+def _stored(folder: Path) -> set[int]:
+    found: set[int] = set()
+    for part in (folder / "parts").glob("part-*.parquet"):
+        first, last = part.stem.split("-")[1:]
+        found.update(range(int(first), int(last) + 1))
+    return found
+
+
 def _read(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path)
@@ -122,7 +128,7 @@ def _refuse_other(folder: Path, there: dict[str, Any], here: dict[str, Any]) -> 
     there, here = json.loads(json.dumps(there)), json.loads(json.dumps(here))
     differing = [key for key in {**there, **here} if there.get(key) != here.get(key)]
     if differing:
-        what = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in differing)
+        what = "; ".join(f"{key} {there.get(key)} there, {here.get(key)} here" for key in differing)
         raise ValueError(
             f"output: {folder} holds a measurement with other settings ({what}); "
             "choose another folder, or delete this one to measure again"

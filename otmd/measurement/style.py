@@ -6,7 +6,7 @@ that neither alone carries the meaning.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ONE_COLUMN = 3.4
 TWO_COLUMNS = 7.0
@@ -30,9 +30,14 @@ MARKS = {
     "GreedyCoupling": Mark("#CC79A7", "^"),
     "MaximalCoupling": Mark("#000000", "X"),
 }
-SPARE_MARKS = (Mark("#56B4E9", "P"), Mark("#8a6d00", "h"), Mark("#5a5a5a", "d"), Mark("#7a2e00", "p"))
+SPARE_MARKS = (
+    Mark("#56B4E9", "P"),
+    Mark("#8a6d00", "h"),
+    Mark("#5a5a5a", "d"),
+    Mark("#7a2e00", "p"),
+)
 
-RC = {
+RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,

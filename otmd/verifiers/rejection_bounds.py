@@ -44,7 +44,7 @@ def rejection_probability_bounds(
         rejected = float(curve.hockey_stick(1.0))
         return rejected, rejected
     if law.num_drafts == 2:
-        left = law.mass_of_others(law.draft_probs)
+        left = law.mass_of_others()
         rejected = two_draft_rejection(*curve.arrays(()), target, law.draft_probs, left)
         return rejected, rejected
     low, high = 0.0, 1.0

@@ -1,11 +1,12 @@
-"""What a collection run is made with, and whether a folder was begun in the same way."""
+"""The description of a run, and whether a folder was begun in the same way."""
 
 import hashlib
 import json
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,9 @@ from .drafts import Draft, common_vocabulary
 from .models import LanguageModel
 from .prompts import Prompt, load_prompts
 from .sequences import prompt_tokens
+from .settings import RunSettings
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The numbers that ``collect`` takes; see there. Checked when made."""
-
-    positions_per_prompt: int
-    mode: str
-    temperature: float
-    max_new_tokens: int
-    dtype: str
-    seed: int
-    batch_size: int
-
-    def __post_init__(self):
-        for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.mode not in {"samples", "text"}:
-            raise ValueError(f"mode must be 'samples' or 'text', got {self.mode!r}")
-        if self.dtype not in {"float32", "float16"}:
-            raise ValueError(f"dtype must be 'float32' or 'float16', got {self.dtype!r}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
 
 def describe_run(
@@ -61,6 +37,7 @@ def describe_run(
     texts = json.dumps([asdict(prompt) for prompt in prompts]).encode()
     return {
         "format": FORMAT,
+        "otmd": version("otmd"),
         "target": target.describe(),
         "draft": draft.describe(),
         "vocab_size": vocab_size,
@@ -76,7 +53,10 @@ def check_same_settings(folder: Path, metadata: dict[str, Any]) -> None:
     path = folder / "collect.json"
     if not path.is_file():
         return
-    begun = _flat(json.loads(path.read_text("utf-8")))
+    try:
+        begun = _flat(json.loads(path.read_text("utf-8")))
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"folder: {path} was not written by collect ({error})") from error
     asked = _flat(metadata)
     differing = [
         f"{name} was {begun.get(name)!r}, now {asked.get(name)!r}"

@@ -1,0 +1,73 @@
+# Every target that runs something sets up what it needs in .venv first, and only once:
+# the stamp files are rebuilt when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+ARGS   ?=
+
+READY_DEMO := $(VENV)/.ready-demo
+READY_DEV  := $(VENV)/.ready-dev
+READY_DOCS := $(VENV)/.ready-docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format bench docs clean clean-all
+
+help:  ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12 make demo    another interpreter (3.11 or newer)"
+	@echo "  ARGS='-k curve -x' make test   arguments for pytest, otmd demo or sphinx-build"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "otmd needs Python 3.11 or newer; PYTHON=$(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>&1 || echo missing). Try: PYTHON=python3.11 make $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(READY_DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments]"
+	@touch $@
+
+$(READY_DEV): $(READY_DEMO)
+	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,dev]"
+	@touch $@
+
+$(READY_DOCS): $(READY_DEMO)
+	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,docs]"
+	@touch $@
+
+setup: $(READY_DEV)  ## create .venv with everything that demo, test and lint need
+
+demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real model pair
+	$(BIN)/otmd demo $(ARGS)
+
+test: $(READY_DEV)  ## run the whole test suite, the real-model test included
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY_DEV)  ## ruff, pyright and the layering contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(READY_DEV)  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY_DEV)  ## time the kernels and rates (pytest-benchmark)
+	$(BIN)/python -m pytest experiments/performance --benchmark-only $(ARGS)
+
+docs: $(READY_DOCS)  ## build the documentation into docs/_build/html, warnings as errors
+	$(BIN)/python -m sphinx -W --keep-going -b html $(ARGS) docs docs/_build/html
+
+clean:  ## remove caches and built files, keep .venv
+	rm -rf build dist docs/_build docs/reference/generated .benchmarks .hypothesis \
+	  .import_linter_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
+
+clean-all: clean  ## remove .venv too
+	rm -rf $(VENV)

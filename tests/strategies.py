@@ -1,0 +1,321 @@
+"""Hostile inputs: a seeded generator of thousands of instances, and Hypothesis strategies.
+
+Every kind of trouble that a draft law or a verifier can meet has a name here: zero mass in p, in q
+or in both, ties, p = q, disjoint supports, one-hot laws, a vocabulary of one, more drafts than
+tokens with mass, half and single precision, masses over thirty orders of magnitude, dyadic
+rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import naive
+import numpy as np
+from hypothesis import strategies as st
+
+import otmd
+
+MAX_VOCAB, MAX_DRAFTS = 7, 4
+LAWS = (
+    "with_replacement",
+    "without_replacement",
+    "conditional_poisson",
+    "greedy",
+    "top_then_with",
+    "top_then_without",
+    "top_then_poisson",
+    "hub",
+    "independent",
+    "joint",
+)
+Rng = np.random.Generator
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A pair of distributions, a number of drafts, and what the wider laws need beside them.
+
+    `table` is for independent drafts, `top` for the tops, `joint` a table of tuples and their
+    masses. `target_probs` and `draft_probs` are as a user would pass them, in their own dtype; `p`
+    and `q` are the same distributions in float64 with sum one.
+    """
+
+    kind: str
+    target_probs: Array
+    draft_probs: Array
+    num_drafts: int
+    law: str
+    table: Array
+    top: int
+    joint: tuple[Array, Array]
+    seed: tuple[int, int]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.target_probs)
+
+    @property
+    def p(self) -> list[float]:
+        return unit(self.target_probs).tolist()
+
+    @property
+    def q(self) -> list[float]:
+        return unit(self.draft_probs).tolist()
+
+    @property
+    def draft_support(self) -> int:
+        return int(np.count_nonzero(self.draft_probs))
+
+    def applicable(self, law: str) -> bool:
+        """Whether the law exists here: enough tokens with mass, enough drafts."""
+        distinct = ("without_replacement", "conditional_poisson", "greedy")
+        if law in (*distinct, "top_then_without", "top_then_poisson"):
+            return self.draft_support >= self.num_drafts
+        if law == "top_then_with":
+            return self.draft_support >= min(self.top + 1, self.num_drafts)
+        return self.draft_support >= 2 if law == "hub" else True
+
+    def __str__(self) -> str:
+        return (
+            f"instances(..., seed={self.seed[0]})[{self.seed[1]}] ({self.kind}): "
+            f"target_probs={self.target_probs!r}, draft_probs={self.draft_probs!r}, "
+            f"num_drafts={self.num_drafts}, top={self.top}"
+        )
+
+
+def unit(masses: Array) -> Array:
+    wide = np.asarray(masses, dtype=np.float64)
+    return wide / wide.sum(axis=-1, keepdims=True)
+
+
+def dirichlet(rng: Rng, vocab_size: int, concentration: float = 1.0) -> Array:
+    return unit(rng.gamma(concentration, size=vocab_size) + 1e-12)
+
+
+def one_hot(rng: Rng, vocab_size: int) -> Array:
+    return np.eye(vocab_size)[rng.integers(vocab_size)]
+
+
+def ties(rng: Rng, vocab_size: int) -> Array:
+    """Small whole numbers, so that many masses and many ratios coincide."""
+    return unit(rng.integers(1, 4, size=vocab_size).astype(float))
+
+
+def dyadic(rng: Rng, vocab_size: int) -> Array:
+    """Multiples of 1/64: sums and products of a few of them are exact in float64."""
+    return rng.multinomial(64, np.full(vocab_size, 1 / vocab_size)) / 64
+
+
+def wide(rng: Rng, vocab_size: int) -> Array:
+    """Masses spread evenly in their exponents over thirty orders of magnitude."""
+    return unit(10.0 ** rng.uniform(-30, 0, size=vocab_size))
+
+
+def almost_one_hot(rng: Rng, vocab_size: int) -> Array:
+    masses = np.full(vocab_size, 1e-30)
+    masses[rng.integers(vocab_size)] = 1.0
+    return unit(masses)
+
+
+def with_zeros(rng: Rng, masses: Array) -> Array:
+    """Some tokens lose their mass, never all of them."""
+    kept = rng.random(len(masses)) < 0.5
+    kept[rng.integers(len(masses))] = True
+    return unit(np.where(kept, masses, 0.0))
+
+
+def _disjoint(rng: Rng, vocab_size: int) -> tuple[Array, Array]:
+    if vocab_size == 1:
+        return np.ones(1), np.ones(1)
+    side = rng.permutation(np.arange(vocab_size) < rng.integers(1, vocab_size))
+    p, q = dirichlet(rng, vocab_size), dirichlet(rng, vocab_size)
+    return unit(np.where(side, p, 0)), unit(np.where(side, 0, q))
+
+
+def _permuted(rng: Rng, vocab_size: int) -> tuple[Array, Array]:
+    p = dirichlet(rng, vocab_size)
+    return p, rng.permutation(p)
+
+
+def _close(rng: Rng, vocab_size: int) -> tuple[Array, Array]:
+    p = dirichlet(rng, vocab_size)
+    return p, unit(p * (1 + 1e-9 * rng.standard_normal(vocab_size)))
+
+
+def _same(make: Callable[[Rng, int], Array]) -> Callable[[Rng, int], tuple[Array, Array]]:
+    def pair(rng: Rng, vocab_size: int) -> tuple[Array, Array]:
+        p = make(rng, vocab_size)
+        return p, p.copy()
+
+    return pair
+
+
+def _rounded(dtype: type) -> Callable[[Rng, int], tuple[Array, Array]]:
+    def pair(rng: Rng, vocab_size: int) -> tuple[Array, Array]:
+        return dirichlet(rng, vocab_size).astype(dtype), dirichlet(rng, vocab_size).astype(dtype)
+
+    return pair
+
+
+# Kinds beyond the plain random pair; each makes (p, q) for a vocabulary.
+KINDS: dict[str, Callable[[Rng, int], tuple[Array, Array]]] = {
+    "random": lambda rng, V: (dirichlet(rng, V), dirichlet(rng, V)),
+    "peaked": lambda rng, V: (dirichlet(rng, V, 0.1), dirichlet(rng, V, 0.1)),
+    "uniform": lambda rng, V: (np.full(V, 1 / V), np.full(V, 1 / V)),
+    "uniform draft": lambda rng, V: (dirichlet(rng, V), np.full(V, 1 / V)),
+    "ties": lambda rng, V: (ties(rng, V), ties(rng, V)),
+    "dyadic": lambda rng, V: (dyadic(rng, V), dyadic(rng, V)),
+    "p = q": _same(dirichlet),
+    "p = q, ties": _same(ties),
+    "p permuted": _permuted,
+    "p close to q": _close,
+    "zeros in p": lambda rng, V: (with_zeros(rng, dirichlet(rng, V)), dirichlet(rng, V)),
+    "zeros in q": lambda rng, V: (dirichlet(rng, V), with_zeros(rng, dirichlet(rng, V))),
+    "zeros in both": lambda rng, V: (
+        with_zeros(rng, dirichlet(rng, V)),
+        with_zeros(rng, dirichlet(rng, V)),
+    ),
+    "disjoint": _disjoint,
+    "one-hot p": lambda rng, V: (one_hot(rng, V), dirichlet(rng, V)),
+    "one-hot q": lambda rng, V: (dirichlet(rng, V), one_hot(rng, V)),
+    "one-hot both": lambda rng, V: (one_hot(rng, V), one_hot(rng, V)),
+    "one-hot p = q": _same(one_hot),
+    "wide": lambda rng, V: (wide(rng, V), wide(rng, V)),
+    "wide draft": lambda rng, V: (dirichlet(rng, V), wide(rng, V)),
+    "almost one-hot q": lambda rng, V: (dirichlet(rng, V), almost_one_hot(rng, V)),
+    "almost one-hot both": lambda rng, V: (almost_one_hot(rng, V), almost_one_hot(rng, V)),
+    "vocabulary of one": lambda rng, V: (np.ones(1), np.ones(1)),
+    "float32": _rounded(np.float32),
+    "float16": _rounded(np.float16),
+}
+
+
+def _joint(rng: Rng, vocab_size: int, num_drafts: int) -> tuple[Array, Array]:
+    """Up to a dozen distinct tuples, repeated tokens allowed, some of them without mass."""
+    drawn = rng.integers(vocab_size, size=(int(rng.integers(1, 13)), num_drafts))
+    tuples = np.unique(drawn, axis=0)
+    masses = dirichlet(rng, len(tuples))
+    return tuples, with_zeros(rng, masses) if rng.random() < 0.3 else masses
+
+
+def _instance(seed: int, index: int) -> Instance:
+    rng = np.random.default_rng([seed, index])
+    kinds = list(KINDS)
+    # A quarter is plain beside its turn in the round, so that the ordinary case is not crowded out.
+    kind = "random" if rng.random() < 0.25 else kinds[index % len(kinds)]
+    target, draft = KINDS[kind](rng, int(rng.integers(2, MAX_VOCAB + 1)))
+    n, vocab_size = int(rng.integers(1, MAX_DRAFTS + 1)), len(draft)
+    # The largest enumerations cost more than all others together: three of four are made smaller.
+    if vocab_size**n > 1000 and rng.random() < 0.75:
+        n = 3
+    table = np.stack([unit(draft)] + [dirichlet(rng, vocab_size) for _ in range(n - 1)])
+    if n > 1 and rng.random() < 0.3:
+        table[-1] = with_zeros(rng, table[-1])
+    top = int(rng.integers(n + 1))
+    joint = _joint(rng, vocab_size, n)
+    bare = Instance(kind, target, draft, n, "", table, top, joint, (seed, index))
+    return replace(bare, law=str(rng.choice([law for law in LAWS if bare.applicable(law)])))
+
+
+def instances(count: int, seed: int) -> list[Instance]:
+    """Mixed random and hostile instances, the same for equal arguments, V <= 7 and n <= 4.
+
+    Instance i depends on (seed, i) alone: one that fails is rebuilt by `instances(i + 1, seed)[i]`.
+    """
+    return [_instance(seed, index) for index in range(count)]
+
+
+# ---------------------------------------------------------------- the same law twice
+
+
+def twin_law(instance: Instance, law: str) -> naive.Law:
+    """The law of an instance as the twins see it: every tuple with its probability."""
+    q, n, top = instance.q, instance.num_drafts, instance.top
+    tuples, masses = instance.joint
+    if law == "joint":
+        return {tuple(x): m for x, m in zip(tuples.tolist(), masses.tolist(), strict=True) if m > 0}
+    return {
+        "with_replacement": lambda: naive.with_replacement(q, n),
+        "without_replacement": lambda: naive.without_replacement(q, n),
+        "conditional_poisson": lambda: naive.conditional_poisson(q, n),
+        "greedy": lambda: naive.greedy(q, n),
+        "top_then_with": lambda: naive.top_then(q, n, top, naive.with_replacement),
+        "top_then_without": lambda: naive.top_then(q, n, top, naive.without_replacement),
+        "top_then_poisson": lambda: naive.top_then(q, n, top, naive.conditional_poisson),
+        "hub": lambda: naive.hub(q),
+        "independent": lambda: naive.independent(instance.table.tolist()),
+    }[law]()
+
+
+def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
+    """The law of an instance as the package sees it, inputs in the instance's own dtype."""
+    q, n, top = instance.draft_probs, instance.num_drafts, instance.top
+    return {
+        "with_replacement": lambda: otmd.WithReplacement(q, n),
+        "without_replacement": lambda: otmd.WithoutReplacement(q, n),
+        "conditional_poisson": lambda: otmd.ConditionalPoisson(q, n),
+        "greedy": lambda: otmd.Greedy(q, n),
+        "top_then_with": lambda: otmd.TopThen(q, n, top, rest=otmd.WithReplacement),
+        "top_then_without": lambda: otmd.TopThen(q, n, top, rest=otmd.WithoutReplacement),
+        "top_then_poisson": lambda: otmd.TopThen(q, n, top, rest=otmd.ConditionalPoisson),
+        "hub": lambda: otmd.Hub(q),
+        "independent": lambda: otmd.Independent(instance.table),
+        "joint": lambda: otmd.Joint(*instance.joint, instance.vocab_size),
+    }[law]()
+
+
+def rules_for(
+    instance: Instance, law: str
+) -> dict[str, tuple[otmd.Verifier, Callable[[naive.Tokens], naive.Outcomes]]]:
+    """The verifiers that serve the law, each beside its twin."""
+    p, q, n = instance.p, instance.q, instance.num_drafts
+    rules = {"TargetOnly": (otmd.TargetOnly(), naive.target_only(p))}
+    if law == "with_replacement":
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrs(p, q)
+        rules["KSequential"] = otmd.KSequential(), naive.k_seq(p, q, n)
+    elif law == "without_replacement":
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrsw(p, q)
+    elif law == "independent":
+        table = instance.table.tolist()
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrs_independent(p, table)
+    elif law == "greedy":
+        rules["GreedyCoupling"] = otmd.GreedyCoupling(), naive.greedy_coupling(p, q, n)
+    elif law == "hub":
+        rules["SpecHub"] = otmd.SpecHub(), naive.spec_hub(p, q)
+    if n == 1 and law in LAWS[:4]:
+        rules["MaximalCoupling"] = otmd.MaximalCoupling(), naive.maximal_coupling(p, q)
+    return rules
+
+
+# ---------------------------------------------------------------- Hypothesis
+
+
+def _from_weights(weights: list[float]) -> Array:
+    return unit(np.array(weights))
+
+
+@st.composite
+def distributions(draw: st.DrawFn, vocab_size: int) -> Array:
+    """From whole-number weights (zeros, ties) to thirty orders of magnitude."""
+    whole = st.lists(st.integers(0, 20), min_size=vocab_size, max_size=vocab_size).filter(any)
+    exponents = st.lists(st.integers(-30, 0), min_size=vocab_size, max_size=vocab_size)
+    if draw(st.booleans()):
+        return _from_weights([float(weight) for weight in draw(whole)])
+    floats = st.lists(st.floats(0.05, 1.0), min_size=vocab_size, max_size=vocab_size)
+    scale = draw(st.one_of(st.just([0] * vocab_size), exponents))
+    return _from_weights([w * 10.0**e for w, e in zip(draw(floats), scale, strict=True)])
+
+
+@st.composite
+def pairs(draw: st.DrawFn, max_vocab: int = MAX_VOCAB) -> tuple[Array, Array]:
+    """(p, q) over one vocabulary; equal to each other now and then."""
+    vocab_size = draw(st.integers(1, max_vocab))
+    p = draw(distributions(vocab_size))
+    return p, p.copy() if draw(st.integers(0, 9)) == 0 else draw(distributions(vocab_size))
+
+
+def num_drafts(max_drafts: int = MAX_DRAFTS) -> st.SearchStrategy[int]:
+    return st.integers(1, max_drafts)

@@ -1,0 +1,379 @@
+"""The command line: what it prints, its exit codes, and its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import otmd
+from otmd.cli import main
+from otmd.harness import DatasetError, open_dataset
+
+COMMANDS = ("collect", "measure", "solve", "report", "demo")
+THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("dump") / "toy.npz"
+    target = rng.normal(0, 2, (12, 5))
+    draft = target + rng.normal(0, 1, (12, 5))
+    prompts = np.array([f"p{row // 3}" for row in range(12)])
+    np.savez(path, target_logits=target, draft_logits=draft, prompt_id=prompts)
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(dump: Path) -> Path:
+    folder = dump.parent / "results"
+    arguments = ["measure", str(dump), "--output", str(folder), "--quiet", "--workers", "1"]
+    assert main([*arguments, "--temperature", "0.6,1", "--num-drafts", "1-2"]) == 0
+    return folder
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import sys; from otmd.cli import main; sys.exit(main())"]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_examples(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Examples:" in text
+    assert text.count(f"  otmd {command} ") + text.count(f"  otmd {command}\n") >= 3
+
+
+def test_the_help_names_every_command_and_the_exit_codes(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in COMMANDS)
+    assert "130 interrupted" in text
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == otmd.__version__
+
+
+def test_solve_prints_the_ground_truth(capsys):
+    assert main(["solve", *THIRDS, "--num-drafts", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "0.8888888889" in text
+    assert "0.7777777778" in text
+    assert "0.81141951" in text
+    assert "{1}" in text
+
+
+def test_solve_in_json(capsys):
+    assert main(["solve", *THIRDS, "--law", "without-replacement", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["optimal"] == pytest.approx(1)
+    assert answer["subset"] == []
+    assert answer["upper_bound"] >= answer["optimal"] - 1e-12
+    assert answer["k_sequential_floor"] is None
+    assert answer["verifiers"]["recursive-rejection"]["rate"] == pytest.approx(5 / 6)
+    assert answer["verifiers"]["recursive-rejection"]["gap"] == pytest.approx(1 / 6)
+    assert "k-sequential" not in answer["verifiers"]
+
+
+@pytest.mark.parametrize(
+    ("law", "expected"), [("greedy", 5 / 6), ("hub", 5 / 6), ("conditional-poisson", 1)]
+)
+def test_solve_with_other_laws(law, expected, capsys):
+    assert main(["solve", *THIRDS, "--law", law, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["optimal"] == pytest.approx(expected)
+    cut = 1 + answer["subset_target_mass"] - answer["subset_containment"]
+    assert cut == pytest.approx(answer["optimal"])
+
+
+def test_solve_reads_files(tmp_path, capsys):
+    p, q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
+    np.save(tmp_path / "p.npy", p)
+    np.save(tmp_path / "q.npy", q)
+    np.save(tmp_path / "qs.npy", np.array([q, q]))
+    np.savez(tmp_path / "both.npz", target_probs=p, draft_probs=q)
+    (tmp_path / "both.json").write_text(
+        json.dumps({"target_probs": ["1/3", 0, "2/3"], "draft_probs": ["1/3", "1/3", "1/3"]})
+    )
+    for arguments in (
+        ["p.npy", "q.npy"],
+        ["1/3,0,2/3", "q.npy"],
+        ["both.npz"],
+        ["both.json"],
+        ["p.npy", "qs.npy", "--law", "independent"],
+        ["p.npy", "q.npy", "--law", "top-then", "--top", "0"],
+    ):
+        places = [str(tmp_path / a) if "." in a and "/" not in a else a for a in arguments]
+        assert main(["solve", *places, "--json"]) == 0, arguments
+        answer = json.loads(capsys.readouterr().out)
+        if answer["law"] != "top-then":
+            assert answer["optimal"] == pytest.approx(8 / 9), arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["solve", "1/3,2/3"], 2, "DRAFT: got nothing"),
+        (["solve", "1/3,x", "1,0"], 2, "TARGET: got 'x', wanted numbers"),
+        (["solve", "1/0,1", "1,0"], 2, "TARGET: got '1/0'"),
+        (["solve", "nix.npy", "1,0"], 2, "there is no file nix.npy"),
+        (["solve", "1,0", "1,0", "--law", "fair"], 2, "--law: got 'fair', wanted one of"),
+        (["solve", "1,0", "1,0", "--frob"], 2, "--frob"),
+        (["solve", "1,0", "1,0", "--num-drafts", "two"], 2, "--num-drafts"),
+        (["solve", "0.5,0.5", "0.5,0.6"], 1, "draft_probs"),
+        (["solve", "1,0", "1,0", "--law", "greedy"], 1, "num_drafts"),
+        (["solve", "1,0", "1,0,0"], 1, "target_probs"),
+        (["measure", "nix.npz"], 1, "nix.npz"),
+        (["measure", "x.npz", "--num-drafts", "4-1"], 2, "--num-drafts: got '4-1'"),
+        (["measure", "x.npz", "--num-drafts", "a"], 2, "--num-drafts: got 'a'"),
+        (["measure", "x.npz", "--law", "fair"], 2, "--law: got 'fair'"),
+        (["measure", "x.npz", "--verifier", ","], 2, "--verifier: got ','"),
+        (["measure", "x.npz", "--temperature", "warm"], 2, "--temperature: got 'warm'"),
+        (["measure", "x.npz", "--temperature", "-1"], 2, "temperature"),
+        (["report", "nix"], 1, "nix: no such file"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, capsys):
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("otmd: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert ("--help" in err) == (code == 2)
+
+
+def test_debug_shows_where_an_error_came_from(capsys):
+    assert main(["solve", "0.5,0.5", "0.5,0.6", "--debug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("otmd: draft_probs")
+
+
+def test_an_error_of_our_own_says_its_kind(monkeypatch, capsys):
+    def broken(*_):
+        raise KeyError("oh")
+
+    monkeypatch.setattr("otmd.cli.solve.read_problem", broken)
+    assert main(["solve", "1,0", "1,0"]) == 1
+    assert capsys.readouterr().err == "otmd: KeyError: 'oh' (--debug shows where)\n"
+
+
+def test_measure_prints_the_table_and_where_it_is(results, dump, capsys):
+    arguments = ["measure", str(dump), "--output", str(results), "--temperature", "0.6,1"]
+    assert main([*arguments, "--num-drafts", "1,2", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert "without replacement" in out
+    assert "4 prompts" in out
+    assert str(results / "results.parquet") in out
+    table = pl.read_parquet(results / "results.parquet")
+    assert set(table["num_drafts"]) == {1, 2}
+    assert set(table["temperature"]) == {0.6, 1.0}
+
+
+def test_measure_in_json_and_its_default_folder(dump, capsys):
+    arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "greedy-coupling"]
+    assert main([*arguments, "--num-drafts", "2", "--workers", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["groups"]) == 1
+    assert answer["groups"][0]["verifier"] == "GreedyCoupling"
+    assert answer["groups"][0]["gap"] == pytest.approx(0, abs=1e-12)
+    assert answer["results"] == str(dump.with_name("toy-results") / "results.parquet")
+    assert Path(answer["results"]).exists()
+
+
+def test_other_settings_in_the_same_folder_are_one_line(results, dump, capsys):
+    assert main(["measure", str(dump), "--output", str(results), "--quiet"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "other settings" in err
+
+
+def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):
+    assert main(["report", str(results)]) == 0
+    assert "K-SEQ" in capsys.readouterr().out
+    assert main(["report", str(results), "--by-domain"]) == 0
+    assert "hub · dump" in capsys.readouterr().out
+    png, pdf = tmp_path / "gaps.png", tmp_path / "gaps.pdf"
+    figures = ["--figure", str(png), "--figure", str(pdf)]
+    assert main(["report", str(results / "results.parquet"), *figures, "--json"]) == 0
+    assert "groups" in json.loads(capsys.readouterr().out)
+    assert png.exists()
+    assert pdf.exists()
+
+
+def test_the_entry_point_in_a_process_of_its_own(results, dump, tmp_path):
+    found = run("solve", *THIRDS, "--json")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["optimal"] == pytest.approx(8 / 9)
+    failed = run("measure", str(tmp_path / "nix.npz"))
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert failed.stderr.startswith("otmd: ")
+    folder = str(tmp_path / "pool")
+    pooled = run("measure", str(dump), "--output", folder, "--workers", "2", "--num-drafts", "2")
+    assert pooled.returncode == 0, pooled.stderr
+    assert "measuring" in pooled.stderr
+    assert Path(folder, "results.parquet").exists()
+
+
+def test_solve_and_help_load_neither_torch_nor_polars():
+    code = (
+        "import sys; from otmd.cli import main; code = main(sys.argv[1:]); "
+        "heavy = {'torch', 'polars', 'matplotlib', 'transformers'} & set(sys.modules); "
+        "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
+    )
+    for arguments in (["solve", *THIRDS], ["--help"], ["measure", "--help"]):
+        found = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120
+        )
+        assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_says_what_was_kept(tmp_path, workers):
+    """Interrupt a slow run after its first part, the way a terminal does: the whole group."""
+    rng = np.random.default_rng(0)
+    dump = tmp_path / "dump.npz"
+    np.savez(dump, target_logits=rng.normal(size=(64, 4)), draft_logits=rng.normal(size=(64, 4)))
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import sys, time\n"
+        "from otmd.cli import main\n"
+        "from otmd.verifiers import TargetOnly\n"
+        "original = TargetOnly.acceptance_bounds\n"
+        "def slow(self, *a, **k):\n"
+        "    time.sleep(0.1)\n"
+        "    return original(self, *a, **k)\n"
+        "TargetOnly.acceptance_bounds = slow\n"
+        "if __name__ == '__main__':\n"
+        "    sys.exit(main())\n"
+    )
+    folder = tmp_path / "results"
+    arguments = ["measure", str(dump), "--output", str(folder), "--workers", workers]
+    process = subprocess.Popen(
+        [sys.executable, str(script), *arguments, "--law", "greedy", "--num-drafts", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("parts/part-*.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    said = re.search(r"otmd: interrupted. (\d+) positions are measured and kept in (\S+);", err)
+    assert said, err
+    assert said[2] == str(folder)
+    assert 8 <= int(said[1]) < 64
+    assert int(said[1]) == 8 * len(list(folder.glob("parts/part-*.parquet")))
+    assert not alive(process.pid), "worker processes outlived the run"
+
+
+def alive(group: int) -> bool:
+    """Whether a process of this group still runs, once it has had a moment to end."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_reader_that_has_enough_is_no_error(results):
+    code = "import sys; from otmd.cli import main; sys.exit(main())"
+    reader, writer = os.pipe()
+    os.close(reader)
+    found = subprocess.run(
+        [sys.executable, "-c", code, "report", str(results)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(writer)
+    assert found.stderr == ""
+
+
+class FakeModels:
+    """Stands for the two models and the prompts: what demo asks of the harness, and how often."""
+
+    def __init__(self, dump: Path):
+        self.dump = dump
+        self.collected = 0
+        self.torn = False
+
+    def collect(self, target, draft, prompts, folder, **settings):
+        self.collected += 1
+        self.torn = False
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return open_dataset(self.dump)
+
+    def open_dataset(self, folder):
+        if self.torn:
+            raise DatasetError(f"{folder} is torn")
+        return open_dataset(self.dump)
+
+
+@pytest.fixture
+def fake_models(dump, monkeypatch) -> FakeModels:
+    fake = FakeModels(dump)
+    monkeypatch.setattr("otmd.harness.collect", fake.collect)
+    monkeypatch.setattr("otmd.harness.open_dataset", fake.open_dataset)
+    monkeypatch.setattr("otmd.harness.load_prompts", lambda **_: ["prompt"])
+    return fake
+
+
+def test_demo_ends_with_a_table_a_parquet_file_and_figures(fake_models, tmp_path, capsys):
+    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "1-2"]
+    assert main([*arguments, "--quiet"]) == 0
+    out = capsys.readouterr().out
+    for law in ("with replacement", "without replacement", "greedy", "hub"):
+        assert law in out
+    for path in ("results/results.parquet", "gaps.png", "gaps.pdf"):
+        assert str(tmp_path / path) in out
+        assert (tmp_path / path).stat().st_size > 0
+    assert "Measured, in" in out
+    assert main([*arguments, "--quiet"]) == 0
+    assert "Taken from an earlier run (--fresh measures again)" in capsys.readouterr().out
+    assert fake_models.collected == 1
+
+
+def test_demo_in_json_fresh_and_torn(fake_models, tmp_path, capsys):
+    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
+    assert main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
+    stamp = Path(answer["results"]).stat().st_mtime_ns
+    assert main([*arguments, "--fresh"]) == 0
+    capsys.readouterr()
+    assert Path(answer["results"]).stat().st_mtime_ns > stamp
+    assert fake_models.collected == 1
+    fake_models.torn = True
+    assert main(arguments) == 0
+    assert "is torn" in capsys.readouterr().err
+    assert fake_models.collected == 2
+
+
+def test_demo_of_other_sizes_wants_another_folder(fake_models, tmp_path, capsys):
+    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
+    assert main(arguments) == 0
+    assert main([*arguments, "--per-domain", "3"]) == 1
+    assert "name another" in capsys.readouterr().err

@@ -1,0 +1,234 @@
+"""The project's promises: documented, pages that run as printed, one version, no machine paths."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import linecache
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+
+import otmd
+from otmd.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if not {"_build", "generated"} & set(page.parts)
+)
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS_MODEL = "<!-- test: model -->"
+SECTIONS = re.compile(r"^ *(Parameters|Returns|Yields|Attributes|Raises|Methods)\n *-{3,}$", re.M)
+LARGE = 1_000_000
+
+
+def code_blocks(text: str) -> list[tuple[str, int, str]]:
+    """(language, line, code) of a page's fenced Python."""
+    return [
+        (block[1], text.count("\n", 0, block.start()) + 1, block[2])
+        for block in FENCE.finditer(text)
+        if block[1] in {"python", "pycon"}
+    ]
+
+
+def run_page(text: str, name: str) -> None:
+    """Run a page's blocks from top to bottom in one namespace; printed output must agree."""
+    page = types.ModuleType("page")
+    sys.modules["page"] = page
+    parser = doctest.DocTestParser()
+    for language, line, code in code_blocks(text):
+        if language == "python":
+            source = "\n" * line + code
+            linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+            exec(compile(source, name, "exec"), page.__dict__)
+            continue
+        report: list[str] = []
+        example = parser.get_doctest(code, page.__dict__, name, name, line)
+        example.globs = page.__dict__
+        doctest.DocTestRunner(verbose=False).run(example, out=report.append, clear_globs=False)
+        if report:
+            pytest.fail("".join(report), pytrace=False)
+
+
+def page_parameters() -> list:
+    return [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[pytest.mark.model] if NEEDS_MODEL in page.read_text() else [],
+        )
+        for page in PAGES
+        if code_blocks(page.read_text())
+    ]
+
+
+@pytest.mark.parametrize("page", page_parameters())
+def test_code_on_pages_runs_as_printed(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(page.read_text(), str(page.relative_to(ROOT)))
+
+
+def test_code_on_pages_is_found():
+    assert len(page_parameters()) >= 5
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["```pycon\n>>> 1 + 1\n3\n```\n", "```python\nassert 1 + 1 == 3\n```\n"],
+    ids=["pycon", "python"],
+)
+def test_a_wrong_page_fails(page):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        run_page(page, "wrong.md")
+
+
+def commands() -> list:
+    """Every ``$ otmd …`` line of a console block, once."""
+    lines = {
+        line.removeprefix("$ ").split("#")[0].strip(): page
+        for page in PAGES
+        for block in FENCE.finditer(page.read_text())
+        if block[1] == "console"
+        for line in block[2].splitlines()
+        if re.match(r"\$ (\S*/)?otmd ", line)
+    }
+    return [
+        pytest.param(shlex.split(line)[1:], id=f"{page.stem}: {line}")
+        for line, page in lines.items()
+    ]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_on_pages_exist(command, capsys):
+    assert main([command[0], "--help"]) == 0
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    used = {word for word in command if word.startswith("--")}
+    assert used - known == set()
+    if command[0] == "solve":
+        assert main(command) == 0
+
+
+def test_one_version_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = re.search(r"^version: *\"?([^\"\n]+)", (ROOT / "CITATION.cff").read_text(), re.M)
+    newest = re.search(r"^## \[?([0-9][^\s\]]*)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert cited is not None
+    assert newest is not None
+    assert otmd.__version__ == project["version"] == cited[1].strip() == newest[1]
+
+
+def tracked_files() -> dict[str, str]:
+    """Text of every file of the project that git has, or would take."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout: which files belong to the project is not known")
+    texts = {}
+    for name in filter(None, listing.stdout.split("\0")):
+        path = ROOT / name
+        if path.is_file() and path.stat().st_size < LARGE:
+            content = path.read_bytes()
+            if b"\0" not in content:
+                texts[name] = content.decode()
+    return texts
+
+
+def test_torch_is_pinned_in_one_place():
+    pinned = re.compile(r"\btorch *(==|~=|===) *[0-9]")
+    places = [name for name, text in tracked_files().items() if pinned.search(text)]
+    assert places == ["constraints.txt"]
+
+
+# Written so that this file does not match itself.
+FOREIGN = [
+    re.compile(pattern)
+    for pattern in (
+        r"(?<![\w.~$}])/(work|root|home|Users|opt|mnt)/\w",
+        r"(?<![\w.~$}])/tmp/\w",
+        r"\.\./shared\b",
+        r"\bDESIGN\.md\b",
+    )
+]
+
+
+def foreign_words(texts: dict[str, str]) -> list[str]:
+    return [
+        f"{name}: {found[0]}"
+        for name, text in texts.items()
+        if name != Path(__file__).relative_to(ROOT).as_posix()
+        for pattern in FOREIGN
+        for found in [pattern.search(text)]
+        if found
+    ]
+
+
+def test_no_file_names_a_machine():
+    assert foreign_words(tracked_files()) == []
+
+
+def test_a_machine_path_would_be_found():
+    assert foreign_words({"a.py": "open('/home/someone/x')"}) == ["a.py: /home/s"]
+
+
+@pytest.mark.parametrize("name", otmd.__all__)
+def test_public_names_are_documented(name):
+    thing = getattr(otmd, name)
+    text = inspect.getdoc(thing)
+    assert text, f"{name} has no docstring"
+    taken = [] if is_exception(thing) else list(inspect.signature(thing).parameters)
+    taken = [parameter for parameter in taken if parameter not in {"args", "kwargs"}]
+    if taken:
+        assert SECTIONS.search(text), f"{name}: no section such as Parameters or Returns"
+    missing = [parameter for parameter in taken if not mentions(text, parameter)]
+    assert missing == [], f"{name}: parameters without a description"
+    if inspect.isclass(thing):
+        methods = inspect.getmembers(thing, inspect.isfunction)
+        bare = [m for m, function in methods if not m.startswith("_") and not function.__doc__]
+        assert bare == [], f"{name}: methods without a docstring"
+
+
+def is_exception(thing: object) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, Exception)
+
+
+def mentions(docstring: str, parameter: str) -> bool:
+    """Whether a NumPy docstring has an entry for the parameter."""
+    entry = rf"^(\w+, )*\*{{0,2}}{parameter}(, \w+)*( :|$)"
+    return re.search(entry, docstring, re.M) is not None
+
+
+def test_a_missing_parameter_would_be_found():
+    text = "Do.\n\nParameters\n----------\na, b : int\n"
+    assert mentions(text, "a")
+    assert mentions(text, "b")
+    assert not mentions(text, "c")
+
+
+def test_reference_lists_every_public_name():
+    page = (ROOT / "docs" / "reference" / "index.md").read_text()
+    listed = set(re.findall(r"^   (\w+)$", page, re.M))
+    assert set(otmd.__all__) - listed == set()
+
+
+def test_relative_links_lead_somewhere():
+    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in PAGES
+        for target in link.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []

@@ -1,0 +1,472 @@
+"""What the package promises at its door: clear errors, a light import, seeds that decide."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
+
+P = np.array([0.5, 0.3, 0.2])
+Q = np.array([0.2, 0.3, 0.5])
+NAN = np.array([0.5, np.nan, 0.5])
+INFINITE = np.array([0.5, np.inf, 0.5])
+NEGATIVE = np.array([0.6, -0.1, 0.5])
+SHORT_SUM = np.array([0.5, 0.3, 0.1])
+LONG_SUM = np.array([0.5, 0.5, 0.5])
+BATCH_ONE_BAD = np.stack([P, P * 1.01])
+FAMILIES: dict[str, Callable[..., otmd.DraftLaw]] = {
+    "WithReplacement": otmd.WithReplacement,
+    "WithoutReplacement": otmd.WithoutReplacement,
+    "ConditionalPoisson": otmd.ConditionalPoisson,
+    "Greedy": otmd.Greedy,
+    "TopThen": lambda draft_probs, num_drafts: otmd.TopThen(draft_probs, num_drafts, top=1),
+    "Hub": lambda draft_probs, num_drafts: otmd.Hub(draft_probs),
+    "Independent": lambda draft_probs, num_drafts: otmd.Independent(
+        np.stack([draft_probs] * num_drafts)
+    ),
+}
+VERIFIERS = {
+    "MaximalCoupling": otmd.MaximalCoupling,
+    "RecursiveRejection": otmd.RecursiveRejection,
+    "KSequential": otmd.KSequential,
+    "SpecHub": otmd.SpecHub,
+    "GreedyCoupling": otmd.GreedyCoupling,
+    "TargetOnly": otmd.TargetOnly,
+}
+BAD_PROBS = {
+    "NaN": (NAN, "nan"),
+    "infinity": (INFINITE, "inf"),
+    "negative mass": (NEGATIVE, r"-0\.1"),
+    "a sum too small": (SHORT_SUM, r"0\.9"),
+    "a sum too large": (LONG_SUM, r"1\.5"),
+    "one bad row": (BATCH_ONE_BAD, r"1\.01"),
+    "no tokens": (np.zeros(0), "shape"),
+    "no axis": (np.float64(1.0), "shape"),
+    "complex numbers": (P.astype(complex), "complex"),
+    "text": (np.array(["a", "b", "c"]), "dtype|number"),
+}
+bad_probs = pytest.mark.parametrize("bad", BAD_PROBS)
+
+
+# ---------------------------------------------------------------- distributions
+
+
+@bad_probs
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_bad_draft_distribution_is_named(family: str, bad: str) -> None:
+    value, told = BAD_PROBS[bad]
+    if family == "Independent" and bad == "no axis":
+        pytest.skip("a table of one row a draft always has an axis")
+    with pytest.raises(ValueError, match=rf"(?s)draft_probs.*({told})"):
+        FAMILIES[family](value, 2)
+
+
+TAKERS: dict[str, Callable[[np.ndarray], object]] = {
+    "optimal_acceptance": lambda p: otmd.optimal_acceptance(p, otmd.WithReplacement(Q, 2)),
+    "acceptance_rate": lambda p: otmd.acceptance_rate(
+        otmd.TargetOnly(), p, otmd.WithReplacement(Q, 2)
+    ),
+    "acceptance_bounds": lambda p: otmd.acceptance_bounds(
+        otmd.RecursiveRejection(), p, otmd.WithoutReplacement(Q, 3)
+    ),
+    "verify": lambda p: otmd.KSequential().verify(
+        p, otmd.WithReplacement(Q, 2), np.array([0, 1]), rng=np.random.default_rng(0)
+    ),
+    "output_law": lambda p: otmd.SpecHub().output_law(p, otmd.Hub(Q)),
+    "RatioCurve": lambda p: otmd.RatioCurve(p, Q),
+    "draft_probability_bound": lambda p: draft_probability_bound(p, otmd.WithReplacement(Q, 2)),
+}
+takers = pytest.mark.parametrize("taker", TAKERS)
+
+
+@bad_probs
+@takers
+def test_a_bad_target_distribution_is_named(taker: str, bad: str) -> None:
+    value, told = BAD_PROBS[bad]
+    with pytest.raises(ValueError, match=rf"(?s)target_probs.*({told})"):
+        TAKERS[taker](value)
+
+
+@takers
+def test_different_vocabularies_are_named(taker: str) -> None:
+    with pytest.raises(ValueError, match=r"(?s)target_probs.*4.*3"):
+        TAKERS[taker](np.full(4, 0.25))
+
+
+def test_only_the_rounding_of_the_dtype_is_divided_out() -> None:
+    off = np.array([0.5, 0.3, 0.201])
+    for dtype, fine in ((np.float64, False), (np.float32, False), (np.float16, True)):
+        if fine:
+            assert otmd.validate_probs("target_probs", off.astype(dtype)).sum() == pytest.approx(1)
+        else:
+            with pytest.raises(ValueError, match=r"target_probs.*1\.0"):
+                otmd.validate_probs("target_probs", off.astype(dtype))
+    for dtype in (np.float64, np.float32, np.float16):
+        probs = otmd.validate_probs("draft_probs", P.astype(dtype))
+        assert probs.dtype == np.float64
+        assert probs.sum() == pytest.approx(1, abs=1e-15)
+
+
+def test_validation_leaves_the_input_alone() -> None:
+    given = P.astype(np.float16)
+    before = given.copy()
+    otmd.validate_probs("target_probs", given)
+    otmd.WithReplacement(given, 2)
+    np.testing.assert_array_equal(given, before)
+    mutable = Q.copy()
+    drafts = otmd.WithReplacement(mutable, 2)
+    mutable[:] = [1, 0, 0]
+    assert drafts.tuple_prob(np.array([2, 2])) == pytest.approx(0.25)
+
+
+def test_lists_and_whole_numbers_are_welcome() -> None:
+    best = otmd.optimal_acceptance([1, 0], otmd.WithReplacement([0.5, 0.5], 2))
+    assert best.rate == pytest.approx(0.75)
+
+
+# ---------------------------------------------------------------- numbers of drafts
+
+
+@pytest.mark.parametrize(
+    "family", ["WithReplacement", "WithoutReplacement", "ConditionalPoisson", "Greedy", "TopThen"]
+)
+@pytest.mark.parametrize("number", [0, -1, 1.5, 2.0, True, "2", None, np.nan], ids=repr)
+def test_num_drafts_is_a_whole_number(family: str, number: object) -> None:
+    with pytest.raises(ValueError, match=r"num_drafts.*whole number"):
+        FAMILIES[family](Q, number)
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.int32(2), np.uint8(2)], ids=repr)
+def test_numpy_integers_are_whole_numbers(number: object) -> None:
+    assert otmd.WithReplacement(Q, number).num_drafts == 2
+
+
+@pytest.mark.parametrize("family", ["WithoutReplacement", "ConditionalPoisson", "Greedy"])
+def test_more_drafts_than_tokens_with_mass(family: str) -> None:
+    with pytest.raises(ValueError, match=r"num_drafts.*4.*3"):
+        FAMILIES[family](Q, 4)
+    with pytest.raises(ValueError, match=r"num_drafts.*3.*2"):
+        FAMILIES[family](np.array([0.5, 0.5, 0.0]), 3)
+    with pytest.raises(ValueError, match=r"num_drafts.*3.*2"):
+        FAMILIES[family](np.stack([Q, [0.5, 0.5, 0.0]]), 3)
+    with pytest.raises(ValueError, match=r"num_drafts.*4.*3"):
+        FAMILIES[family](Q, 2).with_num_drafts(4)
+    assert FAMILIES[family](np.array([0.5, 0.5, 0.0]), 2).num_drafts == 2
+
+
+def test_more_drafts_than_tokens_with_replacement_is_fine() -> None:
+    assert otmd.optimal_acceptance([1.0], otmd.WithReplacement([1.0], 5)).rate == 1
+
+
+def test_a_hub_needs_another_token() -> None:
+    for alone in ([1.0], [1.0, 0.0]):
+        with pytest.raises(ValueError, match=r"draft_probs|num_drafts"):
+            otmd.Hub(np.array(alone))
+    with pytest.raises(ValueError, match=r"num_drafts.*3"):
+        otmd.Hub(Q, num_drafts=3)
+    assert otmd.Hub(Q, num_drafts=2).num_drafts == otmd.Hub(Q).num_drafts == 2
+
+
+@pytest.mark.parametrize("top", [-1, 3, 1.0, True, "1", None], ids=repr)
+def test_top_is_a_whole_number_up_to_num_drafts(top: object) -> None:
+    with pytest.raises(ValueError, match="top"):
+        otmd.TopThen(Q, 2, top=top)
+
+
+def test_none_or_all_of_the_drafts_may_be_certain() -> None:
+    """top = 0 is the rest's own law, top = n a single tuple, ties to the lowest id."""
+    none, rest = otmd.TopThen(Q, 2, top=0), otmd.WithoutReplacement(Q, 2)
+    tuples, probs = rest.enumerate()
+    np.testing.assert_allclose(none.tuple_prob(tuples), probs, rtol=1e-14)
+    tuples, probs = otmd.TopThen(np.array([0.2, 0.4, 0.4]), 2, top=2).enumerate()
+    assert (tuples.tolist(), probs.tolist()) == ([[1, 2]], [1.0])
+
+
+def test_k_sequential_floor_takes_a_whole_number() -> None:
+    for number in (0, 1.5, True):
+        with pytest.raises(ValueError, match="num_drafts"):
+            k_sequential_floor(number)
+
+
+# ---------------------------------------------------------------- tables of drafts
+
+
+@pytest.mark.parametrize(
+    ("tuples", "probs", "vocab_size", "told"),
+    [
+        ([[0, 1], [1, 2]], [0.5, 0.4], 3, "probs"),
+        ([[0, 1], [1, 2]], [1.5, -0.5], 3, "probs"),
+        ([[0, 1], [1, 2]], [0.5, np.nan], 3, "probs"),
+        ([[0, 1], [1, 2]], [1.0], 3, "probs|tuples"),
+        ([[0, 1], [1, 3]], [0.5, 0.5], 3, "tuples"),
+        ([[0, -1], [1, 2]], [0.5, 0.5], 3, "tuples"),
+        ([[0.0, 1.0], [1.0, 2.0]], [0.5, 0.5], 3, "tuples"),
+        ([0, 1], [0.5, 0.5], 3, "tuples"),
+        ([[0, 1], [1, 0]], [0.5, 0.5], 0, "vocab_size"),
+        ([[0, 1], [1, 0]], [0.5, 0.5], 2.5, "vocab_size"),
+    ],
+)
+def test_a_bad_joint_table_is_named(
+    tuples: list, probs: list, vocab_size: object, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        otmd.Joint(np.array(tuples), np.array(probs), vocab_size)
+
+
+def test_independent_takes_one_row_a_draft() -> None:
+    assert otmd.Independent(np.stack([P, Q])).num_drafts == 2
+    with pytest.raises(ValueError, match="draft_probs"):
+        otmd.Independent(Q)
+
+
+# ---------------------------------------------------------------- tokens, subsets, generators
+
+
+LAW = otmd.WithReplacement(Q, 2)
+
+
+@pytest.mark.parametrize(
+    "tokens", [[0], [0, 1, 2], [0, 3], [-1, 0], [0.0, 1.0], [True, False], 0, [[0], [1]]], ids=repr
+)
+def test_bad_tokens_are_named(tokens: object) -> None:
+    with pytest.raises(ValueError, match="tokens"):
+        LAW.tuple_prob(np.array(tokens))
+    with pytest.raises(ValueError, match="tokens"):
+        otmd.TargetOnly().verify(P, LAW, np.array(tokens), rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("subset", [[0, 1, 1], [True, False], [0.0, 1.0, 1.0], True], ids=repr)
+def test_bad_subsets_are_named(subset: object) -> None:
+    with pytest.raises(ValueError, match="subset"):
+        LAW.containment(np.array(subset))
+
+
+@pytest.mark.parametrize("rng", [0, None, np.random.RandomState(0)], ids=["seed", "none", "legacy"])
+def test_rng_is_a_generator(rng: object) -> None:
+    with pytest.raises(ValueError, match="rng"):
+        LAW.sample(rng)
+    with pytest.raises(ValueError, match="rng"):
+        otmd.TargetOnly().verify(P, LAW, np.array([0, 1]), rng=rng)
+
+
+@pytest.mark.parametrize("tol", [0, -1e-6, np.nan, True])
+def test_tolerance_is_positive(tol: object) -> None:
+    with pytest.raises(ValueError, match="tol"):
+        otmd.acceptance_bounds(otmd.RecursiveRejection(), P, otmd.WithoutReplacement(Q, 3), tol=tol)
+
+
+@pytest.mark.parametrize("C", [-0.1, np.nan, np.inf])
+def test_the_hockey_stick_takes_finite_numbers(C: float) -> None:
+    with pytest.raises(ValueError, match="C"):
+        otmd.RatioCurve(P, Q).hockey_stick(C)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": np.nan}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"min_p": 2.0}, "min_p"),
+    ],
+)
+def test_bad_processing_is_named(options: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        otmd.probs_from_logits(np.zeros(3), **options)
+
+
+def test_bad_logits_are_named() -> None:
+    for logits in ([0.0, np.nan], [0.0, np.inf], [-np.inf, -np.inf], []):
+        with pytest.raises(ValueError, match="logits"):
+            otmd.probs_from_logits(np.array(logits))
+
+
+# ---------------------------------------------------------------- who serves whom
+
+
+SERVES = {
+    "WithReplacement": {"RecursiveRejection", "KSequential", "TargetOnly"},
+    "WithoutReplacement": {"RecursiveRejection", "TargetOnly"},
+    "ConditionalPoisson": {"TargetOnly"},
+    "Greedy": {"GreedyCoupling", "TargetOnly"},
+    "TopThen": {"TargetOnly"},
+    "Hub": {"SpecHub", "TargetOnly"},
+    "Independent": {"RecursiveRejection", "TargetOnly"},
+    "Joint": {"TargetOnly"},
+}
+
+
+def two_drafts(law: str) -> otmd.DraftLaw:
+    if law == "Joint":
+        return otmd.Joint(np.array([[0, 1], [1, 2]]), np.array([0.5, 0.5]), 3)
+    return FAMILIES[law](Q, 2)
+
+
+CALLS: dict[str, Callable[[otmd.Verifier, otmd.DraftLaw], object]] = {
+    "acceptance_rate": lambda rule, law: otmd.acceptance_rate(rule, P, law),
+    "acceptance_bounds": lambda rule, law: otmd.acceptance_bounds(rule, P, law),
+    "verify": lambda rule, law: rule.verify(
+        P, law, law.sample(np.random.default_rng(0)), rng=np.random.default_rng(1)
+    ),
+    "output_law": lambda rule, law: rule.output_law(P, law),
+    "prepare": lambda rule, law: rule.prepare(P, law),
+}
+
+
+@pytest.mark.parametrize("law", SERVES)
+@pytest.mark.parametrize("rule", VERIFIERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_verifier_serves_its_laws_and_names_others(call: str, rule: str, law: str) -> None:
+    drafts = two_drafts(law)
+    if rule in SERVES[law]:
+        CALLS[call](VERIFIERS[rule](), drafts)
+        return
+    with pytest.raises(otmd.UnsupportedLaw) as caught:
+        CALLS[call](VERIFIERS[rule](), drafts)
+    message = str(caught.value)
+    assert rule in message
+    assert law in message
+    for able in SERVES[law]:
+        assert able in message
+    for unable in set(VERIFIERS) - SERVES[law] - {rule}:
+        assert unable not in message
+
+
+def test_an_unsupported_law_is_a_value_error() -> None:
+    assert issubclass(otmd.UnsupportedLaw, ValueError)
+
+
+@pytest.mark.parametrize(
+    "law", ["WithReplacement", "WithoutReplacement", "ConditionalPoisson", "Greedy"]
+)
+def test_maximal_coupling_serves_a_single_draft(law: str) -> None:
+    drafts = FAMILIES[law](Q, 1)
+    assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, drafts) == pytest.approx(0.7)
+
+
+def test_drafts_must_be_a_law() -> None:
+    with pytest.raises(ValueError, match="drafts"):
+        otmd.acceptance_rate(otmd.TargetOnly(), P, Q)
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_a_single_position_gives_plain_numbers() -> None:
+    rate = otmd.acceptance_rate(otmd.TargetOnly(), P, LAW)
+    assert isinstance(rate, float)
+    assert all(
+        isinstance(bound, float) for bound in otmd.acceptance_bounds(otmd.TargetOnly(), P, LAW)
+    )
+    verdict = otmd.TargetOnly().verify(P, LAW, [0, 1], rng=np.random.default_rng(0))
+    assert isinstance(verdict, otmd.Verdict)
+    assert np.ndim(verdict.token) == np.ndim(verdict.draft_index) == 0
+
+
+@pytest.mark.parametrize("law", SERVES)
+def test_equal_seeds_give_equal_results(law: str) -> None:
+    drafts, rule = two_drafts(law), otmd.TargetOnly()
+
+    def run(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        tokens = drafts.sample(rng, size=200)
+        verdict = rule.verify(P, drafts, tokens, rng=rng)
+        return tokens, verdict.token, verdict.draft_index
+
+    for one, two in zip(run(5), run(5), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert any((one != two).any() for one, two in zip(run(5), run(6), strict=True))
+
+
+def test_global_random_state_is_left_alone() -> None:
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    tokens = LAW.sample(np.random.default_rng(0), size=10)
+    otmd.TargetOnly().verify(P, LAW, tokens, rng=np.random.default_rng(1))
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_every_public_name_is_there() -> None:
+    for name in otmd.__all__:
+        assert getattr(otmd, name) is not None
+        assert name in dir(otmd)
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        otmd.nothing_of_the_kind  # noqa: B018
+
+
+# ---------------------------------------------------------------- the import itself
+
+
+HEAVY = ("torch", "transformers", "cvxpy", "networkx", "sympy", "matplotlib", "dask", "polars")
+
+
+def in_fresh_python(code: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+SOLVE = """
+import numpy as np
+drafts = otmd.WithReplacement(np.array([0.2, 0.3, 0.5]), num_drafts=2)
+target = np.array([0.5, 0.3, 0.2])
+otmd.optimal_acceptance(target, drafts)
+otmd.acceptance_rate(otmd.RecursiveRejection(), target, drafts)
+otmd.probs_from_logits(np.zeros(3))
+"""
+
+
+@pytest.mark.parametrize("use", ["", SOLVE], ids=["import alone", "and a first answer"])
+def test_import_stays_light(use: str) -> None:
+    code = f"import sys\nimport otmd\n{use}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
+    assert in_fresh_python(code).split() == []
+
+
+def test_the_check_for_a_light_import_can_fail() -> None:
+    code = f"import sys\nimport json\nprint(*[m for m in {('json', *HEAVY)!r} if m in sys.modules])"
+    assert in_fresh_python(code).split() == ["json"]
+
+
+BLOCKED = """
+import socket
+
+def refuse(*args, **kwargs):
+    raise AssertionError("a socket was opened")
+
+socket.socket = socket.create_connection = socket.getaddrinfo = refuse
+"""
+
+
+@pytest.mark.parametrize("use", ["", SOLVE], ids=["import alone", "and a first answer"])
+def test_import_opens_no_socket(use: str) -> None:
+    code = BLOCKED + "import otmd\n" + use + "\nprint('done')"
+    assert in_fresh_python(code).split() == ["done"]
+
+
+def test_every_module_of_the_mathematics_imports_without_a_socket() -> None:
+    code = BLOCKED + (
+        "import importlib, pkgutil, otmd\n"
+        "for part in ('drafts', 'optimum', 'verifiers', 'kernels'):\n"
+        "    package = importlib.import_module('otmd.' + part)\n"
+        "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(module.name)\n"
+        "import otmd.probabilities, otmd.ratio_curve\n"
+        "print('done')"
+    )
+    assert in_fresh_python(code).split() == ["done"]
+
+
+def test_the_socket_block_bites() -> None:
+    with pytest.raises(AssertionError, match="a socket was opened"):
+        in_fresh_python(BLOCKED + "import socket\nsocket.create_connection(('localhost', 1))")
