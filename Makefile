@@ -13,7 +13,7 @@ READY_DOCS := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format bench docs clean clean-all
+.PHONY: help setup demo test lint format docs clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,9 +57,6 @@ lint: $(READY_DEV)  ## ruff, pyright and the layering contract
 format: $(READY_DEV)  ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-
-bench: $(READY_DEV)  ## time the kernels and rates (pytest-benchmark)
-	$(BIN)/python -m pytest experiments/performance --benchmark-only $(ARGS)
 
 docs: $(READY_DOCS)  ## build the documentation into docs/_build/html, warnings as errors
 	$(BIN)/python -m sphinx -W --keep-going -b html $(ARGS) docs docs/_build/html

@@ -105,7 +105,7 @@ def validate_count(name: str, value: object, minimum: int = 1) -> int:
 
 
 def _validate_fraction(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise ValueError(f"{name}: got {value!r}, wanted a number in [0, 1] or None")
 
 
@@ -144,7 +144,7 @@ class Processing:
         if (
             isinstance(temperature, bool)
             or not isinstance(temperature, Real)
-            or not 0 <= temperature < np.inf
+            or not 0 <= float(temperature) < np.inf
         ):
             raise ValueError(f"temperature: got {temperature!r}, wanted a finite number ≥ 0")
         if self.top_k is not None:

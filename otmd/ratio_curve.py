@@ -191,7 +191,9 @@ def _merge_by_ratio(
     row = np.arange(int(np.prod(batch, dtype=np.int64)))[:, None] * size
     flat = (group.reshape(len(row), -1) + row).ravel()
     merged = [
-        np.bincount(flat, np.ravel(mass), minlength=len(row) * size).reshape(*batch, size)
+        np.bincount(flat, np.ravel(mass), minlength=len(row) * size)
+        .reshape(*batch, size)
+        .astype(np.float64)
         for mass in (p, q)
     ]
     return merged[0], merged[1]

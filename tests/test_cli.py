@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,11 @@ import polars as pl
 import pytest
 
 import otmd
+import otmd.harness
 from otmd.cli import main
-from otmd.harness import DatasetError, open_dataset
+from otmd.harness import DatasetError, collect, load_prompts, open_dataset
 
+REAL = {"collect": collect, "load_prompts": load_prompts}
 COMMANDS = ("collect", "measure", "solve", "report", "demo")
 THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
 
@@ -170,6 +174,34 @@ def test_an_error_of_our_own_says_its_kind(monkeypatch, capsys):
     monkeypatch.setattr("otmd.cli.solve.read_problem", broken)
     assert main(["solve", "1,0", "1,0"]) == 1
     assert capsys.readouterr().err == "otmd: KeyError: 'oh' (--debug shows where)\n"
+
+
+def test_a_warning_is_one_line_and_no_failure(monkeypatch, capsys):
+    def warned(*_):
+        warnings.simplefilter("always")
+        warnings.warn("mind the gap", stacklevel=1)
+        return np.array([1.0, 0.0]), np.array([0.5, 0.5])
+
+    monkeypatch.setattr("otmd.cli.solve.read_problem", warned)
+    assert main(["solve", "1,0", "1,0", "--json"]) == 0
+    assert capsys.readouterr().err == "otmd: warning: mind the gap\n"
+
+
+def test_collect_and_demo_call_the_harness_as_it_is(fake_models, tmp_path, monkeypatch):
+    """The fakes take anything; the calls themselves must fit the real functions."""
+    for name, real in ((n, getattr(otmd.harness, n)) for n in ("collect", "load_prompts")):
+        signature = inspect.signature(REAL[name])
+
+        def checked(*args, signature=signature, real=real, **kwargs):
+            signature.bind(*args, **kwargs)
+            return real(**signature.bind(*args, **kwargs).arguments)
+
+        monkeypatch.setattr(f"otmd.harness.{name}", checked)
+    small = ["--quiet", "--positions", "2", "--per-domain", "1"]
+    assert main(["collect", str(tmp_path / "data"), *small]) == 0
+    demo = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
+    assert main([*demo, *small]) == 0
+    assert fake_models.collected == 2
 
 
 def test_measure_prints_the_table_and_where_it_is(results, dump, capsys):

@@ -7,7 +7,9 @@ progress and errors to standard error.
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from otmd.cli.app import app
 
     try:
-        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UsageError) as error:
         return _fail(f"{_one_line(error)} ({_help_for(tokens)})", USAGE)
     except KeyboardInterrupt as stop:
@@ -57,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _fail(_one_line(error))
     return OK
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"otmd: warning: {message}", file=sys.stderr)
 
 
 def _fail(message: str, code: int = FAILED) -> int:

@@ -1,5 +1,8 @@
 """The commands, put together."""
 
+import inspect
+from collections.abc import Callable
+
 from cyclopts import App, Parameter
 
 from otmd import __version__
@@ -24,8 +27,26 @@ app = App(
     # Ours: it says what was kept.
     suppress_keyboard_interrupt=False,
 )
-app.command(demo.demo, help_epilogue=demo.EXAMPLES)
-app.command(collect.collect, help_epilogue=collect.EXAMPLES)
-app.command(measure.measure, help_epilogue=measure.EXAMPLES)
-app.command(report.report, help_epilogue=report.EXAMPLES)
-app.command(solve.solve, help_epilogue=solve.EXAMPLES)
+
+
+def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
+    """Join the lines of each paragraph of a docstring, for a terminal of any width to wrap."""
+    lines: list[str] = []
+    for line in (inspect.getdoc(function) or "").splitlines():
+        apart = not line.strip() or " : " in line or line.startswith("---")
+        before = lines[-1] if lines else ""
+        if apart or not before.strip() or _indent(before) != _indent(line):
+            lines.append(line)
+        else:
+            lines[-1] = f"{before} {line.strip()}"
+    function.__doc__ = "\n".join(lines)
+    return function
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+for module in (demo, collect, measure, report, solve):
+    name = module.__name__.rpartition(".")[2]
+    app.command(unwrapped(getattr(module, name)), help_epilogue=module.EXAMPLES)

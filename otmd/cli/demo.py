@@ -48,8 +48,10 @@ def demo(
     ----------
     folder : Path
         Where the dataset, the results and the figure go.
-    target, draft : str
-        As otmd collect takes them.
+    target : str
+        The target model, as otmd collect takes it.
+    draft : str
+        The draft, as otmd collect takes it.
     per_domain : int
         How many prompts of each domain.
     positions : int

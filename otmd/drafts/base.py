@@ -194,17 +194,17 @@ class DraftLaw(ABC):
         if (self._inclusion_probs()[tokens] == 0).any():
             raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
 
-    def validate_tokens(self, tokens: ArrayLike) -> IntArray:
-        """Return ``tokens`` as int64 of shape (…, n), or raise ValueError."""
+    def validate_tokens(self, tokens: ArrayLike, name: str = "tokens") -> IntArray:
+        """Return ``tokens`` as int64 of shape (…, n), or raise ValueError under that name."""
         array = np.asarray(tokens)
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:
             raise ValueError(
-                f"tokens: got {array.dtype} of shape {array.shape}, wanted integers of shape "
+                f"{name}: got {array.dtype} of shape {array.shape}, wanted integers of shape "
                 f"(…, {self.num_drafts})"
             )
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
             raise ValueError(
-                f"tokens: got ids from {array.min()} to {array.max()}, wanted ids in "
+                f"{name}: got ids from {array.min()} to {array.max()}, wanted ids in "
                 f"[0, {self.vocab_size})"
             )
         return array.astype(np.int64)
@@ -264,7 +264,7 @@ class ProposalLaw(DraftLaw):
 
     @abstractmethod
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order`` at a single position.
+        """G of every prefix of ``order`` at a single position.
 
         Parameters
         ----------

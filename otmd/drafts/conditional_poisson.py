@@ -35,7 +35,7 @@ class ConditionalPoisson(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
         if every_n:
             numbers = range(1, self.num_drafts + 1)
             return np.stack([self.with_num_drafts(n).prefix_containment(order) for n in numbers])
@@ -100,4 +100,3 @@ class ConditionalPoisson(ProposalLaw):
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
-

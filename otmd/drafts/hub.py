@@ -41,7 +41,7 @@ class Hub(ProposalLaw):
         return self._as_greedy().forced_tokens()
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
         return self._as_greedy().prefix_containment(order, every_n)
 
     def _as_greedy(self) -> Greedy:

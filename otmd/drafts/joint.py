@@ -41,10 +41,12 @@ class Joint(DraftLaw):
         self.probs = validate_probs("probs", probs)
         if self.probs.shape != rows.shape[:1]:
             raise ValueError(f"probs: got shape {self.probs.shape}, wanted {rows.shape[:1]}")
-        self.tuples = self.validate_tokens(rows)
+        self.tuples = self.validate_tokens(rows, "tuples")
 
     def __repr__(self) -> str:
-        return f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
+        return (
+            f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
+        )
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         if index != ():
@@ -85,4 +87,5 @@ class Joint(DraftLaw):
         first = np.ones(ordered.shape, dtype=bool)
         first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
         weights = np.where(first, self.probs[:, None], 0.0)
-        return np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
+        drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
+        return drafted.astype(np.float64)

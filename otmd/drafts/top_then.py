@@ -62,7 +62,7 @@ class TopThen(ProposalLaw):
         return likeliest(self.draft_probs, self.top)
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
         if every_n:
             raise ValueError("every_n: the number of forced tokens must be the same for every n")
         contained = np.zeros(self.vocab_size + 1)

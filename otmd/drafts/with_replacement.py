@@ -24,7 +24,7 @@ class WithReplacement(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
         mass = np.empty(self.vocab_size + 1)
         mass_before(self.draft_probs, order, mass)
         np.minimum(mass, 1.0, out=mass)

@@ -45,7 +45,7 @@ class WithoutReplacement(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """g of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
+        """G of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
         size, num_drafts = self.vocab_size, self.num_drafts
         rates = self.draft_probs[order]
         outside = np.empty(size + 1)
@@ -164,13 +164,17 @@ def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _latest_time(rates: FloatArray, outside: FloatArray, num_drafts: int) -> float:
-    """A time after which λe^{−λt} P(N_H(t) < n) is invisible for every prefix H of the order.
+    """A time after which λe^{−λt} P(N_H(t) < k) is invisible for every prefix H of the order and 3 ≤ k ≤ n.
 
-    It is so once a token from outside H has arrived, or the n fastest tokens of H all have.
+    It is so once a token from outside H has arrived, or the k fastest tokens of H all have. Prefixes with
+    fewer than k tokens of mass do not count: their g is 0.
     """
+    latest = 1.0
     slowest_needed = np.empty(rates.size + 1)
-    nth_largest_before(rates, num_drafts, slowest_needed)
-    relevant = (outside > 0) & (slowest_needed > 0)
-    if not relevant.any():
-        return 1.0
-    return float(_INVISIBLE / np.maximum(outside, slowest_needed)[relevant].min())
+    for k in range(3, num_drafts + 1):
+        nth_largest_before(rates, k, slowest_needed)
+        relevant = (outside > 0) & (slowest_needed > 0)
+        if relevant.any():
+            slowest = float(np.maximum(outside, slowest_needed)[relevant].min())
+            latest = max(latest, _INVISIBLE / slowest)
+    return latest

@@ -64,7 +64,7 @@ def k_sequential_scale(ratio, target_tail, draft_tail, num_drafts):
     low = 1.0
     high = float(num_drafts)
     W = hockey_stick(ratio, target_tail, draft_tail, low)
-    if W <= W**num_drafts:
+    if W**num_drafts >= W:
         return low
     while True:
         middle = 0.5 * (low + high)

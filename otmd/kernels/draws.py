@@ -24,7 +24,7 @@ def draw_independent(cumulative, uniforms, out):
 
 @njit(cache=True)
 def draw_distinct(cumulative, uniforms, out):
-    """n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
+    """N distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
     The mass left is summed gap by gap between the indices taken, so with masses in ascending order
     it keeps its relative accuracy however little of it there is.

@@ -22,12 +22,29 @@ def max_flow(starts, tokens, supply, demand):
     set_level = np.empty(supply.size, np.int64)
     token_level = np.empty(demand.size, np.int64)
     while _label(
-        starts, tokens, owners, token_starts, token_arcs, flow, supply, demand,
-        set_level, token_level, 0.0,
+        starts,
+        tokens,
+        owners,
+        token_starts,
+        token_arcs,
+        flow,
+        supply,
+        demand,
+        set_level,
+        token_level,
+        0.0,
     ):
         _block(
-            starts, tokens, owners, token_starts, token_arcs, flow, supply, demand,
-            set_level, token_level,
+            starts,
+            tokens,
+            owners,
+            token_starts,
+            token_arcs,
+            flow,
+            supply,
+            demand,
+            set_level,
+            token_level,
         )
     return flow
 
@@ -40,8 +57,17 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     set_level = np.empty(supply.size, np.int64)
     token_level = np.empty(demand.size, np.int64)
     _label(
-        starts, tokens, owners, token_starts, token_arcs, flow, supply, demand,
-        set_level, token_level, threshold,
+        starts,
+        tokens,
+        owners,
+        token_starts,
+        token_arcs,
+        flow,
+        supply,
+        demand,
+        set_level,
+        token_level,
+        threshold,
     )
     return token_level >= 0
 
@@ -65,8 +91,17 @@ def _arcs_by_token(tokens, num_tokens):
 
 @njit(cache=True)
 def _label(
-    starts, tokens, owners, token_starts, token_arcs, flow, supply, demand,
-    set_level, token_level, threshold,
+    starts,
+    tokens,
+    owners,
+    token_starts,
+    token_arcs,
+    flow,
+    supply,
+    demand,
+    set_level,
+    token_level,
+    threshold,
 ):
     """Breadth-first levels of the residual graph; True where a token with demand is reached."""
     num_sets = supply.size

@@ -43,7 +43,7 @@ def _early_chances(rate, times, first_late, absent, present):
 
 @njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
 def _chances(rate, times, first_late, absent, present):
-    """a = e^{−q t} and b = 1 − e^{−q t} at every node."""
+    """A = e^{−q t} and b = 1 − e^{−q t} at every node."""
     _early_chances(rate, times, first_late, absent, present)
     for j in range(first_late, times.size):
         x = rate * times[j]

@@ -3,8 +3,8 @@
 After k rejections the target is (p − Cq)₊/W(C) and the next draft comes from q/(1 − R) off the rejected
 tokens. The next constant is C' = C + W(C)/(1 − R), token x is drawn and rejected with weight
 (C'q(x) − max(p(x), Cq(x)))₊, which sums to W(C'), and the probability that all n drafts are rejected is
-the mean of the last W(C') over the paths. C' does not decrease in C, nor in R, for no rejected token has
-p > Cq: so paths whose tokens are known only up to a class, a range of q, are bounded by the ends of it.
+the mean of the last W(C') over the paths. C' is convex in C and increases with R: so where the tokens of a
+path are known only up to a class, a range of q, the intervals of C and R that follow are certain.
 """
 
 import numpy as np
@@ -87,8 +87,9 @@ def rejection_bounds(curve, classes, num_drafts, negligible, most_nodes):
 def _look(curve, classes, used, node, depth, num_drafts):
     """The next state of a node, and bounds of the mean last W below it that need no opening."""
     here = node[depth]
-    here[_NEXT_LOW] = _step(curve, here[_C_LOW], here[_LEFT_HIGH])
-    here[_NEXT_HIGH] = _step(curve, here[_C_HIGH], here[_LEFT_LOW])
+    here[_NEXT_LOW], here[_NEXT_HIGH] = _advance(
+        curve, here[_C_LOW], here[_C_HIGH], here[_LEFT_LOW], here[_LEFT_HIGH]
+    )
     here[_W_HIGH] = _hockey_stick(curve, here[_NEXT_LOW])
     here[_W_LOW] = here[_W_HIGH]
     if here[_NEXT_HIGH] != here[_NEXT_LOW]:
@@ -96,8 +97,7 @@ def _look(curve, classes, used, node, depth, num_drafts):
     here[_LOW], here[_HIGH] = here[_W_LOW], here[_W_HIGH]
     remaining = num_drafts - depth
     if remaining > 1:
-        here[_LOW] = _least(curve, classes, used, depth, remaining, here[_C_HIGH], here[_LEFT_LOW])
-        here[_HIGH] = _most(curve, remaining, here[_C_LOW], here[_LEFT_HIGH])
+        here[_LOW], here[_HIGH] = _outlook(curve, classes, used, here, depth, remaining)
     here[_SUMS:] = 0.0
     here[_LEAST], here[_MOST] = np.inf, -np.inf
 
@@ -175,7 +175,7 @@ def _close(node, depth):
         low = max(least + ll - least * low_shares, most + hl - most * high_shares)
         high = min(least + hh - least * high_shares, most + lh - most * low_shares)
         low, high = max(here[_LOW], low), min(here[_HIGH], high)
-        # Crossed bounds: a path of classes that no path of tokens follows, whose share may be 0.
+        # Crossed bounds: no path of tokens follows that of the classes, whose share may be 0.
         here[_LOW], here[_HIGH] = min(low, high), max(low, high)
 
 
@@ -192,22 +192,44 @@ def _step(curve, C, left):
 
 
 @njit(cache=True)
-def _most(curve, remaining, C, left):
-    """The largest last W: as if the rejected tokens had no draft mass."""
-    for _ in range(remaining):
-        C = _step(curve, C, left)
-    return _hockey_stick(curve, C)
+def _advance(curve, C_low, C_high, left_low, left_high):
+    """The least and the largest C + W(C)/left over intervals of C and of the draft mass left."""
+    if C_low == C_high:
+        return _step(curve, C_low, left_high), _step(curve, C_high, left_low)
+    # Convex in C: largest at an end, and least where the draft mass above C falls to what is left.
+    k = _first_at_most(curve[2], left_high)
+    flattest = min(curve[0][k - 1], C_high) if k > 0 else 0.0
+    next_low = _step(curve, max(flattest, C_low), left_high)
+    return next_low, max(_step(curve, C_low, left_low), _step(curve, C_high, left_low))
 
 
 @njit(cache=True)
-def _least(curve, classes, used, depth, remaining, C, left):
-    """The smallest last W: as if the largest masses not yet rejected were rejected first."""
+def _first_at_most(descending, limit):
+    low, high = 0, descending.size - 1
+    while low < high:
+        middle = (low + high) // 2
+        if descending[middle] <= limit:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@njit(cache=True)
+def _outlook(curve, classes, used, here, depth, remaining):
+    """Bounds of the last W that need no children.
+
+    From below as if the largest masses not yet rejected came first, from above as if rejected tokens had
+    no mass.
+    """
     q_high, starts = classes[1], classes[3]
-    rounding = _ROUNDING * left
+    C_low, C_high = here[_C_LOW], here[_C_HIGH]
+    left_low, left_high = here[_LEFT_LOW], here[_LEFT_HIGH]
+    rounding = _ROUNDING * left_low
     c = 0
     copies = 0
     for _ in range(remaining):
-        C = _step(curve, C, left)
+        C_low, C_high = _advance(curve, C_low, C_high, left_low, left_high)
         while c < q_high.size and (
             copies >= starts[c + 1] - starts[c]
             or (starts[c + 1] - starts[c] == 1 and _times_used(used, depth, c) > 0)
@@ -215,9 +237,9 @@ def _least(curve, classes, used, depth, remaining, C, left):
             c += 1
             copies = 0
         if c < q_high.size:
-            left -= q_high[c] + rounding
+            left_low -= q_high[c] + rounding
             copies += 1
-    return _hockey_stick(curve, C)
+    return _hockey_stick(curve, C_high), _hockey_stick(curve, C_low)
 
 
 @njit(cache=True)

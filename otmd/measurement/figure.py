@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 MOST_IN_A_LINE = 5
+# Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
+LINEAR_PP = 2.0
+TICKS = (0, 1, 3, 10, 30, 100)
 
 
 def draw_gaps(
@@ -33,6 +36,10 @@ def draw_gaps(
     source: str = "",
 ) -> list[Path]:
     """Draw the gap to α* against the number of drafts, a panel a draft law and processing.
+
+    The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's
+    intervals; the grey numbers over a panel are α* itself. Maximal coupling, the optimum of one
+    draft, is not drawn beside other verifiers.
 
     Parameters
     ----------
@@ -81,7 +88,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
         len(steps),
         len(laws),
         squeeze=False,
-        sharey="row",
+        sharey=True,
         sharex="col",
         width_ratios=[max(len(counts[law]), 1.7) for law in laws],
     )
@@ -98,13 +105,20 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
         _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
     figure.supxlabel("number of drafts n", fontsize=8)
+    ends = [drawn[name].fill_null(drawn["gap"]) for name in ("gap_low", "gap_high")]
+    low, high = 100 * ends[0].to_numpy().min(), 100 * ends[1].to_numpy().max()
+    panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
+    panels[0, 0].set_yticks([], minor=True)
+    panels[0, 0].set_ylim(min(low, 0) - 0.4, max(high, 1.0) * 1.15)
     _legend(figure, looks)
     return figure
 
 
 def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: list[int]) -> None:
-    axes.axhline(0, color=INK, linewidth=0.6, zorder=1)
-    axes.grid(axis="y", color=FAINT, linewidth=0.5, zorder=0)
+    axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.set_yscale("asinh", linear_width=LINEAR_PP)
     axes.set_xticks(counts)
     axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
     present = [name for name in looks if name in set(here["verifier"])]

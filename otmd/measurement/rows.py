@@ -36,6 +36,10 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+# Two sums of the same terms in another order may differ by this much.
+ROUNDING = 1e-12
+
+
 def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
     """Turn stored rows into probabilities in float64.
 
@@ -122,6 +126,11 @@ def _rates(
     rule: Verifier, target_probs: np.ndarray, drafts: DraftLaw, optimal: float, tol: float
 ) -> dict[str, Any]:
     low, high = (float(bound) for bound in rule.acceptance_bounds(target_probs, drafts, tol=tol))
+    if not low <= high + ROUNDING:
+        raise ValueError(
+            f"verifiers: {rule!r} gave the bounds {low!r} and {high!r} for {drafts.num_drafts} "
+            f"drafts of {type(drafts).__name__}, wanted the first no larger than the second"
+        )
     rate = (low + high) / 2
     wide = high - low > tol * (1 + 1e-9)
     return {

@@ -46,6 +46,6 @@ def _draft_sets(tuples: IntArray, probs: FloatArray) -> tuple[IntArray, IntArray
     ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = beyond
     ordered.sort(axis=-1)
     sets, row = np.unique(ordered, axis=0, return_inverse=True)
-    supply = np.bincount(row.ravel(), probs, minlength=len(sets))
+    supply = np.bincount(row.ravel(), probs, minlength=len(sets)).astype(np.float64)
     sizes = (sets < beyond).sum(axis=-1)
     return np.concatenate([[0], sizes.cumsum()]), sets[sets < beyond], supply

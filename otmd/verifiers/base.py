@@ -12,7 +12,7 @@ from otmd.optimum.acceptance import positions
 from otmd.probabilities import FloatArray, IntArray, validate_probs, validate_same_vocabulary
 
 
-class UnsupportedLaw(ValueError):
+class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
     """A verifier was asked to serve a draft law that it is not lossless for."""
 
 
@@ -100,12 +100,8 @@ class Verifier(ABC):
         """Return the rule of a single position whose law is supported."""
 
     @abstractmethod
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
-        """Return the acceptance rate at a single position."""
-
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = self._rate(target, law)
-        return rate, rate
+        """Return bounds of the acceptance rate at a single position; equal for a closed form."""
 
     def prepare(self, target_probs: ArrayLike, drafts: DraftLaw) -> Rule:
         """Prepare one position, to verify many draws of drafts.
@@ -155,7 +151,7 @@ class Verifier(ABC):
             For invalid input; UnsupportedLaw for a law not served.
         """
         low, high = self.acceptance_bounds(target_probs, drafts)
-        return low if low is high else 0.5 * (low + high)
+        return 0.5 * (low + high)
 
     def acceptance_bounds(
         self, target_probs: ArrayLike, drafts: DraftLaw, tol: float = 1e-6
@@ -276,7 +272,7 @@ class Verifier(ABC):
         if not self.supports(drafts):
             from otmd.verifiers import verifiers_serving
 
-            names = ", ".join(verifier.__name__ for verifier in verifiers_serving(drafts))
+            names = ", ".join(type(verifier).__name__ for verifier in verifiers_serving(drafts))
             raise UnsupportedLaw(
                 f"{type(self).__name__} does not serve {drafts!r}; {names} "
                 f"{'do' if ',' in names else 'does'}"

@@ -21,8 +21,9 @@ class GreedyCoupling(Verifier):
         assert isinstance(law, Greedy)
         return _GreedyCouplingRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
-        return float(np.minimum(target, law.inclusion_probs()).sum())
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = float(np.minimum(target, law.inclusion_probs()).sum())
+        return rate, rate
 
 
 class _GreedyCouplingRule(Rule):

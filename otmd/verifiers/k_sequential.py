@@ -21,10 +21,11 @@ class KSequential(Verifier):
         assert isinstance(law, WithReplacement)
         return _KSequentialRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithReplacement)
         curve = RatioCurve(target, law.draft_probs)
-        return float(curve.k_sequential_rates(law.num_drafts)[-1])
+        rate = float(curve.k_sequential_rates(law.num_drafts)[-1])
+        return rate, rate
 
 
 class _KSequentialRule(Rule):
@@ -38,6 +39,6 @@ class _KSequentialRule(Rule):
 
     def residual(self, tokens: IntArray) -> FloatArray:
         accepted_once = np.minimum(self.target / self.scale, self.draft)
-        once = accepted_once.sum()
-        rate = 1.0 - (1.0 - once) ** self.law.num_drafts
-        return normalised(np.maximum(self.target - accepted_once * (rate / once), 0.0), self.target)
+        # α/β = Σ_{i<n} (1 − β)^i, which needs no division by a β that may be zero.
+        tries = ((1.0 - accepted_once.sum()) ** np.arange(self.law.num_drafts)).sum()
+        return normalised(np.maximum(self.target - tries * accepted_once, 0.0), self.target)

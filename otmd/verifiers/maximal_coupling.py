@@ -23,8 +23,9 @@ class MaximalCoupling(Verifier):
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         return _MaximalCouplingRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
-        return float(np.minimum(target, law.inclusion_probs()).sum())
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = float(np.minimum(target, law.inclusion_probs()).sum())
+        return rate, rate
 
 
 class _MaximalCouplingRule(Rule):

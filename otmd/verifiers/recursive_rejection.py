@@ -12,9 +12,9 @@ from otmd.verifiers.rejection_bounds import rejection_probability_bounds
 class RecursiveRejection(Verifier):
     """Try each draft in turn against what the rejections before it left of the target.
 
-    Draft x_i is accepted with probability min(1, p_i(x_i)/q_i(x_i)), and p_{i+1} ∝ (p_i − q_i)₊. With replacement
-    q_i = q (SpecInfer, Miao et al. 2024); without, q_i is q off the rejected tokens, renormalised (Sequoia,
-    Chen et al. 2024); for independent drafts q_i is each draft's own.
+    Draft x_i is accepted with probability min(1, p_i(x_i)/q_i(x_i)), and p_{i+1} ∝ (p_i − q_i)₊. With
+    replacement q_i = q (SpecInfer, Miao et al. 2024); without, q_i is q off the rejected tokens, renormalised
+    (Sequoia, Chen et al. 2024); for independent drafts q_i is each draft's own.
 
     The rate is a closed form except without replacement for n ≥ 3, where ``acceptance_bounds`` gives certain
     bounds.
@@ -30,19 +30,17 @@ class RecursiveRejection(Verifier):
         assert isinstance(law, Independent)
         return _IndependentRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        if isinstance(law, WithoutReplacement):
+            low, high = rejection_probability_bounds(target, law, tol)
+            return 1.0 - high, 1.0 - low
         if isinstance(law, WithReplacement):
             curve = RatioCurve(target, law.draft_probs)
-            return float(curve.recursive_rejection_rates(law.num_drafts)[-1])
-        if isinstance(law, Independent):
-            return _IndependentRule(target, law).rate
-        return 0.5 * sum(self._bounds(target, law, 1e-6))
-
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        if not isinstance(law, WithoutReplacement):
-            return super()._bounds(target, law, tol)
-        low, high = rejection_probability_bounds(target, law, tol)
-        return 1.0 - high, 1.0 - low
+            rate = float(curve.recursive_rejection_rates(law.num_drafts)[-1])
+        else:
+            assert isinstance(law, Independent)
+            rate = _IndependentRule(target, law).rate
+        return rate, rate
 
 
 class _WithReplacementRule(Rule):
@@ -79,7 +77,7 @@ class _WithoutReplacementRule(Rule):
         chances = np.empty(tokens.size)
         scale = 0.0
         for i, token in enumerate(tokens):
-            left = self.curve.hockey_stick(scale)
+            left = float(self.curve.hockey_stick(scale))
             q = self.draft[token] / self._mass_left(tokens[:i])
             wanted = max(self.target[token] - scale * self.draft[token], 0.0)
             chances[i] = _accept_prob(np.array(wanted), np.array(left * q))

@@ -20,8 +20,9 @@ class SpecHub(Verifier):
         assert isinstance(law, Hub)
         return _SpecHubRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
-        return float(np.minimum(target, law.inclusion_probs()).sum())
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = float(np.minimum(target, law.inclusion_probs()).sum())
+        return rate, rate
 
 
 class _SpecHubRule(Rule):
@@ -53,7 +54,7 @@ class _SpecHubRule(Rule):
         # The other token comes first in the rule and second in the pair.
         hub_chance = (1.0 - other_chance) * self.hub_chance
         left = 1.0 - hub_chance
-        return np.array([hub_chance, other_chance / left if left > 0 else 0.0])
+        return np.array([hub_chance, min(1.0, other_chance / left) if left > 0 else 0.0])
 
     def residual(self, tokens: IntArray) -> FloatArray:
         missing = self.target - self.served_first - self.served_second

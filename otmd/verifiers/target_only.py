@@ -23,8 +23,9 @@ class TargetOnly(Verifier):
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         return _TargetOnlyRule(target, law)
 
-    def _rate(self, target: FloatArray, law: DraftLaw) -> float:
-        return float((target * law.inclusion_probs()).sum())
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = float((target * law.inclusion_probs()).sum())
+        return rate, rate
 
 
 class _TargetOnlyRule(Rule):

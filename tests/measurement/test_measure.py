@@ -189,6 +189,16 @@ def test_a_bad_position_is_named(dataset):
         measure(in_memory(dataset, target=target), workers=1)
 
 
+class Contradicting(otmd.TargetOnly):
+    def acceptance_bounds(self, target_probs, drafts, tol=1e-6):
+        return 0.5, 0.4
+
+
+def test_bounds_that_contradict_each_other_stop_the_run(dataset):
+    with pytest.raises(ValueError, match=r"position 0 .*gave the bounds 0.5 and 0.4 for 2 drafts"):
+        measure(dataset, verifiers=[Contradicting()], num_drafts=(2,), workers=1)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

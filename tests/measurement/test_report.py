@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -16,6 +18,8 @@ from otmd.measurement.figure import make_figure
 from otmd.measurement.labels import law_label, processing_label, verifier_label
 from otmd.measurement.style import MARKS, SPARE_MARKS, marks
 from otmd.measurement.summary import DEFAULT_BY
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +166,14 @@ def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
     for i, (name, box) in enumerate(boxes):
         for other, another in boxes[i + 1 :]:
             assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
+
+
+def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
+    table.write_parquet(tmp_path / "results.parquet")
+    script = runpy.run_path(str(ROOT / "paper_figures" / "gaps.py"))
+    script["main"]([str(tmp_path / "results.parquet"), str(tmp_path / "out" / "gaps.pdf")])
+    assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
+    assert "gaps.pdf" in capsys.readouterr().out
 
 
 def test_nothing_to_draw_is_an_error(summary, tmp_path):
