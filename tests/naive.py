@@ -162,6 +162,25 @@ def drawn_set(q: Probs, n: int) -> np.ndarray:
     return np.where(size == n, chance, 0.0)
 
 
+def poisson_binomial(chances: Probs, most: int) -> list[Number]:
+    """P(exactly m of independent events occur) for m < most, by trying every event in turn."""
+    counts: list[Number] = [1] + [0] * (most - 1)
+    for chance in chances:
+        counts = [
+            counts[m] * (1 - chance) + (counts[m - 1] * chance if m else 0) for m in range(most)
+        ]
+    return counts
+
+
+def counts_of_arrivals(rates: Probs, time: float, most: int) -> list[float]:
+    """P(exactly m tokens of an exponential race have arrived by a time) for m < most."""
+    counts = [1.0] + [0.0] * (most - 1)
+    for rate in rates:
+        absent, present = math.exp(-rate * time), -math.expm1(-rate * time)
+        counts = [counts[m] * absent + (counts[m - 1] * present if m else 0.0) for m in range(most)]
+    return counts
+
+
 # ---------------------------------------------------------------- the optimum
 
 

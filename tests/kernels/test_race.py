@@ -1,0 +1,63 @@
+"""Counts of an exponential race against products of factors, one node and one token at a time."""
+
+import numpy as np
+import pytest
+from naive import counts_of_arrivals
+
+from otmd.kernels.race import counts_without_each, prefix_counts, subset_counts
+
+RATES = {
+    "even": np.full(6, 1 / 6),
+    "one heavy": np.array([0.999, 4e-4, 3e-4, 2e-4, 1e-4]),
+    "zero mass": np.array([0.0, 0.5, 0.0, 0.3, 0.2]),
+    "thirty orders": 10.0 ** -np.array([0.0, 6.0, 12.0, 18.0, 24.0, 30.0]),
+    "one token": np.array([1.0]),
+}
+TIMES = np.geomspace(1e-5, 1e4, 40)
+WEIGHTS = np.linspace(0.5, 2.0, 40) / 40
+NUM_DRAFTS = 4
+
+
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
+def test_prefix_counts(rates: np.ndarray) -> None:
+    outside = np.append(rates[::-1].cumsum()[::-1], 0.0)
+    out = np.zeros((NUM_DRAFTS, rates.size + 1))
+    prefix_counts(rates, outside, TIMES, WEIGHTS, out)
+    for k in range(1, rates.size + 1):
+        expected = np.zeros(NUM_DRAFTS)
+        for time, weight in zip(TIMES, WEIGHTS, strict=True):
+            counts = np.array(counts_of_arrivals(rates[:k], time, NUM_DRAFTS))
+            expected += weight * np.exp(-outside[k] * time) * counts
+        np.testing.assert_allclose(out[2:, k], expected[2:], rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
+def test_subset_counts(rates: np.ndarray) -> None:
+    out = np.empty((NUM_DRAFTS, TIMES.size))
+    subset_counts(rates, TIMES, out)
+    expected = np.transpose([counts_of_arrivals(rates, time, NUM_DRAFTS) for time in TIMES])
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
+def test_counts_without_each(rates: np.ndarray) -> None:
+    out = np.empty(rates.size)
+    counts_without_each(rates, TIMES, WEIGHTS, NUM_DRAFTS, out)
+    for y in range(rates.size):
+        expected = sum(
+            weight
+            * np.exp(-rates[y] * time)
+            * sum(counts_of_arrivals(np.delete(rates, y), time, NUM_DRAFTS)[2:])
+            for time, weight in zip(TIMES, WEIGHTS, strict=True)
+        )
+        assert out[y] == pytest.approx(expected, rel=1e-11, abs=1e-18)
+
+
+def test_many_frequent_tokens_count_for_nothing() -> None:
+    rates = np.full(4000, 1 / 4000)
+    times, weights = np.array([4000.0]), np.array([1.0])
+    out = np.empty(rates.size)
+    counts_without_each(rates, times, weights, NUM_DRAFTS, out)
+    exact = sum(counts_of_arrivals(rates[1:], times[0], NUM_DRAFTS)[2:])
+    assert exact < 1e-100
+    assert (out == 0).all()

@@ -1,0 +1,80 @@
+"""Bounds of recursive rejection without replacement hold whatever the classes and however early they stop."""
+
+import itertools
+
+import numpy as np
+import pytest
+from naive import judged, rrsw, without_replacement
+
+import otmd
+from otmd.kernels.rejection_paths import rejection_bounds, two_draft_rejection
+from otmd.verifiers.rejection_bounds import _classes
+
+ROUNDING = 1e-12
+SPREADS = (30.0, 4.0, 1.0, 0.25)
+STOPS = ((0.0, 10**7), (1e-4, 10**7), (1e-2, 10**7), (0.0, 30))
+
+
+def _instance(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    rng = np.random.default_rng([7, seed])
+    V = int(rng.integers(3, 8))
+    p, q = rng.dirichlet(np.full(V, 0.7)), rng.dirichlet(np.full(V, rng.choice([0.3, 1.0, 8.0])))
+    if seed % 4 == 0:
+        q = 10.0 ** -rng.uniform(0, 8, V)
+    if seed % 5 == 0:
+        q = np.repeat(q, 2)[:V]
+    return p, q / q.sum(), int(rng.integers(3, min(V, 4) + 1))
+
+
+def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
+    law = without_replacement(q.tolist(), n)
+    return 1.0 - float(judged(law, rrsw(p.tolist(), q.tolist()), p.size)[0])
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_bounds_hold_the_exact_probability(seed: int) -> None:
+    p, q, n = _instance(seed)
+    exact = _rejected(p, q, n)
+    arrays = otmd.RatioCurve(p, q).arrays(())
+    for spread, (negligible, most) in itertools.product(SPREADS, STOPS):
+        low, high, _ = rejection_bounds(arrays, _classes(p, q, spread), n, negligible, most)
+        assert low - ROUNDING <= exact <= high + ROUNDING
+
+
+def test_every_token_its_own_class_is_exact() -> None:
+    p, q, n = _instance(3)
+    classes = _classes(p, q, 1e-9)
+    low, high, _ = rejection_bounds(otmd.RatioCurve(p, q).arrays(()), classes, n, 0.0, 10**7)
+    assert len(classes[0]) == np.count_nonzero(q)
+    assert high - low < 1e-14
+
+
+def test_two_drafts_are_exact() -> None:
+    for seed in range(40):
+        p, q, _ = _instance(seed)
+        left = otmd.WithoutReplacement(q, 2).mass_of_others()
+        rejected = two_draft_rejection(*otmd.RatioCurve(p, q).arrays(()), p, q, left)
+        assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
+    rng = np.random.default_rng(n)
+    logits = 2.5 * rng.standard_normal(50_000)
+    q = otmd.probs_from_logits(logits)
+    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(50_000))
+    drafts = otmd.WithoutReplacement(q, n)
+    wide = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-2)
+    tight = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-4)
+    assert tight[1] - tight[0] <= 1e-4
+    assert wide[0] - ROUNDING <= tight[0] <= tight[1] <= wide[1] + ROUNDING
+
+
+def test_what_work_cannot_reach_is_said() -> None:
+    rng = np.random.default_rng(0)
+    logits = 4.0 * rng.standard_normal(5_000)
+    q = otmd.probs_from_logits(logits)
+    p = otmd.probs_from_logits(logits + 1.5 * rng.standard_normal(5_000))
+    drafts = otmd.WithoutReplacement(q, 8)
+    low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-12)
+    assert 1e-12 < high - low < 0.05
