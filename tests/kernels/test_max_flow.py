@@ -1,5 +1,7 @@
 """Maximum flow from sets to tokens against SciPy's, on whole capacities, and its cut against its value."""
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -43,7 +45,7 @@ def test_value_and_cut(seed: int) -> None:
     np.testing.assert_array_equal(np.bincount(owners, flow, num_sets) + left, supply)
     np.testing.assert_array_equal(np.bincount(tokens, flow, num_tokens) + short, demand)
     cut = tokens_short_of_demand(starts, tokens, left, short, flow, 1e-15)
-    inside = np.array([cut[tokens[a:b]].all() for a, b in zip(starts, starts[1:], strict=False)])
+    inside = np.array([cut[tokens[a:b]].all() for a, b in itertools.pairwise(starts)])
     assert demand[cut].sum() + supply[~inside].sum() == flow.sum()
 
 
@@ -54,5 +56,5 @@ def test_ends_on_capacities_that_are_not_representable() -> None:
     left, short = supply.copy(), demand.copy()
     flow = max_flow(starts, tokens, left, short)
     cut = tokens_short_of_demand(starts, tokens, left, short, flow, 1e-15)
-    inside = np.array([cut[tokens[a:b]].all() for a, b in zip(starts, starts[1:], strict=False)])
+    inside = np.array([cut[tokens[a:b]].all() for a, b in itertools.pairwise(starts)])
     assert demand[cut].sum() + supply[~inside].sum() == pytest.approx(flow.sum(), abs=1e-12)
