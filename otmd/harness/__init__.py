@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .catalog import DEFAULT_MODEL, PROMPT_PACKAGES
-    from .collection import collect
-    from .dataset import Dataset, Position, open_dataset
-    from .drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
-    from .errors import DatasetError, FetchError, FolderLockedError, HarnessError
-    from .files import cache_folder
-    from .layer_skip import skip_layers
-    from .loading import load_target
-    from .models import LanguageModel
-    from .ngram import NGram
-    from .prompts import DOMAINS, Prompt, load_prompts
-    from .wheels import Package, fetch
+    from otmd.harness.catalog import DEFAULT_MODEL, PROMPT_PACKAGES
+    from otmd.harness.collection import collect
+    from otmd.harness.dataset import Dataset, Position, open_dataset
+    from otmd.harness.drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
+    from otmd.harness.errors import DatasetError, FetchError, FolderLockedError, HarnessError
+    from otmd.harness.files import cache_folder
+    from otmd.harness.layer_skip import skip_layers
+    from otmd.harness.loading import load_target
+    from otmd.harness.models import LanguageModel
+    from otmd.harness.ngram import NGram
+    from otmd.harness.prompts import DOMAINS, Prompt, load_prompts
+    from otmd.harness.wheels import Package, fetch
 
 _HOMES = {
     "catalog": ("DEFAULT_MODEL", "PROMPT_PACKAGES"),

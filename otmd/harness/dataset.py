@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .dumps import Position, read_dump
-from .errors import DatasetError
-from .manifest import FILE, read_manifest
-from .shards import read_shard
-from .stored_arrays import StoredArray
+from otmd.harness.dumps import Position, read_dump
+from otmd.harness.errors import DatasetError
+from otmd.harness.manifest import FILE, read_manifest
+from otmd.harness.shards import read_shard
+from otmd.harness.stored_arrays import StoredArray
 
 __all__ = ["Dataset", "Position", "open_dataset"]
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .layer_skip import skip_layers
-from .loading import load_target
-from .models import LanguageModel, describe_tokenizer
-from .ngram import NGram
+from otmd.harness.layer_skip import skip_layers
+from otmd.harness.loading import load_target
+from otmd.harness.models import LanguageModel, describe_tokenizer
+from otmd.harness.ngram import NGram
 
 DEFAULT_DRAFT = "skip:13,15,17"
 

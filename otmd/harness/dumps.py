@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .stored_arrays import StoredArray, read_npz, read_safetensors
+from otmd.harness.stored_arrays import StoredArray, read_npz, read_safetensors
 
 LABELS = ("prompt_id", "domain", "position")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .forward import forward_logits
+from otmd.harness.forward import forward_logits
 
 
 def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:

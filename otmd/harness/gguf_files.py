@@ -7,9 +7,9 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from .files import cache_folder, new_folder, sha256_of
-from .progress import progress_bar
-from .quiet import quiet_transformers
+from otmd.harness.files import cache_folder, new_folder, sha256_of
+from otmd.harness.progress import progress_bar
+from otmd.harness.quiet import quiet_transformers
 
 
 def converted_gguf(path: Path, progress: bool = True) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
-from .models import LanguageModel
+from otmd.harness.models import LanguageModel
 
 
 def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:

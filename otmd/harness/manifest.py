@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import DatasetError
-from .files import write_atomically
-from .shards import Row, Shard
+from otmd.harness.errors import DatasetError
+from otmd.harness.files import write_atomically
+from otmd.harness.shards import Row, Shard
 
 FILE = "manifest.parquet"
 

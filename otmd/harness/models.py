@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .forward import forward_logits
-from .generation import generate_batch
+from otmd.harness.forward import forward_logits
+from otmd.harness.generation import generate_batch
 
 
 class LanguageModel:

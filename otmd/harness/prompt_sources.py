@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .catalog import PROMPT_PACKAGES
-from .wheels import fetch
+from otmd.harness.catalog import PROMPT_PACKAGES
+from otmd.harness.wheels import fetch
 
 PASSAGE_WORDS = 150
 Record = dict[str, Any]

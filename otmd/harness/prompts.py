@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .prompt_sources import READERS, read_user_file
+from otmd.harness.prompt_sources import READERS, read_user_file
 
 DOMAINS = tuple(READERS)
 

@@ -10,11 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .drafts import Draft, common_vocabulary
-from .models import LanguageModel
-from .prompts import Prompt, load_prompts
-from .sequences import prompt_tokens
-from .settings import RunSettings
+from otmd.harness.drafts import Draft, common_vocabulary
+from otmd.harness.models import LanguageModel
+from otmd.harness.prompts import Prompt, load_prompts
+from otmd.harness.sequences import prompt_tokens
+from otmd.harness.settings import RunSettings
 
 FORMAT = 1
 

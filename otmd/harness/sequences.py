@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .models import LanguageModel
-from .prompts import Prompt
-from .settings import RunSettings
+from otmd.harness.models import LanguageModel
+from otmd.harness.prompts import Prompt
+from otmd.harness.settings import RunSettings
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .drafts import Draft
-from .errors import DatasetError, HarnessError
-from .models import LanguageModel
-from .progress import progress_bar
-from .prompts import Prompt
-from .sequences import TokenSequence, chosen_positions, with_answers, with_samples
-from .settings import RunSettings
-from .shards import Row, Shard, find_shards, read_shard, write_shard
+from otmd.harness.drafts import Draft
+from otmd.harness.errors import DatasetError, HarnessError
+from otmd.harness.models import LanguageModel
+from otmd.harness.progress import progress_bar
+from otmd.harness.prompts import Prompt
+from otmd.harness.sequences import TokenSequence, chosen_positions, with_answers, with_samples
+from otmd.harness.settings import RunSettings
+from otmd.harness.shards import Row, Shard, find_shards, read_shard, write_shard
 
 
 @dataclass(frozen=True)

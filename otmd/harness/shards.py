@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DatasetError
-from .files import sha256_of, write_atomically
-from .stored_arrays import StoredArray, read_safetensors
+from otmd.harness.errors import DatasetError
+from otmd.harness.files import sha256_of, write_atomically
+from otmd.harness.stored_arrays import StoredArray, read_safetensors
 
 NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
 

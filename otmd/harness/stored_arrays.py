@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DatasetError
+from otmd.harness.errors import DatasetError
 
 DTYPES = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4"}
 

@@ -9,9 +9,9 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from .errors import FetchError
-from .files import cache_folder, new_folder, sha256_of
-from .progress import progress_bar
+from otmd.harness.errors import FetchError
+from otmd.harness.files import cache_folder, new_folder, sha256_of
+from otmd.harness.progress import progress_bar
 
 
 @dataclass(frozen=True)
