@@ -102,6 +102,7 @@ def test_k_sequential_keeps_its_promise(pair: Pair, n: int) -> None:
     best = otmd.optimal_acceptance(p, drafts).rate
     rate = otmd.acceptance_rate(otmd.KSequential(), p, drafts)
     assert k_sequential_floor(n) == pytest.approx(1 - (1 - 1 / n) ** n, abs=1e-15)
+    assert 1 - np.exp(-1) == k_sequential_floor() <= k_sequential_floor(n)
     assert rate >= k_sequential_floor(n) * best - SLACK
     assert rate >= (1 - np.exp(-1)) * best - SLACK
 

@@ -37,13 +37,13 @@ def draft_probability_bound(target_probs: ArrayLike, drafts: DraftLaw) -> FloatA
     return bound if bound.ndim else float(bound)
 
 
-def k_sequential_floor(num_drafts: int) -> float:
-    """The part of α* that K-SEQ attains at least: 1 − (1 − 1/n)^n (SpecTr, Theorem 1).
+def k_sequential_floor(num_drafts: int | None = None) -> float:
+    """The part of α* that K-SEQ attains at least: 1 − (1 − 1/n)^n ≥ 1 − 1/e (SpecTr, Theorem 1).
 
     Parameters
     ----------
-    num_drafts : int
-        n ≥ 1.
+    num_drafts : int, optional
+        n ≥ 1; without it the floor that holds for every n.
 
     Returns
     -------
@@ -55,5 +55,7 @@ def k_sequential_floor(num_drafts: int) -> float:
     ValueError
         If ``num_drafts`` is not a whole number ≥ 1.
     """
+    if num_drafts is None:
+        return 1.0 - np.exp(-1.0)
     count = validate_count("num_drafts", num_drafts)
     return 1.0 - (1.0 - 1.0 / count) ** count

@@ -1,0 +1,57 @@
+"""Sampling without replacement at vocabularies where tuples cannot be enumerated."""
+
+import numpy as np
+import pytest
+
+import otmd
+
+KINDS = {
+    "flat": np.full(1500, 1.0),
+    "realistic": np.exp(2.5 * np.random.default_rng(0).standard_normal(1500)),
+    "peaked": np.exp(6.0 * np.random.default_rng(1).standard_normal(1500)),
+    "thirty orders": 10.0 ** -np.linspace(0, 30, 1500),
+}
+
+
+def _three_in(q: np.ndarray, outside: float) -> float:
+    """g(H) for n = 3 and the tokens q of H, by the closed form of ∫ e^{−t} e_2(e^{q_i t} − 1) dt."""
+    left = outside + q.sum() - q
+    pairs = outside + (q.sum() - q[:, None] - q)
+    pairs[np.diag_indices(q.size)] = 1.0
+    # 1/(1−a−b) − 1/(1−a) − 1/(1−b) + 1 without its cancellation: ab (2−a−b) over the denominators.
+    total = outside + q.sum()
+    a, b = q[:, None], q
+    terms = a * b * (2 * total - a - b) / (total * (total - a) * (total - b) * pairs)
+    both = 0.5 * (terms.sum() - np.trace(terms))
+    return 1.0 - outside * (1.0 / total + (q / (total * left)).sum() + both)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", [0.2, 0.9, 0.999])
+def test_three_drafts_against_the_closed_form(kind: str, part: float) -> None:
+    q = KINDS[kind] / KINDS[kind].sum()
+    subset = np.random.default_rng(7).random(q.size) < part
+    exact = _three_in(q[subset], q[~subset].sum())
+    drafts = otmd.WithoutReplacement(q, num_drafts=3)
+    assert drafts.containment(subset) == pytest.approx(exact, abs=1e-10)
+    order = np.argsort(~subset, kind="stable")
+    prefixes = drafts.prefix_containment(order)
+    assert prefixes[subset.sum()] == pytest.approx(exact, abs=1e-10)
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 4, 8, 16])
+def test_even_drafts_are_a_hypergeometric_draw(num_drafts: int) -> None:
+    V, inside = 1000, 700
+    drafts = otmd.WithoutReplacement(np.full(V, 1 / V), num_drafts)
+    exact = np.prod([(inside - i) / (V - i) for i in range(num_drafts)])
+    assert drafts.containment(np.arange(V) < inside) == pytest.approx(exact, abs=1e-12)
+    np.testing.assert_allclose(drafts.inclusion_probs(), num_drafts / V, rtol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_drafts", [2, 3, 4, 8, 16])
+def test_inclusions_are_n_in_all(kind: str, num_drafts: int) -> None:
+    q = KINDS[kind] / KINDS[kind].sum()
+    drafted = otmd.WithoutReplacement(q, num_drafts).inclusion_probs()
+    assert drafted.sum() == pytest.approx(num_drafts, abs=1e-9)
+    assert (drafted >= q).all()
