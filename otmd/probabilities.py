@@ -76,7 +76,8 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
     if (probs < 0).any():
         where = tuple(int(i) for i in np.argwhere(probs < 0)[0])
         raise ValueError(f"{name}: got {probs[where]} at index {where}, wanted numbers ≥ 0")
-    total = probs.sum(axis=-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        total = probs.sum(axis=-1, keepdims=True)
     worst = np.abs(total - 1.0).max(initial=0.0)
     if worst > tolerance:
         off = float(total.flat[np.abs(total - 1.0).argmax()])
@@ -162,8 +163,8 @@ class Processing:
             best = scores.argmax(axis=-1, keepdims=True)
             np.put_along_axis(probs, best, 1.0, axis=-1)
             return probs
-        scores -= scores.max(axis=-1, keepdims=True)
         with np.errstate(over="ignore"):
+            scores -= scores.max(axis=-1, keepdims=True)
             scores /= self.temperature
         if self.top_k is not None and self.top_k < scores.shape[-1]:
             _keep_top_k(scores, self.top_k)

@@ -34,7 +34,8 @@ class RatioCurve:
     grouped : bool
         Merge the tokens whose p/q agree to one part in 16, in one pass without a sort. The curve is then
         that of the merged distributions: exact where C lies between groups, and inside a group G
-        below the sorted curve's W(C) by at most C·q(G)/16.
+        below the sorted curve's W(C) by at most C·q(G)/16, for C between 1e-12 and 1e12 (what lies
+        beyond is one group a side).
 
     Attributes
     ----------
@@ -189,7 +190,7 @@ def _merge_by_ratio(
     group[ratio == np.inf] = 2 * reach + 1
     batch, size = p.shape[:-1], 2 * reach + 2
     row = np.arange(int(np.prod(batch, dtype=np.int64)))[:, None] * size
-    flat = (group.reshape(len(row), -1) + row).ravel()
+    flat = (group.reshape(len(row), ratio.shape[-1]) + row).ravel()
     merged = [
         np.bincount(flat, np.ravel(mass), minlength=len(row) * size)
         .reshape(*batch, size)

@@ -45,6 +45,10 @@ class DraftLaw(ABC):
         """Draw ``count`` tuples at a single position, shape (count, n)."""
 
     @abstractmethod
+    def _can_draw(self, tokens: IntArray) -> bool:
+        """Whether Q(tokens) > 0 for drafts (n,) at a single position, even where it underflows."""
+
+    @abstractmethod
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         """Q of tuples (T, n) at a single position, shape (T,)."""
 
@@ -75,10 +79,10 @@ class DraftLaw(ABC):
         Raises
         ------
         ValueError
-            If ``rng`` is not a Generator.
+            If ``rng`` is not a Generator, or ``size`` not of whole numbers ≥ 0.
         """
         validate_rng(rng)
-        axes = () if size is None else tuple(np.atleast_1d(size).tolist())
+        axes = () if size is None else _axes(size)
         count = int(np.prod(axes, dtype=np.int64))
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
@@ -110,7 +114,9 @@ class DraftLaw(ABC):
         checked = np.broadcast_to(checked, (*shape, self.num_drafts))
         probs = np.empty(shape)
         for index in np.ndindex(self.batch_shape):
-            where = (..., *index)
+            # A size-1 axis of the law serves the whole axis that it is broadcast to.
+            own = zip(index, self.batch_shape, strict=True)
+            where = (..., *(slice(None) if n == 1 else i for i, n in own))
             here = checked[(*where, slice(None))]
             flat = np.ascontiguousarray(here).reshape(-1, self.num_drafts)
             probs[where] = self[index]._tuple_prob(flat).reshape(here.shape[:-1])
@@ -184,14 +190,13 @@ class DraftLaw(ABC):
                 f"enumerate: got {support.size}^{self.num_drafts} = {size} tuples, wanted at most "
                 f"{_MOST_TUPLES}; the closed forms need no enumeration"
             )
-        axes = np.indices((support.size,) * self.num_drafts).reshape(self.num_drafts, -1)
-        tokens = np.ascontiguousarray(support[axes].T)
+        tokens = support[_every_tuple(support.size, self.num_drafts)]
         probs = self._tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
 
     def validate_drawable(self, tokens: IntArray) -> None:
         """Raise ValueError for drafts (n,) that the law at a single position never draws."""
-        if (self._inclusion_probs()[tokens] == 0).any():
+        if not self._can_draw(tokens):
             raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
 
     def validate_tokens(self, tokens: ArrayLike, name: str = "tokens") -> IntArray:
@@ -247,7 +252,7 @@ class ProposalLaw(DraftLaw):
         if not self.batch_shape and index == ():
             return self
         chosen = copy.copy(self)
-        chosen.draft_probs = self.draft_probs[index]
+        chosen.draft_probs = self.draft_probs[(*index, slice(None))]
         chosen.batch_shape = chosen.draft_probs.shape[:-1]
         return chosen
 
@@ -278,12 +283,6 @@ class ProposalLaw(DraftLaw):
         ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
         """
 
-    def validate_drawable(self, tokens: IntArray) -> None:
-        """Raise ValueError for drafts (n,) that the law at a single position never draws."""
-        forced = self.forced_tokens()
-        if (self.draft_probs[tokens] == 0).any() or not np.isin(forced, tokens).all():
-            raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
-
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""
 
@@ -294,6 +293,21 @@ class ProposalLaw(DraftLaw):
         return float(self.prefix_containment(forced_first)[np.count_nonzero(subset)])
 
 
+def _axes(size: int | tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(
+        validate_count("size", n, minimum=0) for n in np.atleast_1d(np.asarray(size)).tolist()
+    )
+
+
+def _every_tuple(size: int, length: int) -> IntArray:
+    """All tuples of numbers below ``size`` in lexicographic order, shape (size^length, length)."""
+    tuples = np.empty((size**length, length), np.int64)
+    rank = np.arange(size**length)
+    for i in range(length - 1, -1, -1):
+        rank, tuples[:, i] = np.divmod(rank, size)
+    return tuples
+
+
 def order_from(order: IntArray, first: IntArray) -> IntArray:
     """Return the permutation with the tokens ``first`` moved to the front."""
     if first.size == 0:
@@ -301,6 +315,11 @@ def order_from(order: IntArray, first: IntArray) -> IntArray:
     later = np.ones(order.size, dtype=bool)
     later[first] = False
     return np.concatenate([first, order[later[order]]])
+
+
+def are_distinct(tokens: IntArray) -> BoolArray:
+    """Whether no token stands twice, for tuples (…, n), shape (…)."""
+    return (np.diff(np.sort(tokens, axis=-1), axis=-1) != 0).all(axis=-1)
 
 
 def validate_distinct_support(

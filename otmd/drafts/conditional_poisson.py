@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from otmd.drafts.base import ProposalLaw, validate_distinct_support
+from otmd.drafts.base import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import add_counts_of_others, add_prefix_counts, counts
 from otmd.kernels.draws import counts_from_the_end, draw_conditional_counts
 from otmd.probabilities import FloatArray, IntArray
@@ -78,6 +78,9 @@ class ConditionalPoisson(ProposalLaw):
             uniforms = rng.random((1, self.vocab_size))
             draw_conditional_counts(present, counts_after, uniforms, drawn[row : row + 1])
         return rng.permuted(drawn, axis=-1)
+
+    def _can_draw(self, tokens: IntArray) -> bool:
+        return bool((self.draft_probs[tokens] > 0).all() and are_distinct(tokens))
 
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         absent, present = self._events()

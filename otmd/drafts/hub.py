@@ -53,6 +53,10 @@ class Hub(ProposalLaw):
         pairs[other_first] = pairs[other_first, ::-1]
         return pairs
 
+    def _can_draw(self, tokens: IntArray) -> bool:
+        is_hub = tokens == self.hub_token
+        return bool((self.draft_probs[tokens] > 0).all() and is_hub[0] != is_hub[1])
+
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         q, hub = self.draft_probs, self.hub_token
         first, second = tokens.T

@@ -51,7 +51,7 @@ class Independent(DraftLaw):
         if not self.batch_shape and index == ():
             return self
         chosen = copy.copy(self)
-        chosen.draft_probs = self.draft_probs[index]
+        chosen.draft_probs = self.draft_probs[(*index, slice(None), slice(None))]
         chosen.batch_shape = chosen.draft_probs.shape[:-2]
         return chosen
 
@@ -70,6 +70,9 @@ class Independent(DraftLaw):
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         columns = [draw_tokens(q, rng, count) for q in self.draft_probs]
         return np.stack(columns, axis=-1)
+
+    def _can_draw(self, tokens: IntArray) -> bool:
+        return bool((self.draft_probs[np.arange(self.num_drafts), tokens] > 0).all())
 
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         return self.draft_probs[np.arange(self.num_drafts), tokens].prod(axis=-1)

@@ -71,6 +71,9 @@ class Joint(DraftLaw):
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         return self.tuples[draw_tokens(self.probs, rng, count)]
 
+    def _can_draw(self, tokens: IntArray) -> bool:
+        return bool((self.tuples[self.probs > 0] == tokens).all(axis=-1).any())
+
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         table, probs = self.enumerate()
         known, place = np.unique(np.concatenate([table, tokens]), axis=0, return_inverse=True)

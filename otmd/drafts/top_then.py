@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.base import ProposalLaw, validate_distinct_support
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
@@ -47,9 +48,7 @@ class TopThen(ProposalLaw):
         rest: type[ProposalLaw] = WithoutReplacement,
     ) -> None:
         self.top = validate_count("top", top, minimum=0)
-        if not (isinstance(rest, type) and issubclass(rest, ProposalLaw)) or (
-            issubclass(rest, TopThen)
-        ):
+        if rest not in (WithReplacement, WithoutReplacement, ConditionalPoisson):
             raise ValueError(
                 f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement or "
                 "ConditionalPoisson"
@@ -63,6 +62,8 @@ class TopThen(ProposalLaw):
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
         """G of every prefix of ``order``; see :class:`ProposalLaw`."""
+        if self.top == 0:
+            return self._rest().prefix_containment(order, every_n)
         if every_n:
             raise ValueError("every_n: the number of forced tokens must be the same for every n")
         contained = np.zeros(self.vocab_size + 1)
@@ -83,6 +84,12 @@ class TopThen(ProposalLaw):
         if self.top < self.num_drafts:
             tokens[:, self.top :] = self._rest()._sample(rng, count)
         return tokens
+
+    def _can_draw(self, tokens: IntArray) -> bool:
+        begins = bool((tokens[: self.top] == self.forced_tokens()).all())
+        return begins and (
+            self.top == self.num_drafts or self._rest()._can_draw(tokens[self.top :])
+        )
 
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         begins = (tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)

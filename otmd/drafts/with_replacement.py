@@ -36,6 +36,9 @@ class WithReplacement(ProposalLaw):
         drawn = draw_tokens(self.draft_probs, rng, count * self.num_drafts)
         return drawn.reshape(count, self.num_drafts)
 
+    def _can_draw(self, tokens: IntArray) -> bool:
+        return bool((self.draft_probs[tokens] > 0).all())
+
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         return self.draft_probs[tokens].prod(axis=-1)
 

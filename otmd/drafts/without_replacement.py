@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from scipy.special import loggamma
 
-from otmd.drafts.base import ProposalLaw, validate_distinct_support
+from otmd.drafts.base import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
@@ -70,15 +70,16 @@ class WithoutReplacement(ProposalLaw):
         draw_distinct(cumulative, rng.random((count, self.num_drafts)), drawn)
         return ascending[drawn]
 
+    def _can_draw(self, tokens: IntArray) -> bool:
+        return bool((self.draft_probs[tokens] > 0).all() and are_distinct(tokens))
+
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
         mass = self.draft_probs[tokens]
-        ordered = np.sort(tokens, axis=-1)
-        distinct = (np.diff(ordered, axis=-1) != 0).all(axis=-1)
-        prob = np.where(distinct, mass[:, 0], 0.0)
+        prob = np.where(are_distinct(tokens), mass[:, 0], 0.0)
         for i in range(1, self.num_drafts):
             left = self.mass_left(tokens[:, :i])
             possible = (prob > 0) & (left > 0)
-            prob = np.where(possible, prob * mass[:, i] / np.where(possible, left, 1.0), 0.0)
+            prob = np.where(possible, prob * (mass[:, i] / np.where(possible, left, 1.0)), 0.0)
         return prob
 
     def mass_left(self, taken: IntArray) -> FloatArray:

@@ -42,7 +42,7 @@ def mass_after(values, order, out):
 def hockey_stick(ratio, target_tail, draft_tail, C):
     """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C."""
     k = np.searchsorted(ratio, C, side="right")
-    return max(target_tail[k] - C * draft_tail[k], 0.0)
+    return min(max(target_tail[k] - C * draft_tail[k], 0.0), 1.0)
 
 
 @njit(cache=True)

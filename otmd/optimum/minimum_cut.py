@@ -32,20 +32,43 @@ def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     ValueError
         For a law with too many tuples to enumerate.
     """
-    starts, tokens, supply = _draft_sets(*law.enumerate())
+    starts, tokens, supply = draft_sets(*law.enumerate())
     left, demand = supply.copy(), target.copy()
     flow = max_flow(starts, tokens, left, demand)
     subset = tokens_short_of_demand(starts, tokens, left, demand, flow, _CLOSED)
     return subset, float(flow.sum())
 
 
-def _draft_sets(tuples: IntArray, probs: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Merge tuples by their token sets: where each set starts, its tokens, and its probability."""
+def draft_sets(
+    tuples: IntArray, probs: FloatArray, merge: bool = True
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The token sets of draft tuples, each token of a tuple once.
+
+    Parameters
+    ----------
+    tuples : ndarray of int64, shape (T, n)
+        Draft tuples.
+    probs : ndarray of float64, shape (T,)
+        Their probabilities.
+    merge : bool
+        Make one of all tuples with the same set; without it every tuple keeps its place.
+
+    Returns
+    -------
+    starts : ndarray of int64, shape (S + 1,)
+        Where each set begins in ``tokens``.
+    tokens : ndarray of int64, shape (E,)
+        The sets one after another, ascending within each.
+    supply : ndarray of float64, shape (S,)
+        The probability of each set.
+    """
     beyond = np.iinfo(np.int64).max
-    ordered = np.sort(tuples, axis=-1)
-    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = beyond
-    ordered.sort(axis=-1)
-    sets, row = np.unique(ordered, axis=0, return_inverse=True)
-    supply = np.bincount(row.ravel(), probs, minlength=len(sets)).astype(np.float64)
+    sets = np.sort(tuples, axis=-1)
+    sets[:, 1:][sets[:, 1:] == sets[:, :-1]] = beyond
+    sets.sort(axis=-1)
+    supply = probs
+    if merge:
+        sets, row = np.unique(sets, axis=0, return_inverse=True)
+        supply = np.bincount(row.ravel(), probs, minlength=len(sets)).astype(np.float64)
     sizes = (sets < beyond).sum(axis=-1)
     return np.concatenate([[0], sizes.cumsum()]), sets[sets < beyond], supply
