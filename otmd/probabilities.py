@@ -33,7 +33,10 @@ def sum_tolerance(dtype: np.dtype) -> float:
 
 
 def _as_real_array(name: str, value: ArrayLike) -> NDArray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as reason:
+        raise ValueError(f"{name}: got rows of different lengths, wanted (…, V)") from reason
     if array.dtype.kind not in "fiub":
         raise ValueError(
             f"{name}: got dtype {array.dtype}, wanted real numbers (float16, float32 or float64)"
@@ -89,13 +92,22 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
     return probs
 
 
-def validate_same_vocabulary(target_probs: FloatArray, vocab_size: int) -> None:
-    """Raise ValueError unless ``target_probs`` is over ``vocab_size`` tokens."""
+def validate_same_vocabulary(
+    target_probs: FloatArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
+) -> None:
+    """Raise ValueError unless ``target_probs`` has these tokens, and leading axes that fit these."""
     if target_probs.shape[-1] != vocab_size:
         raise ValueError(
             f"target_probs: got {target_probs.shape[-1]} tokens, wanted {vocab_size}, "
             "the vocabulary of the drafts"
         )
+    try:
+        np.broadcast_shapes(target_probs.shape[:-1], batch_shape)
+    except ValueError as reason:
+        raise ValueError(
+            f"target_probs: got leading axes {target_probs.shape[:-1]}, wanted some that broadcast "
+            f"against {batch_shape}, those of the drafts"
+        ) from reason
 
 
 def validate_count(name: str, value: object, minimum: int = 1) -> int:

@@ -51,7 +51,7 @@ class RatioCurve:
     Raises
     ------
     ValueError
-        For invalid distributions or different vocabularies.
+        For invalid distributions, different vocabularies, or leading axes that do not broadcast.
     """
 
     ratio: FloatArray
@@ -62,7 +62,7 @@ class RatioCurve:
     ) -> None:
         p = validate_probs("target_probs", target_probs)
         q = validate_probs("draft_probs", draft_probs)
-        validate_same_vocabulary(p, q.shape[-1])
+        validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
         p, q = np.broadcast_arrays(p, q)
         ratio = _ratio(p, q)
         if grouped:

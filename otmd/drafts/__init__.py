@@ -1,10 +1,11 @@
 """How draft tokens are drawn: one law a file, one small interface."""
 
-from otmd.drafts.base import DraftLaw, ProposalLaw
+from otmd.drafts.base import DraftLaw
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.hub import Hub
 from otmd.drafts.independent import Independent
 from otmd.drafts.joint import Joint
+from otmd.drafts.proposal import ProposalLaw
 from otmd.drafts.top_then import Greedy, TopThen
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement

@@ -1,10 +1,12 @@
 """Subsets of n tokens with probability proportional to the product of their draft masses."""
 
+from math import factorial
+
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from otmd.drafts.base import ProposalLaw, are_distinct, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import add_counts_of_others, add_prefix_counts, counts
 from otmd.kernels.draws import counts_from_the_end, draw_conditional_counts
 from otmd.probabilities import FloatArray, IntArray
@@ -35,7 +37,7 @@ class ConditionalPoisson(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
         if every_n:
             numbers = range(1, self.num_drafts + 1)
             return np.stack([self.with_num_drafts(n).prefix_containment(order) for n in numbers])
@@ -48,21 +50,23 @@ class ConditionalPoisson(ProposalLaw):
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
+        log_odds = self._log_odds()
+        return expit(-log_odds), expit(log_odds)
+
+    def _log_odds(self) -> FloatArray:
         q, n = self.draft_probs, self.num_drafts
         with np.errstate(divide="ignore"):
             log_q = np.log(q)
         if np.count_nonzero(q) == n:
-            log_odds = np.where(q > 0, 0.0, -np.inf)
-        else:
+            return np.where(q > 0, 0.0, -np.inf)
 
-            def surplus(log_scale: float) -> float:
-                return float(expit(log_q + log_scale).sum()) - n
+        def surplus(log_scale: float) -> float:
+            return float(expit(log_q + log_scale).sum()) - n
 
-            high = 1.0
-            while surplus(high) < 0:
-                high *= 2.0
-            log_odds = log_q + brentq(surplus, 0.0, high, xtol=1e-3)
-        return expit(-log_odds), expit(log_odds)
+        high = 1.0
+        while surplus(high) < 0:
+            high *= 2.0
+        return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
     def _chance_of_n(self, absent: FloatArray, present: FloatArray) -> float:
         chances = np.empty(self.num_drafts + 1)
@@ -83,16 +87,11 @@ class ConditionalPoisson(ProposalLaw):
         return bool((self.draft_probs[tokens] > 0).all() and are_distinct(tokens))
 
     def _tuple_prob(self, tokens: IntArray) -> FloatArray:
-        absent, present = self._events()
-        ordered = np.sort(tokens, axis=-1)
-        distinct = (np.diff(ordered, axis=-1) != 0).all(axis=-1)
-        none = np.log(absent).sum()
-        with np.errstate(divide="ignore"):
-            log_odds = np.log(present) - np.log(absent)
-        log_prob = none + log_odds[tokens].sum(axis=-1)
-        orders = float(np.prod(np.arange(1, self.num_drafts + 1)))
-        chance = self._chance_of_n(absent, present)
-        return np.where(distinct, np.exp(log_prob) / (chance * orders), 0.0)
+        log_odds = self._log_odds()
+        none = -np.logaddexp(0.0, log_odds).sum()
+        log_prob = np.where(are_distinct(tokens), none + log_odds[tokens].sum(axis=-1), -np.inf)
+        orders = float(factorial(self.num_drafts))
+        return np.exp(log_prob) / (self._chance_of_n(*self._events()) * orders)
 
     def _inclusion_probs(self) -> FloatArray:
         absent, present = self._events()

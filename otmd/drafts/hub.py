@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.base import ProposalLaw
+from otmd.drafts.proposal import ProposalLaw
 from otmd.drafts.top_then import Greedy
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -41,7 +41,7 @@ class Hub(ProposalLaw):
         return self._as_greedy().forced_tokens()
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
         return self._as_greedy().prefix_containment(order, every_n)
 
     def _as_greedy(self) -> Greedy:

@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.base import DraftLaw, draw_tokens
+from otmd.drafts.base import DraftLaw, at_positions, draw_tokens
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
 
@@ -51,7 +51,7 @@ class Independent(DraftLaw):
         if not self.batch_shape and index == ():
             return self
         chosen = copy.copy(self)
-        chosen.draft_probs = self.draft_probs[(*index, slice(None), slice(None))]
+        chosen.draft_probs = at_positions(self.draft_probs, index, own_axes=2)
         chosen.batch_shape = chosen.draft_probs.shape[:-2]
         return chosen
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts.conditional_poisson import ConditionalPoisson
-from otmd.drafts.base import ProposalLaw, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
 from otmd.kernels.draws import likeliest
@@ -61,7 +61,7 @@ class TopThen(ProposalLaw):
         return likeliest(self.draft_probs, self.top)
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
         if self.top == 0:
             return self._rest().prefix_containment(order, every_n)
         if every_n:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from otmd.drafts.base import ProposalLaw, draw_tokens
+from otmd.drafts.base import draw_tokens
+from otmd.drafts.proposal import ProposalLaw
 from otmd.kernels.curve import mass_before
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -24,7 +25,7 @@ class WithReplacement(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """G of every prefix of ``order``; see :class:`ProposalLaw`."""
+        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
         mass = np.empty(self.vocab_size + 1)
         mass_before(self.draft_probs, order, mass)
         np.minimum(mass, 1.0, out=mass)

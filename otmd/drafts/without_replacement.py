@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 from scipy.special import loggamma
 
-from otmd.drafts.base import ProposalLaw, are_distinct, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
@@ -14,8 +14,10 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
 _INVISIBLE = 42.0
+# Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
+_UNIT = 2.0**256
 # ∫ of t² from 0 to this is below half an ulp of 1, and counts of two or more are at most t²/2.
-_EARLIEST = 4e-6
+_EARLIEST = 4e-6 / _UNIT
 
 
 class WithoutReplacement(ProposalLaw):
@@ -45,15 +47,16 @@ class WithoutReplacement(ProposalLaw):
     """
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """G of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
+        """Containment of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
         size, num_drafts = self.vocab_size, self.num_drafts
-        rates = self.draft_probs[order]
+        rates = _UNIT * self.draft_probs[order]
         outside = np.empty(size + 1)
         mass_after(self.draft_probs, order, outside)
+        outside *= _UNIT
         counts = np.zeros((num_drafts, size + 1))
-        counts[0] = 1.0
+        counts[0] = 1.0 / _UNIT
         if num_drafts > 1:
-            counts[1, 1:] = np.cumsum(rates / self.mass_of_others()[order])
+            counts[1, 1:] = np.cumsum(self._times_alone()[order])
         if num_drafts > 2:
             times, weights = _nodes(_latest_time(rates, outside, num_drafts), num_drafts)
             prefix_counts(rates, outside, times, weights, counts)
@@ -92,13 +95,13 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def _containment(self, subset: BoolArray) -> float:
-        rates = self.draft_probs[subset]
-        inside, outside = float(rates.sum()), float(self.draft_probs[~subset].sum())
+        rates = _UNIT * self.draft_probs[subset]
+        outside = _UNIT * float(self.draft_probs[~subset].sum())
         if self.num_drafts == 1:
-            return inside
+            return float(self.draft_probs[subset].sum())
         if np.count_nonzero(rates) < self.num_drafts:
             return 0.0
-        missed = 1.0 + float((rates / self.mass_of_others()[subset]).sum())
+        missed = 1.0 / _UNIT + float(self._times_alone()[subset].sum())
         if self.num_drafts > 2:
             slowest = np.partition(rates, -self.num_drafts)[-self.num_drafts]
             times, weights = _nodes(_INVISIBLE / max(slowest, outside), self.num_drafts)
@@ -108,19 +111,23 @@ class WithoutReplacement(ProposalLaw):
         return min(max(1.0 - outside * missed, 0.0), 1.0)
 
     def _inclusion_probs(self) -> FloatArray:
-        q, num_drafts = self.draft_probs, self.num_drafts
+        rates, num_drafts = _UNIT * self.draft_probs, self.num_drafts
         if num_drafts == 1:
-            return q.copy()
-        if np.count_nonzero(q) <= num_drafts:
-            return (q > 0).astype(np.float64)
-        times_missed = 1.0 + self._sum_of_others(q / self.mass_of_others())
+            return self.draft_probs.copy()
+        if np.count_nonzero(rates) <= num_drafts:
+            return (rates > 0).astype(np.float64)
+        times_missed = 1.0 / _UNIT + self._sum_of_others(self._times_alone())
         if num_drafts > 2:
-            slowest = np.partition(q, -num_drafts - 1)[-num_drafts - 1]
+            slowest = np.partition(rates, -num_drafts - 1)[-num_drafts - 1]
             times, weights = _nodes(_INVISIBLE / slowest, num_drafts)
-            counts = np.empty(q.size)
-            counts_without_each(q, times, weights, num_drafts, counts)
+            counts = np.empty(rates.size)
+            counts_without_each(rates, times, weights, num_drafts, counts)
             times_missed += counts
-        return np.minimum(q * times_missed, 1.0)
+        return np.minimum(rates * times_missed, 1.0)
+
+    def _times_alone(self) -> FloatArray:
+        """∫ P(token i has arrived and no other has) dt = q_i/(1 − q_i), in the unit of time."""
+        return self.draft_probs / (_UNIT * self.mass_of_others())
 
     def mass_of_others(self) -> FloatArray:
         """1 − q_i for every token, summed over the others where the difference would cancel."""
@@ -160,7 +167,9 @@ def _step(num_drafts: int) -> float:
 def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of ∫ f(t) dt from _EARLIEST to ``latest``, evenly spaced in log t."""
     step = _step(num_drafts)
-    times = np.exp(np.arange(np.log(_EARLIEST), np.log(latest) + step, step))
+    # log t is laid out in the unit of q, near 0 where the integrand lives, lest its rounding show in t.
+    log_times = np.arange(np.log(_EARLIEST * _UNIT), np.log(latest) + np.log(_UNIT) + step, step)
+    times = (np.exp(0.5 * log_times) / np.sqrt(_UNIT)) ** 2
     return times, step * times
 
 
@@ -170,7 +179,7 @@ def _latest_time(rates: FloatArray, outside: FloatArray, num_drafts: int) -> flo
     It is so once a token from outside H has arrived, or the k fastest tokens of H all have. Prefixes with
     fewer than k tokens of mass do not count: their g is 0.
     """
-    latest = 1.0
+    latest = 1.0 / _UNIT
     slowest_needed = np.empty(rates.size + 1)
     for k in range(3, num_drafts + 1):
         nth_largest_before(rates, k, slowest_needed)

@@ -16,104 +16,45 @@ def max_flow(starts, tokens, supply, demand):
     Parameters: set t holds tokens[starts[t]:starts[t + 1]], each once. Returns the flow of each
     (set, token) pair, in the order of ``tokens``.
     """
-    owners = _owners(starts, tokens)
-    token_starts, token_arcs = _arcs_by_token(tokens, demand.size)
+    graph = _graph(starts, tokens, demand.size)
     flow = np.zeros(tokens.size)
-    set_level = np.empty(supply.size, np.int64)
-    token_level = np.empty(demand.size, np.int64)
-    while _label(
-        starts,
-        tokens,
-        owners,
-        token_starts,
-        token_arcs,
-        flow,
-        supply,
-        demand,
-        set_level,
-        token_level,
-        0.0,
-    ):
-        _block(
-            starts,
-            tokens,
-            owners,
-            token_starts,
-            token_arcs,
-            flow,
-            supply,
-            demand,
-            set_level,
-            token_level,
-        )
+    levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
+    while _label(graph, flow, supply, demand, levels, 0.0):
+        _block(graph, flow, supply, demand, levels)
     return flow
 
 
 @njit(cache=True)
 def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     """The tokens that sets with supply left can still reach: the cut nearest the sets."""
-    owners = _owners(starts, tokens)
-    token_starts, token_arcs = _arcs_by_token(tokens, demand.size)
-    set_level = np.empty(supply.size, np.int64)
-    token_level = np.empty(demand.size, np.int64)
-    _label(
-        starts,
-        tokens,
-        owners,
-        token_starts,
-        token_arcs,
-        flow,
-        supply,
-        demand,
-        set_level,
-        token_level,
-        threshold,
-    )
-    return token_level >= 0
+    levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
+    _label(_graph(starts, tokens, demand.size), flow, supply, demand, levels, threshold)
+    return levels[1] >= 0
 
 
 @njit(cache=True)
-def _owners(starts, tokens):
+def _graph(starts, tokens, num_tokens):
+    """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
     owners = np.empty(tokens.size, np.int64)
     for t in range(starts.size - 1):
         owners[starts[t] : starts[t + 1]] = t
-    return owners
-
-
-@njit(cache=True)
-def _arcs_by_token(tokens, num_tokens):
-    starts = np.zeros(num_tokens + 1, np.int64)
+    token_starts = np.zeros(num_tokens + 1, np.int64)
     for y in tokens:
-        starts[y + 1] += 1
-    starts = np.cumsum(starts)
-    return starts, np.argsort(tokens, kind="mergesort")
+        token_starts[y + 1] += 1
+    return starts, tokens, owners, np.cumsum(token_starts), np.argsort(tokens, kind="mergesort")
 
 
 @njit(cache=True)
-def _label(
-    starts,
-    tokens,
-    owners,
-    token_starts,
-    token_arcs,
-    flow,
-    supply,
-    demand,
-    set_level,
-    token_level,
-    threshold,
-):
+def _label(graph, flow, supply, demand, levels, threshold):
     """Breadth-first levels of the residual graph; True where a token with demand is reached."""
+    starts, tokens, owners, token_starts, token_arcs = graph
+    set_level, token_level = levels
     num_sets = supply.size
-    set_level[:] = -1
+    set_level[:] = np.where(supply > threshold, 0, -1)
     token_level[:] = -1
     queue = np.empty(num_sets + demand.size, np.int64)
-    tail = 0
-    for t in range(num_sets):
-        if supply[t] > threshold:
-            set_level[t] = 0
-            queue[tail] = t
-            tail += 1
+    tail = np.count_nonzero(set_level == 0)
+    queue[:tail] = np.flatnonzero(set_level == 0)
     head = 0
     reached = False
     while head < tail:
@@ -139,10 +80,10 @@ def _label(
 
 
 @njit(cache=True)
-def _block(
-    starts, tokens, owners, token_starts, token_arcs, flow, supply, demand, set_level, token_level
-):
+def _block(graph, flow, supply, demand, levels):
     """A blocking flow along the levels, by depth-first search with current arcs."""
+    starts, tokens, owners, token_starts, _ = graph
+    set_level, token_level = levels
     next_of_set = starts[:-1].copy()
     next_of_token = token_starts[:-1].copy()
     path = np.empty(2 * (supply.size + demand.size), np.int64)
@@ -152,11 +93,11 @@ def _block(
         length = 0
         t = source
         while supply[source] > 0.0:
-            arc = _advance(next_of_set, starts, tokens, t, set_level, token_level)
+            arc = _advance(graph, levels, next_of_set, t)
             if arc < 0:
                 if length == 0:
                     break
-                # A dead end: step back over the arcs (token → t) and (set → token).
+                # A dead end: step back over the arc token → t, and look at the token's next one.
                 set_level[t] = -1
                 length -= 1
                 y = tokens[path[length]]
@@ -165,16 +106,13 @@ def _block(
                 path[length] = arc
                 length += 1
                 y = tokens[arc]
-            back = -1
-            if demand[y] <= 0.0:
-                back = _retreat(
-                    next_of_token, token_starts, token_arcs, owners, y, flow, set_level, token_level
-                )
             if demand[y] > 0.0:
                 _augment(path, length, flow, supply, demand, source, y)
                 length = 0
                 t = source
-            elif back >= 0:
+                continue
+            back = _retreat(graph, levels, next_of_token, flow, y)
+            if back >= 0:
                 path[length] = back
                 length += 1
                 t = owners[back]
@@ -186,7 +124,9 @@ def _block(
 
 
 @njit(cache=True)
-def _advance(next_of_set, starts, tokens, t, set_level, token_level):
+def _advance(graph, levels, next_of_set, t):
+    starts, tokens = graph[0], graph[1]
+    set_level, token_level = levels
     while next_of_set[t] < starts[t + 1]:
         arc = next_of_set[t]
         if token_level[tokens[arc]] == set_level[t] + 1:
@@ -196,7 +136,9 @@ def _advance(next_of_set, starts, tokens, t, set_level, token_level):
 
 
 @njit(cache=True)
-def _retreat(next_of_token, token_starts, token_arcs, owners, y, flow, set_level, token_level):
+def _retreat(graph, levels, next_of_token, flow, y):
+    _, _, owners, token_starts, token_arcs = graph
+    set_level, token_level = levels
     while next_of_token[y] < token_starts[y + 1]:
         arc = token_arcs[next_of_token[y]]
         if flow[arc] > 0.0 and set_level[owners[arc]] == token_level[y] + 1:

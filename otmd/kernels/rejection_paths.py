@@ -12,7 +12,8 @@ from numba import njit
 
 from otmd.kernels.curve import hockey_stick
 
-_FARTHEST = 1e300
+# No C lies beyond it while the draft mass left is a normal float64.
+_FARTHEST = 1.7e308
 _ROUNDING = 1e-15
 
 # Columns of a node: the state before and after its next rejection, bounds of the mean below it, and the
@@ -121,8 +122,8 @@ def _next_child(classes, used, node, depth):
         if not exact:
             w_low = _deficit(classes, c, here[_NEXT_LOW]) - _deficit(classes, c, here[_C_HIGH])
         if times > 0:
-            w_low -= times * (here[_NEXT_HIGH] - here[_C_LOW]) * q_high[c]
-            w_high -= times * max(here[_NEXT_LOW] - here[_C_HIGH], 0.0) * q_low[c]
+            w_low -= times * ((here[_NEXT_HIGH] - here[_C_LOW]) * q_high[c])
+            w_high -= times * (max(here[_NEXT_LOW] - here[_C_HIGH], 0.0) * q_low[c])
         if w_high > 0.0:
             here[_SHARE_LOW] = max(w_low, 0.0) / here[_W_HIGH]
             here[_SHARE_HIGH] = min(w_high / here[_W_LOW], 1.0) if here[_W_LOW] > 0.0 else 1.0

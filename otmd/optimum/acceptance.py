@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw, ProposalLaw
-from otmd.drafts.base import order_from
+from otmd.drafts.proposal import order_from
 from otmd.kernels.curve import mass_before, smallest_minimiser
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.probabilities import (
@@ -68,8 +68,8 @@ def optimal_acceptance(
     Raises
     ------
     ValueError
-        For an invalid distribution, another vocabulary than the drafts', or an Independent or Joint law
-        too large for a maximum flow.
+        For an invalid distribution, another vocabulary than the drafts', a grouped curve, ``every_n`` for
+        a law without smaller members, or an Independent or Joint law too large for a maximum flow.
 
     Notes
     -----
@@ -77,7 +77,9 @@ def optimal_acceptance(
     Theorem 6): O(V log V). Other laws take a maximum flow over their tuples.
     """
     p = validate_probs("target_probs", target_probs)
-    validate_same_vocabulary(p, drafts.vocab_size)
+    validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
+    if curve is not None:
+        _validate_curve(curve, drafts)
     batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
     axes = (*batch, drafts.num_drafts) if every_n else batch
     rate = np.empty(axes)
@@ -104,7 +106,20 @@ def positions(
 
 
 def _family(law: DraftLaw) -> list[DraftLaw]:
-    return [law.with_num_drafts(n) for n in range(1, law.num_drafts + 1)]
+    try:
+        return [law.with_num_drafts(n) for n in range(1, law.num_drafts + 1)]
+    except ValueError as reason:
+        raise ValueError(
+            f"every_n: got {law!r}, wanted a law that exists for every number of drafts from 1; {reason}"
+        ) from reason
+
+
+def _validate_curve(curve: RatioCurve, drafts: DraftLaw) -> None:
+    if drafts.batch_shape or curve.order.shape != (drafts.vocab_size,):
+        raise ValueError(
+            f"curve: got {curve!r} for leading axes {drafts.batch_shape}, wanted the sorted curve of a "
+            f"single position, of shape ({drafts.vocab_size},)"
+        )
 
 
 def _cuts(

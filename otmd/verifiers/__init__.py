@@ -4,11 +4,12 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import Rule, UnsupportedLaw, Verdict, Verifier
+from otmd.verifiers.base import UnsupportedLaw, Verifier
 from otmd.verifiers.greedy_coupling import GreedyCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
 from otmd.verifiers.recursive_rejection import RecursiveRejection
+from otmd.verifiers.rule import Rule, Verdict
 from otmd.verifiers.spechub import SpecHub
 from otmd.verifiers.target_only import TargetOnly
 

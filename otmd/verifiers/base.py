@@ -1,82 +1,20 @@
 """What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import draw_tokens, validate_rng
+from otmd.drafts.base import validate_rng
 from otmd.optimum.acceptance import positions
-from otmd.probabilities import FloatArray, IntArray, validate_probs, validate_same_vocabulary
+from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
+from otmd.verifiers.rule import Rule, Verdict
 
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
     """A verifier was asked to serve a draft law that it is not lossless for."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a verifier decided.
-
-    Attributes
-    ----------
-    token : int or ndarray of int64, shape (…)
-        The output token.
-    draft_index : int or ndarray of int64, shape (…)
-        Which draft it is; −1 where the output token is none of the drafts.
-    """
-
-    token: IntArray | int
-    draft_index: IntArray | int
-
-
-class Rule(ABC):
-    """A verifier prepared for one position: decide many times, for any drafts.
-
-    It looks at the drafts in order, accepts one of them or none, and falls back on a residual law.
-
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p.
-    law : DraftLaw
-        The law of the drafts, without leading axes.
-    """
-
-    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
-        self.target = target
-        self.law = law
-
-    @abstractmethod
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        """Probability to accept draft i once all before it were rejected, shape (n,)."""
-
-    @abstractmethod
-    def residual(self, tokens: IntArray) -> FloatArray:
-        """Law of the output token once every draft is rejected, shape (V,)."""
-
-    def verify(self, tokens: IntArray, rng: np.random.Generator) -> tuple[int, int]:
-        """Decide on drafts (n,): the output token and which draft it is, or −1."""
-        self.law.validate_drawable(tokens)
-        for i, chance in enumerate(self.accept_probs(tokens)):
-            if rng.random() < chance:
-                return int(tokens[i]), i
-        token = int(draw_tokens(self.residual(tokens), rng, 1)[0])
-        drafted = np.flatnonzero(tokens == token)
-        return token, int(drafted[0]) if drafted.size else -1
-
-    def conditional_law(self, tokens: IntArray) -> FloatArray:
-        """Law of the output token given the drafts (n,), shape (V,)."""
-        output = np.zeros(self.target.size)
-        undecided = 1.0
-        for token, chance in zip(tokens, self.accept_probs(tokens), strict=True):
-            output[token] += undecided * chance
-            undecided *= 1.0 - chance
-        if undecided > 0:
-            output += undecided * self.residual(tokens)
-        return output
 
 
 class Verifier(ABC):
@@ -178,7 +116,7 @@ class Verifier(ABC):
             For invalid input; UnsupportedLaw for a law not served.
         """
         p = self._validate(target_probs, drafts)
-        if isinstance(tol, bool) or not tol > 0:
+        if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
         batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
         low, high = np.empty(batch), np.empty(batch)
@@ -278,14 +216,5 @@ class Verifier(ABC):
                 f"{'do' if ',' in names else 'does'}"
             )
         p = validate_probs("target_probs", target_probs)
-        validate_same_vocabulary(p, drafts.vocab_size)
+        validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
         return p
-
-
-def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Mass (V,) as a distribution; ``otherwise`` where there is none.
-
-    A residual without mass is reached with probability zero, up to rounding, so that any law serves.
-    """
-    total = mass.sum()
-    return mass / total if total > 0 else otherwise

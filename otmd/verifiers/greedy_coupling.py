@@ -4,7 +4,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
 class GreedyCoupling(Verifier):
@@ -34,8 +35,8 @@ class _GreedyCouplingRule(Rule):
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         chances = np.zeros(tokens.size)
-        last = tokens[-1]
-        chances[-1] = min(1.0, self.target[last] / self.last_draft[last])
+        last = tokens[-1:]
+        chances[-1:] = accept_prob(self.target[last], self.last_draft[last])
         return chances
 
     def residual(self, tokens: IntArray) -> FloatArray:

@@ -5,7 +5,8 @@ import numpy as np
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_curve import RatioCurve
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
 class KSequential(Verifier):
@@ -35,7 +36,7 @@ class _KSequentialRule(Rule):
         self.scale = float(RatioCurve(target, self.draft).k_sequential_scale(law.num_drafts))
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
-        return np.minimum(1.0, self.target[tokens] / (self.scale * self.draft[tokens]))
+        return accept_prob(self.target[tokens], self.scale * self.draft[tokens])
 
     def residual(self, tokens: IntArray) -> FloatArray:
         accepted_once = np.minimum(self.target / self.scale, self.draft)

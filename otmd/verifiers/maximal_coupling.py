@@ -4,7 +4,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, ProposalLaw, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
 class MaximalCoupling(Verifier):
@@ -34,7 +35,7 @@ class _MaximalCouplingRule(Rule):
         self.draft = law.inclusion_probs()
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
-        return np.minimum(1.0, self.target[tokens] / self.draft[tokens])
+        return accept_prob(self.target[tokens], self.draft[tokens])
 
     def residual(self, tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.draft, 0.0), self.target)

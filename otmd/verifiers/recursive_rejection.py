@@ -5,8 +5,12 @@ import numpy as np
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_curve import RatioCurve
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
 from otmd.verifiers.rejection_bounds import rejection_probability_bounds
+from otmd.verifiers.rule import Rule, accept_prob, normalised
+
+# Drafts are counted in this unit without replacement, so that 1/(mass left) is finite for any float64.
+_UNIT = 2.0**256
 
 
 class RecursiveRejection(Verifier):
@@ -53,7 +57,7 @@ class _WithReplacementRule(Rule):
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         p, q = self.target[tokens], self.draft[tokens]
         wanted = np.maximum(p - self.scales[:-1] * q, 0.0)
-        return _accept_prob(wanted, self.left[:-1] * q)
+        return accept_prob(wanted, self.left[:-1] * q)
 
     def residual(self, tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
@@ -62,31 +66,33 @@ class _WithReplacementRule(Rule):
 class _WithoutReplacementRule(Rule):
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         super().__init__(target, law)
-        self.draft = law.draft_probs
-        self.curve = RatioCurve(target, self.draft)
+        self.draft = _UNIT * law.draft_probs
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         return self._walk(tokens)[0]
 
     def residual(self, tokens: IntArray) -> FloatArray:
-        scale = self._walk(tokens)[1]
-        return normalised(np.maximum(self.target - scale * self.draft, 0.0), self.target)
+        return normalised(self._unserved(self._walk(tokens)[1]), self.target)
 
     def _walk(self, tokens: IntArray) -> tuple[FloatArray, float]:
         """Acceptance probabilities along the path on which every draft is rejected, and its last C."""
         chances = np.empty(tokens.size)
         scale = 0.0
         for i, token in enumerate(tokens):
-            left = float(self.curve.hockey_stick(scale))
-            q = self.draft[token] / self._mass_left(tokens[:i])
-            wanted = max(self.target[token] - scale * self.draft[token], 0.0)
-            chances[i] = _accept_prob(np.array(wanted), np.array(left * q))
-            scale += left / self._mass_left(tokens[:i])
+            unserved = self._unserved(scale)
+            step = unserved.sum() / self._mass_left(tokens[:i])
+            chances[i] = accept_prob(unserved[token], step * self.draft[token])
+            scale += step
         return chances, scale
+
+    def _unserved(self, scale: float) -> FloatArray:
+        """(p − C q)₊, by definition: a curve's C is not finite where subnormal masses are left."""
+        with np.errstate(over="ignore"):
+            return np.maximum(self.target - scale * self.draft, 0.0)
 
     def _mass_left(self, rejected: IntArray) -> float:
         assert isinstance(self.law, WithoutReplacement)
-        return float(self.law.mass_left(rejected[None])[0])
+        return _UNIT * float(self.law.mass_left(rejected[None])[0])
 
 
 class _IndependentRule(Rule):
@@ -103,12 +109,7 @@ class _IndependentRule(Rule):
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         stages = np.arange(tokens.size)
-        return _accept_prob(np.array(self.targets)[stages, tokens], self.draft[stages, tokens])
+        return accept_prob(np.array(self.targets)[stages, tokens], self.draft[stages, tokens])
 
     def residual(self, tokens: IntArray) -> FloatArray:
         return self.targets[-1]
-
-
-def _accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
-    """min(1, wanted/drawn); 1 where nothing is drawn, which has probability zero."""
-    return np.divide(wanted, drawn, out=np.ones_like(drawn), where=drawn > wanted)

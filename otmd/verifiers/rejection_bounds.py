@@ -11,7 +11,7 @@ from otmd.kernels.rejection_paths import (
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_curve import RatioCurve
 
-# About three seconds of looking at nodes.
+# About three seconds for a few drafts; a node costs more the more drafts are left below it.
 _MOST_NODES = 3_000_000
 # Subtrees that matter less than this part of the tolerance stay closed: there are thousands of them.
 _UNOPENED = 1e-4
@@ -36,8 +36,9 @@ def rejection_probability_bounds(
     -------
     low, high : float
         Equal for n ≤ 2. For n ≥ 3 tokens are first merged into classes of similar draft mass, and
-        the classes are refined until the bounds meet ``tol``, every class is a single token, or the
-        limit of work is reached; they are certain in every case.
+        the classes are refined until the bounds meet ``tol``, the masses of every class are equal, or the
+        limit of work is reached; they are certain in every case, as long as the draft mass left by
+        n − 1 rejections is a normal float64 (above 2.2e-308).
     """
     curve = RatioCurve(target, law.draft_probs)
     if law.num_drafts == 1:
@@ -56,11 +57,11 @@ def rejection_probability_bounds(
         )
         low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
         work += looked
-        single = len(classes[0]) == np.count_nonzero(law.draft_probs)
-        if high - low <= tol or work >= _MOST_NODES or (single and negligible == 0.0):
+        equal = bool((classes[0] == classes[1]).all())
+        if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
             return low, high
         spread /= 2.0
-        negligible = 0.0 if single else negligible / 2.0
+        negligible = 0.0 if equal else negligible / 2.0
 
 
 def _classes(target: FloatArray, draft: FloatArray, spread: float) -> tuple:
@@ -71,7 +72,8 @@ def _classes(target: FloatArray, draft: FloatArray, spread: float) -> tuple:
     """
     tokens = np.flatnonzero(draft)
     level = np.floor(-np.log(draft[tokens]) / np.log1p(spread)).astype(np.int64)
-    ratio = target[tokens] / draft[tokens]
+    with np.errstate(over="ignore"):
+        ratio = target[tokens] / draft[tokens]
     order = np.lexsort((ratio, level))
     tokens, level, ratio = tokens[order], level[order], ratio[order]
     p, q = target[tokens], draft[tokens]

@@ -4,7 +4,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
 class SpecHub(Verifier):
@@ -38,7 +39,7 @@ class _SpecHubRule(Rule):
         self.served_second = np.minimum(target - self.served_first, self.hub_first)
         self.served_second[hub] = 0.0
         left = (self.other_first - self.served_first) + (self.hub_first - self.served_second)
-        self.hub_chance = min(1.0, target[hub] / left.sum()) if left.sum() > 0 else 0.0
+        self.hub_chance = float(accept_prob(target[hub], left.sum()))
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         first_is_hub = tokens[0] == self.hub
@@ -48,7 +49,7 @@ class _SpecHubRule(Rule):
             if first_is_hub
             else (self.other_first, self.served_first)
         )
-        other_chance = served[other] / drawn[other]
+        other_chance = float(accept_prob(served[other], drawn[other]))
         if not first_is_hub:
             return np.array([other_chance, self.hub_chance])
         # The other token comes first in the rule and second in the pair.

@@ -4,7 +4,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Rule, Verifier, normalised
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, normalised
 
 
 class TargetOnly(Verifier):

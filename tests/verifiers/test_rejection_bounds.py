@@ -78,3 +78,20 @@ def test_what_work_cannot_reach_is_said() -> None:
     drafts = otmd.WithoutReplacement(q, 8)
     low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-12)
     assert 1e-12 < high - low < 0.05
+
+
+def test_ties_end_the_search_at_any_tolerance() -> None:
+    """Classes of equal masses cannot be split: they are exact as they are."""
+    p, q = np.random.default_rng(0).dirichlet(np.ones(6)), np.full(6, 1 / 6)
+    exact = 1.0 - _rejected(p, q, 4)
+    drafts = otmd.WithoutReplacement(q, 4)
+    low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-16)
+    assert low <= exact <= high
+    assert high - low < 1e-13
+
+
+@pytest.mark.parametrize("tol", [0.0, -1.0, np.nan, True, "1e-6", None])
+def test_tolerance_is_named_where_it_is_wrong(tol: object) -> None:
+    drafts = otmd.WithReplacement([0.5, 0.5], 2)
+    with pytest.raises(ValueError, match=r"^tol: "):
+        otmd.acceptance_bounds(otmd.TargetOnly(), [0.5, 0.5], drafts, tol=tol)  # type: ignore[arg-type]

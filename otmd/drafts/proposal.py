@@ -1,0 +1,115 @@
+"""Laws built from one draft distribution, whose best cut is a prefix of the tokens by p/q."""
+
+import copy
+from abc import abstractmethod
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts.base import DraftLaw, at_positions
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+
+
+class ProposalLaw(DraftLaw):
+    """A law built from one draft distribution q, and cut by a prefix of the ratio order.
+
+    For these laws some minimiser of p(H) − g(H) consists of :meth:`forced_tokens` and the first
+    tokens by p/q ascending (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        How many tokens are drafted.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, ``num_drafts`` < 1, or more distinct drafts than tokens with
+        mass.
+    """
+
+    draft_probs: FloatArray
+
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
+        self.draft_probs = validate_probs("draft_probs", draft_probs)
+        self.vocab_size = self.draft_probs.shape[-1]
+        self.batch_shape = self.draft_probs.shape[:-1]
+        self.num_drafts = validate_count("num_drafts", num_drafts)
+        self._validate_support()
+
+    def __repr__(self) -> str:
+        shape = (*self.batch_shape, self.vocab_size)
+        return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
+
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        if not self.batch_shape and index == ():
+            return self
+        chosen = copy.copy(self)
+        chosen.draft_probs = at_positions(self.draft_probs, index, own_axes=1)
+        chosen.batch_shape = chosen.draft_probs.shape[:-1]
+        return chosen
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
+        other = copy.copy(self)
+        other.num_drafts = validate_count("num_drafts", num_drafts)
+        other._validate_support()
+        return other
+
+    def forced_tokens(self) -> IntArray:
+        """Tokens without which g(H) = 0, likeliest first, at a single position."""
+        return np.empty(0, np.int64)
+
+    @abstractmethod
+    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
+        """Containment of every prefix of ``order`` at a single position.
+
+        Parameters
+        ----------
+        order : ndarray of int64, shape (V,)
+            A permutation of the tokens that begins with :meth:`forced_tokens`.
+        every_n : bool
+            For each number of drafts from 1 to n, if the forced tokens are the same for all.
+
+        Returns
+        -------
+        ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
+        """
+
+    def _validate_support(self) -> None:
+        """Raise ValueError where the law cannot draw that many tokens."""
+
+    def _containment(self, subset: BoolArray) -> float:
+        if not subset[self.forced_tokens()].all():
+            return 0.0
+        forced_first = order_from(np.argsort(~subset, kind="stable"), self.forced_tokens())
+        return float(self.prefix_containment(forced_first)[np.count_nonzero(subset)])
+
+
+def order_from(order: IntArray, first: IntArray) -> IntArray:
+    """Return the permutation with the tokens ``first`` moved to the front."""
+    if first.size == 0:
+        return order
+    later = np.ones(order.size, dtype=bool)
+    later[first] = False
+    return np.concatenate([first, order[later[order]]])
+
+
+def are_distinct(tokens: IntArray) -> BoolArray:
+    """Whether no token stands twice, for tuples (…, n), shape (…)."""
+    return (np.diff(np.sort(tokens, axis=-1), axis=-1) != 0).all(axis=-1)
+
+
+def validate_distinct_support(
+    draft_probs: FloatArray, num_drafts: int, name: str = "num_drafts"
+) -> None:
+    """Raise ValueError unless every position has ``num_drafts`` tokens with mass."""
+    support = np.count_nonzero(draft_probs, axis=-1)
+    if np.min(support, initial=num_drafts) < num_drafts:
+        raise ValueError(
+            f"{name}: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
+            "number of tokens with mass in draft_probs"
+        )

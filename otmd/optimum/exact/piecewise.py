@@ -1,0 +1,192 @@
+"""The optimal acceptance rate as a function of a symbol: regions, and a closed form in each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from otmd.drafts import (
+    ConditionalPoisson,
+    DraftLaw,
+    Independent,
+    WithoutReplacement,
+    WithReplacement,
+)
+from otmd.optimum.exact.containment import mass_of_all, read_law
+from otmd.optimum.exact.reading import (
+    rational,
+    require_same_vocabulary,
+    require_small,
+    require_sympy,
+    sequence,
+)
+from otmd.optimum.exact.regions import Region, regions_of, smallest_cuts
+
+_MOST_TOKENS = 4
+_LAWS = (WithReplacement, WithoutReplacement, ConditionalPoisson, Independent)
+
+
+@dataclass(frozen=True)
+class PiecewiseOptimum:
+    """α* as a function of a symbol, wherever the entries are distributions.
+
+    Attributes
+    ----------
+    symbol : sympy.Symbol
+        What it is a function of.
+    regions : tuple of Region
+        In ascending order; neighbours share their end, where both expressions agree.
+    """
+
+    symbol: Any
+    regions: tuple[Region, ...]
+
+    def rate(self, value: Any) -> Any:
+        """α* at a number, exactly.
+
+        Parameters
+        ----------
+        value : number
+            A Fraction, int, string, float (the binary fraction that it is), or real sympy number.
+
+        Returns
+        -------
+        sympy.Expr
+
+        Raises
+        ------
+        ValueError
+            For anything else, or a number at which some entry is negative.
+        """
+        number = _number("value", value)
+        for region in self.regions:
+            if region.low <= number and number <= region.high:
+                return region.rate.subs(self.symbol, number)
+        intervals = ", ".join(f"[{region.low}, {region.high}]" for region in self.regions)
+        raise ValueError(f"value: got {value}, wanted {self.symbol} in one of {intervals}")
+
+    def piecewise(self) -> Any:
+        """The same as a sympy.Piecewise, undefined elsewhere."""
+        sympy = require_sympy()
+        pieces = [
+            (region.rate, sympy.And(region.low <= self.symbol, self.symbol <= region.high))
+            for region in self.regions
+        ]
+        return sympy.Piecewise(*pieces, evaluate=False)
+
+    def latex(self) -> str:
+        """The regions as a LaTeX ``cases`` environment, with the cut of each."""
+        latex = require_sympy().latex
+        lines = []
+        for region in self.regions:
+            tokens = ", ".join(map(str, region.subset))
+            cut = rf"\{{{tokens}\}}" if tokens else r"\emptyset"
+            lines.append(
+                rf"{latex(region.rate)}, & {latex(region.low)} \le {latex(self.symbol)} \le "
+                rf"{latex(region.high)}, \quad H^* = {cut}"
+            )
+        body = " \\\\\n".join(lines)
+        return f"\\alpha^* = \\begin{{cases}}\n{body}\n\\end{{cases}}"
+
+
+def piecewise_optimum(
+    target_probs: Iterable[Any],
+    draft_probs: Iterable[Any],
+    num_drafts: int | None,
+    symbol: Any,
+    law: type[DraftLaw] = WithReplacement,
+) -> PiecewiseOptimum:
+    """α* in closed form along a line of distributions (SpecTr's first open question, for small V).
+
+    α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
+    symbol. The real roots of their differences and of the entries, isolated exactly, cut the line into
+    cells on which their order is fixed; one rational point in each cell decides.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : iterable, length V ≤ 4
+        p and q. Entries are rational functions of ``symbol`` with rational coefficients (sympy
+        expressions), or numbers as in :func:`optimal_acceptance`. For ``Independent``, draft_probs is n
+        such distributions.
+    num_drafts : int or None
+        n; None where ``Independent`` fixes it.
+    symbol : sympy.Symbol
+        The variable.
+    law : type
+        WithReplacement, WithoutReplacement, ConditionalPoisson or Independent. (For Greedy and Hub which
+        tokens are the likeliest may itself depend on the symbol.)
+
+    Returns
+    -------
+    PiecewiseOptimum
+
+    Raises
+    ------
+    ValueError
+        For other expressions, distributions that do not sum to 1 identically, more than four tokens,
+        another law, no entry that depends on the symbol, or no interval without negative entries.
+    ImportError
+        Where sympy is missing.
+
+    Examples
+    --------
+    >>> import sympy
+    >>> from otmd.optimum import exact
+    >>> t = sympy.Symbol("t")
+    >>> best = exact.piecewise_optimum([t, 1 - t], ["1/2", "1/2"], num_drafts=2, symbol=t)
+    >>> [(region.low, region.high, region.rate) for region in best.regions]
+    [(0, 1/4, t + 3/4), (1/4, 3/4, 1), (3/4, 1, 7/4 - t)]
+    """
+    sympy = require_sympy()
+    if not isinstance(symbol, sympy.Symbol):
+        raise ValueError(f"symbol: got {symbol!r}, wanted a sympy.Symbol")
+    if law not in _LAWS:
+        names = ", ".join(known.__name__ for known in _LAWS)
+        raise ValueError(f"law: got {law!r}, wanted one of {names}")
+    field = sympy.QQ.frac_field(symbol)
+    p = _functions("target_probs", target_probs, field)
+    require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
+    entries = list(p)
+
+    def read(name: str, value: object) -> list[Any]:
+        row = _functions(name, value, field)
+        require_same_vocabulary(p, len(row))
+        entries.extend(row)
+        return row
+
+    contained = read_law(draft_probs, num_drafts, law, read)
+    rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
+    regions = tuple(regions_of(smallest_cuts(rates), entries, field))
+    if not regions:
+        raise ValueError(
+            f"target_probs, draft_probs: got entries that are nowhere all ≥ 0, wanted an interval of "
+            f"{symbol} on which they are"
+        )
+    return PiecewiseOptimum(symbol, regions)
+
+
+def _number(name: str, value: Any) -> Any:
+    sympy = require_sympy()
+    if not isinstance(value, sympy.Expr):
+        return sympy.Rational(rational(name, value))
+    if isinstance(value, sympy.Float) or not (value.is_number and value.is_real):
+        raise ValueError(f"{name}: got {value}, wanted an exact real number")
+    return value
+
+
+def _functions(name: str, value: object, field: Any) -> list[Any]:
+    """Return a distribution as elements of the field of rational functions of the symbol."""
+    sympy = require_sympy()
+    row = []
+    for i, entry in enumerate(sequence(name, value)):
+        symbolic = isinstance(entry, sympy.Expr) and not isinstance(entry, sympy.Float)
+        try:
+            row.append(field.from_sympy(entry if symbolic else _number(f"{name}[{i}]", entry)))
+        except ValueError as error:
+            raise ValueError(
+                f"{name}[{i}]: got {entry}, wanted a rational function of {field.gens[0]} with rational "
+                "coefficients"
+            ) from error
+    total = sum(row, field.zero)
+    if total != 1:
+        raise ValueError(f"{name}: got entries that sum to {total.as_expr()}, wanted 1 identically")
+    return row

@@ -1,0 +1,191 @@
+"""The ratio curve: every public method against sums over the tokens, and the relations between them."""
+
+import numpy as np
+import pytest
+
+import otmd
+
+COUNT = 5
+RATES = ("recursive_rejection_rates", "k_sequential_rates", "optimal_rates")
+
+
+def _pair(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([11, seed])
+    size = int(rng.integers(1, 40))
+    p, q = rng.dirichlet(np.full(size, 0.5)), rng.dirichlet(np.full(size, 0.5))
+    if seed % 4 == 1:
+        q = 10.0 ** -rng.uniform(0, 30, size)
+    if seed % 4 == 2:
+        p = p * (np.arange(size) != rng.integers(size)) + (size == 1)
+        q = q * (np.arange(size) != rng.integers(size)) + (size == 1)
+    if seed % 4 == 3:
+        p, q = rng.integers(1, 4, size).astype(float), rng.integers(1, 4, size).astype(float)
+    return p / p.sum(), q / q.sum()
+
+
+def _hockey_stick(p: np.ndarray, q: np.ndarray, C: float) -> float:
+    return float(np.maximum(p - C * q, 0).sum())
+
+
+seeds = pytest.mark.parametrize("seed", range(40))
+
+
+@seeds
+def test_masses_and_tails_follow_the_order(seed: int) -> None:
+    p, q = _pair(seed)
+    curve = otmd.RatioCurve(p, q)
+    assert (np.sort(curve.order) == np.arange(p.size)).all()
+    assert (curve.ratio[1:] >= curve.ratio[:-1]).all()
+    assert (np.isinf(curve.ratio) == (q[curve.order] == 0)).all()
+    for mass, before, after in (
+        (p, curve.target_mass, curve.target_tail),
+        (q, curve.draft_mass, curve.draft_tail),
+    ):
+        sorted_mass = mass[curve.order]
+        want = [sorted_mass[k:].sum() for k in range(p.size + 1)]
+        np.testing.assert_allclose(before, np.append(0, sorted_mass.cumsum()), rtol=1e-13)
+        np.testing.assert_allclose(after, want, rtol=1e-13)
+
+
+@seeds
+def test_hockey_stick_is_its_sum(seed: int) -> None:
+    p, q = _pair(seed)
+    scales = np.array([0.0, 1e-9, 0.3, 1.0, 1.7, 4.0, 1e6, 1e20])
+    got = otmd.RatioCurve(p, q).hockey_stick(scales)
+    np.testing.assert_allclose(got, [_hockey_stick(p, q, C) for C in scales], rtol=0, atol=1e-15)
+    assert got[0] == pytest.approx(1.0, abs=1e-15)
+    assert (got <= 1.0).all()
+
+
+@seeds
+def test_chain_of_recursive_rejection_by_definition(seed: int) -> None:
+    p, q = _pair(seed)
+    curve = otmd.RatioCurve(p, q)
+    C, W = curve.recursive_rejection_chain(COUNT)
+    rates = curve.recursive_rejection_rates(COUNT)
+    residual, rejected = p, 1.0
+    for k in range(COUNT):
+        np.testing.assert_allclose(residual * W[k], np.maximum(p - C[k] * q, 0), atol=1e-13)
+        left = np.maximum(residual - q, 0)
+        rejected *= left.sum()
+        assert rates[k] == pytest.approx(1 - rejected, abs=1e-13)
+        if rejected < 1e-9:
+            return
+        residual = left / left.sum()
+
+
+@seeds
+def test_k_sequential_scale_is_a_root_and_the_least_lossless(seed: int) -> None:
+    p, q = _pair(seed)
+    curve = otmd.RatioCurve(p, q)
+    rates = curve.k_sequential_rates(COUNT)
+    for n in range(1, COUNT + 1):
+        scale = curve.k_sequential_scale(n)
+        assert 1 <= scale <= n
+        accepted = np.minimum(p / scale, q).sum()
+        assert rates[n - 1] == pytest.approx(1 - (1 - accepted) ** n, abs=1e-13)
+        # Lossless: no token is accepted more often than p wants it.
+        assert rates[n - 1] <= scale * accepted + 1e-13
+        if 1 < scale < n:
+            assert rates[n - 1] == pytest.approx(1 - curve.hockey_stick(scale), abs=1e-13)
+
+
+@seeds
+def test_toland_form_of_the_optimum(seed: int) -> None:
+    """α* = 2 − max over C of W(C) + C − (n−1)(C/n)^{n/(n−1)}; the maximum lies at a slope n q(H)^{n−1}."""
+    p, q = _pair(seed)
+    curve = otmd.RatioCurve(p, q)
+    rates = curve.optimal_rates(COUNT)
+    assert rates[0] == pytest.approx(curve.maximal_coupling_rate(), abs=1e-14)
+    assert rates[0] == pytest.approx(np.minimum(p, q).sum(), abs=1e-14)
+    for n in range(2, COUNT + 1):
+        C = n * np.minimum(curve.draft_mass, 1.0) ** (n - 1)
+        dual = curve.hockey_stick(C) + C - (n - 1) * (C / n) ** (n / (n - 1))
+        assert rates[n - 1] == pytest.approx(2 - dual.max(), abs=1e-13)
+        anywhere = np.linspace(0, n, 101)
+        dual = curve.hockey_stick(anywhere) + anywhere
+        dual -= (n - 1) * (anywhere / n) ** (n / (n - 1))
+        assert rates[n - 1] <= 2 - dual.max() + 1e-13
+
+
+@seeds
+def test_rates_are_in_their_order_and_rise_with_n(seed: int) -> None:
+    curve = otmd.RatioCurve(*_pair(seed))
+    recursive, k_sequential, optimal = (getattr(curve, name)(COUNT) for name in RATES)
+    ceiling = 1 - curve.hockey_stick(np.arange(1, COUNT + 1))
+    assert (recursive <= k_sequential + 1e-13).all()
+    assert (k_sequential <= optimal + 1e-13).all()
+    assert (optimal <= ceiling + 1e-13).all()
+    for rates in (recursive, k_sequential, optimal):
+        assert (np.diff(rates) >= -1e-13).all()
+
+
+@seeds
+def test_grouped_curve_is_below_the_sorted_one_by_no_more_than_it_says(seed: int) -> None:
+    p, q = _pair(seed)
+    curve, grouped = otmd.RatioCurve(p, q), otmd.RatioCurve(p, q, grouped=True)
+    for C in np.concatenate([10.0 ** np.linspace(-12, 12, 97), curve.ratio]):
+        if not 1e-12 <= C <= 1e12:
+            continue
+        # A group spans at most one part in 16, so the group of C lies within this range.
+        near = (curve.ratio * 17 / 16 >= C) & (curve.ratio <= C * 17 / 16)
+        slack = C * q[curve.order][near].sum() / 16
+        lost = curve.hockey_stick(C) - grouped.hockey_stick(C)
+        assert -1e-13 <= lost <= slack + 1e-13
+
+
+def test_grouped_rates_are_close_at_a_large_vocabulary() -> None:
+    rng = np.random.default_rng(2)
+    logits = 3 * rng.standard_normal(50_000)
+    p, q = (
+        otmd.probs_from_logits(logits + rng.standard_normal(50_000)),
+        otmd.probs_from_logits(logits),
+    )
+    curve, grouped = otmd.RatioCurve(p, q), otmd.RatioCurve(p, q, grouped=True)
+    for name in RATES:
+        np.testing.assert_allclose(getattr(grouped, name)(4), getattr(curve, name)(4), atol=2e-3)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3), (1,), (3, 1), (0,), (2, 0)])
+def test_leading_axes(shape: tuple[int, ...], grouped: bool) -> None:
+    rng = np.random.default_rng(1)
+    p, q = rng.dirichlet(np.ones(6), shape), rng.dirichlet(np.ones(6))
+    curve = otmd.RatioCurve(p, q, grouped=grouped)
+    assert curve.batch_shape == shape
+    many = [curve.hockey_stick(np.full((2, *shape), 0.7)), curve.k_sequential_scale(3)]
+    many += [getattr(curve, name)(3) for name in RATES]
+    assert np.shape(many[0]) == (2, *shape)
+    assert np.shape(many[1]) == np.shape(curve.maximal_coupling_rate()) == shape
+    for index in np.ndindex(shape):
+        alone = otmd.RatioCurve(p[index], q, grouped=grouped)
+        one = [alone.hockey_stick([0.7, 0.7]), alone.k_sequential_scale(3)]
+        one += [getattr(alone, name)(3) for name in RATES]
+        np.testing.assert_array_equal(many[0][(slice(None), *index)], one[0])
+        for got, want in zip(many[1:], one[1:], strict=True):
+            np.testing.assert_array_equal(got[index], want)
+
+
+def test_ratios_that_overflow_count_as_infinite() -> None:
+    curve = otmd.RatioCurve([0.5, 0.5], [1.0, 1e-310])
+    assert curve.ratio.tolist() == [0.5, np.inf]
+    assert curve.hockey_stick(1e300) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("C", [-1.0, np.nan, np.inf, [0.5, -0.5]])
+def test_hockey_stick_names_what_is_wrong(C: object) -> None:
+    with pytest.raises(ValueError, match=r"^C: "):
+        otmd.RatioCurve([0.5, 0.5], [0.5, 0.5]).hockey_stick(C)  # type: ignore[arg-type]
+
+
+def test_axes_that_do_not_broadcast_are_named() -> None:
+    with pytest.raises(ValueError, match=r"^target_probs: "):
+        otmd.RatioCurve(np.full((2, 3), 1 / 3), np.full((4, 3), 1 / 3))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_curve_of_other_shape_is_refused(grouped: bool) -> None:
+    p, q = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2])
+    curve = otmd.RatioCurve(p if grouped else np.stack([p, p]), q, grouped=grouped)
+    with pytest.raises(ValueError, match=r"^curve: "):
+        otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2), curve=curve)
