@@ -8,6 +8,7 @@ from otmd.verifiers.base import UnsupportedLaw, Verifier
 from otmd.verifiers.greedy_coupling import GreedyCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
+from otmd.verifiers.plan import PlanVerifier
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.rule import Rule, Verdict
 from otmd.verifiers.spechub import SpecHub
@@ -27,6 +28,7 @@ __all__ = [
     "GreedyCoupling",
     "KSequential",
     "MaximalCoupling",
+    "PlanVerifier",
     "RecursiveRejection",
     "Rule",
     "SpecHub",

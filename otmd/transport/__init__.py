@@ -1,0 +1,28 @@
+"""The optimal acceptance rate as linear programs and a maximum flow, with the plan that attains it."""
+
+from otmd.transport.canonical import CanonicalDecomposition, canonical_decomposition
+from otmd.transport.certificate import Certificate
+from otmd.transport.forms import FORMS, build_program, program_size
+from otmd.transport.plan import TransportPlan
+from otmd.transport.problem import TransportProblem
+from otmd.transport.program import LinearProgram, ProgramSize
+from otmd.transport.solution import SolverError, TransportSolution
+from otmd.transport.solve import SOLVERS, solve_path, solve_transport
+
+__all__ = [
+    "FORMS",
+    "SOLVERS",
+    "CanonicalDecomposition",
+    "Certificate",
+    "LinearProgram",
+    "ProgramSize",
+    "SolverError",
+    "TransportPlan",
+    "TransportProblem",
+    "TransportSolution",
+    "build_program",
+    "canonical_decomposition",
+    "program_size",
+    "solve_path",
+    "solve_transport",
+]

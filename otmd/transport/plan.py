@@ -1,0 +1,132 @@
+"""A transport plan: how much of each draft set's probability goes to which of its tokens."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array
+
+from otmd.probabilities import FloatArray
+from otmd.transport.problem import TransportProblem
+
+
+class TransportPlan:
+    """The accepted mass π(set, y), y in the set; what is left over is emitted from the residual.
+
+    Where the mass exceeds a marginal, as by a solver's tolerance, it is scaled down: first within
+    each set, then for each token. The plan kept is therefore feasible, and lossless.
+
+    Parameters
+    ----------
+    problem : TransportProblem
+        What the plan is for.
+    accepted : array_like, shape (E,)
+        The mass on each arc of the problem, finite; negative mass counts as none.
+
+    Raises
+    ------
+    ValueError
+        For mass of another shape, or not finite.
+
+    Attributes
+    ----------
+    problem : TransportProblem
+        What the plan is for.
+    accepted : ndarray of float64, shape (E,)
+        The mass on each arc, scaled down to the marginals Q and p.
+    """
+
+    def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
+        mass = np.asarray(accepted, dtype=np.float64)
+        if mass.shape != (problem.num_arcs,):
+            raise ValueError(f"accepted: got shape {mass.shape}, wanted ({problem.num_arcs},)")
+        if not np.isfinite(mass).all():
+            raise ValueError("accepted: got NaN or infinite mass, wanted finite mass")
+        mass = np.maximum(mass, 0.0)
+        mass = mass * _scale(problem.by_set(mass), problem.supply)[problem.arc_sets]
+        mass = mass * _scale(problem.by_token(mass), problem.target)[problem.tokens]
+        self.problem = problem
+        self.accepted = mass
+
+    def __repr__(self) -> str:
+        carried = np.count_nonzero(self.accepted)
+        return f"TransportPlan({self.problem.drafts!r}, {carried} arcs, rate={self.rate:.6g})"
+
+    @property
+    def rate(self) -> float:
+        """The acceptance rate: the accepted mass."""
+        return float(self.accepted.sum())
+
+    @cached_property
+    def accepted_by_token(self) -> FloatArray:
+        """How much of each token's output is accepted drafts, shape (V,); at most p."""
+        return self.problem.by_token(self.accepted)
+
+    @cached_property
+    def residual(self) -> FloatArray:
+        """Law of the output once no draft is accepted, ∝ (p − accepted)₊, shape (V,)."""
+        missing = np.maximum(self.problem.target - self.accepted_by_token, 0.0)
+        total = missing.sum()
+        # Without anything missing it is reached with probability zero, so that any law serves.
+        return missing / total if total > 0 else self.problem.target
+
+    @property
+    def matrix(self) -> csr_array:
+        """The accepted mass as a sparse matrix of draft sets by tokens, shape (S, V)."""
+        shape = (self.problem.num_sets, self.problem.vocab_size)
+        carried = self.accepted > 0
+        arcs = self.problem.arc_sets[carried], self.problem.tokens[carried]
+        return csr_array((self.accepted[carried], arcs), shape=shape)
+
+    def accept_probs(self, tokens: ArrayLike) -> FloatArray:
+        """Probability that the output is each token as an accepted draft, given the drafts.
+
+        Parameters
+        ----------
+        tokens : array_like of int, shape (n,)
+            The drafts.
+
+        Returns
+        -------
+        ndarray of float64, shape (V,)
+            Zero beside the drafts; 1 minus the sum is the probability that none is accepted.
+
+        Raises
+        ------
+        ValueError
+            For drafts that the law never draws.
+        """
+        drafts = self.problem.drafts.validate_tokens(tokens)
+        if drafts.ndim != 1:
+            raise ValueError(f"tokens: got shape {drafts.shape}, wanted the drafts of one position")
+        row = self.problem.row_of(drafts)
+        arcs = slice(self.problem.starts[row], self.problem.starts[row + 1])
+        probs = np.zeros(self.problem.vocab_size)
+        probs[self.problem.tokens[arcs]] = self.accepted[arcs] / self.problem.supply[row]
+        return probs
+
+    def conditional_law(self, tokens: ArrayLike) -> FloatArray:
+        """Law of the output token given the drafts, the residual step included.
+
+        Parameters
+        ----------
+        tokens : array_like of int, shape (n,)
+            The drafts.
+
+        Returns
+        -------
+        ndarray of float64, shape (V,)
+
+        Raises
+        ------
+        ValueError
+            For drafts that the law never draws.
+        """
+        accepted = self.accept_probs(tokens)
+        return accepted + max(0.0, 1.0 - accepted.sum()) * self.residual
+
+
+def _scale(mass: FloatArray, limit: FloatArray) -> FloatArray:
+    scale = np.ones(mass.size)
+    np.divide(limit, mass, out=scale, where=mass > limit)
+    return scale

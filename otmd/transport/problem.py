@@ -1,0 +1,160 @@
+"""The transport problem of one position: which draft sets supply mass, which tokens take it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw
+from otmd.optimum.minimum_cut import draft_sets
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    validate_probs,
+    validate_same_vocabulary,
+)
+
+_SUPPLY_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class TransportProblem:
+    """Mass to be moved from draft sets to the tokens that they contain.
+
+    Set i holds the tokens ``tokens[starts[i]:starts[i + 1]]``, each once; such a pair of a set and
+    one of its tokens is an arc. Made by :meth:`of`.
+
+    Attributes
+    ----------
+    target : ndarray of float64, shape (V,)
+        p, what each token takes.
+    starts : ndarray of int64, shape (S + 1,)
+        Where each set's arcs begin.
+    tokens : ndarray of int64, shape (E,)
+        The token of each arc.
+    supply : ndarray of float64, shape (S,)
+        The probability of each set, positive, of sum 1.
+    drafts : DraftLaw
+        The law that the sets come from.
+    tuples : ndarray of int64, shape (S, n), or None
+        The drafts of each row in their order; None where tuples with equal token sets were merged.
+
+    Raises
+    ------
+    ValueError
+        For supplies that are not a distribution, an empty set, or tokens outside the vocabulary.
+    """
+
+    target: FloatArray
+    starts: IntArray
+    tokens: IntArray
+    supply: FloatArray
+    drafts: DraftLaw
+    tuples: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.supply).all() and (self.supply > 0).all()):
+            raise ValueError("supply: got entries that are not positive and finite, wanted none")
+        if not abs(self.supply.sum() - 1.0) <= _SUPPLY_TOLERANCE:
+            raise ValueError(f"supply: got a sum of {self.supply.sum()!r}, wanted 1")
+        validate_probs("target", self.target)
+        sizes = np.diff(self.starts)
+        if self.starts.size != self.supply.size + 1 or (sizes < 1).any():
+            raise ValueError("starts: got an empty draft set, wanted S + 1 increasing entries")
+        if self.starts[0] != 0 or self.starts[-1] != self.tokens.size:
+            raise ValueError(f"starts: wanted to run from 0 to {self.tokens.size}, one arc a token")
+        if self.tokens.min() < 0 or self.tokens.max() >= self.vocab_size:
+            raise ValueError(f"tokens: wanted ids in [0, {self.vocab_size})")
+
+    @classmethod
+    def of(cls, target_probs: ArrayLike, drafts: DraftLaw, merge: bool = True) -> Self:
+        """Set up the problem of a target distribution and a law of drafts.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (V,)
+            p.
+        drafts : DraftLaw
+            A law without leading axes that can be enumerated. Tuples without mass are dropped.
+        merge : bool
+            Make one row of all tuples with the same set of tokens; the optimum is the same.
+
+        Returns
+        -------
+        TransportProblem
+
+        Raises
+        ------
+        ValueError
+            For invalid input, leading axes, or a law with too many tuples to enumerate.
+        """
+        if not isinstance(drafts, DraftLaw):
+            raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
+        target = validate_probs("target_probs", target_probs)
+        validate_same_vocabulary(target, drafts.vocab_size)
+        if target.ndim != 1 or drafts.batch_shape:
+            raise ValueError(
+                f"target_probs, drafts: got leading axes {target.shape[:-1]} and "
+                f"{drafts.batch_shape}, wanted one position: a linear program is solved for each"
+            )
+        tuples, probs = drafts.enumerate()
+        starts, tokens, supply = draft_sets(tuples, probs, merge)
+        return cls(target, starts, tokens, supply, drafts, None if merge else tuples)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.target.size
+
+    @property
+    def num_sets(self) -> int:
+        """S, how many draft sets have mass."""
+        return self.supply.size
+
+    @property
+    def num_arcs(self) -> int:
+        """E, how many pairs of a set and one of its tokens there are."""
+        return self.tokens.size
+
+    @cached_property
+    def arc_sets(self) -> IntArray:
+        """The set of each arc, shape (E,)."""
+        return np.repeat(np.arange(self.num_sets), np.diff(self.starts))
+
+    @cached_property
+    def rows(self) -> dict[tuple[int, ...], int]:
+        """Which row holds the drafts: by sorted token set, or by tuple where none were merged."""
+        if self.tuples is not None:
+            keys = self.tuples.tolist()
+        else:
+            keys = [part.tolist() for part in np.split(self.tokens, self.starts[1:-1])]
+        return {tuple(key): row for row, key in enumerate(keys)}
+
+    def row_of(self, drafts: IntArray) -> int:
+        """Return the row of drafts (n,), or raise ValueError where the law never draws them."""
+        ids = drafts.tolist()
+        key = tuple(ids) if self.tuples is not None else tuple(sorted(set(ids)))
+        if key not in self.rows:
+            raise ValueError(f"tokens: got {ids}, which {self.drafts!r} never draws")
+        return self.rows[key]
+
+    def set_names(self) -> list[str]:
+        """Name each row by its tokens, {…} for a set and (…) for a tuple."""
+        left, right = "{}" if self.tuples is None else "()"
+        return [left + ",".join(map(str, key)) + right for key in self.rows]
+
+    def by_set(self, mass: FloatArray) -> FloatArray:
+        """Sum a mass on the arcs (E,) over each set's own, shape (S,)."""
+        return np.add.reduceat(mass, self.starts[:-1])
+
+    def by_token(self, mass: FloatArray) -> FloatArray:
+        """Sum a mass on the arcs (E,) over each token's own, shape (V,)."""
+        return np.bincount(self.tokens, mass, minlength=self.vocab_size).astype(np.float64)
+
+    def cut_value(self, subset: BoolArray) -> float:
+        """1 + p(H) − g(H) of a subset H (V,): an upper bound of every acceptance rate."""
+        escapes = np.logical_or.reduceat(~subset[self.tokens], self.starts[:-1])
+        return float(self.target[subset].sum() + self.supply[escapes].sum())

@@ -1,0 +1,94 @@
+"""The rule that a transport plan is: look up the drafts, accept as the plan says."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw
+from otmd.probabilities import FloatArray, IntArray
+from otmd.transport import TransportPlan
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule
+
+_SAME = 1e-12
+
+
+class PlanVerifier(Verifier):
+    """Sample the output token from a transport plan.
+
+    Lossless for the target distribution and the law of drafts that the plan was made for, and it
+    serves no other. The plan need not be optimal: mass that it leaves over is emitted from the
+    residual ∝ (p − accepted)₊, so that a solver's tolerance costs acceptance, never correctness.
+
+    Parameters
+    ----------
+    plan : TransportPlan
+        ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other.
+
+    Raises
+    ------
+    ValueError
+        If ``plan`` is no TransportPlan.
+    """
+
+    def __init__(self, plan: TransportPlan) -> None:
+        if not isinstance(plan, TransportPlan):
+            raise ValueError(f"plan: got {type(plan).__name__}, wanted a TransportPlan")
+        self.plan = plan
+        self.serves = (type(plan.problem.drafts),)
+
+    def __repr__(self) -> str:
+        return f"PlanVerifier({self.plan!r})"
+
+    def supports(self, drafts: DraftLaw) -> bool:
+        """Whether this is the law that the plan was made for: its type, number and probabilities."""
+        own = self.plan.problem.drafts
+        return type(drafts) is type(own) and _same_value(vars(drafts), vars(own))
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        self._validate_target(target)
+        return _PlanRule(self.plan, law)
+
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        self._validate_target(target)
+        problem = self.plan.problem
+        # A residual token that happens to be among the drafts counts as accepted.
+        rejected = np.maximum(problem.supply - problem.by_set(self.plan.accepted), 0.0)
+        drafted = problem.by_set(self.plan.residual[problem.tokens])
+        rate = self.plan.rate + float(rejected @ drafted)
+        return rate, rate
+
+    def _validate_target(self, target: FloatArray) -> None:
+        if not _same_value(target, self.plan.problem.target):
+            apart = 0.5 * np.abs(target - self.plan.problem.target).sum()
+            raise ValueError(
+                "target_probs: got another distribution than the plan was made for, at total "
+                f"variation {apart:.3g}; solve_transport makes a plan for this one"
+            )
+
+
+class _PlanRule(Rule):
+    def __init__(self, plan: TransportPlan, law: DraftLaw) -> None:
+        super().__init__(plan.problem.target, law)
+        self.plan = plan
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        left, undecided = self.plan.accept_probs(tokens), 1.0
+        chances = np.zeros(tokens.size)
+        for i, token in enumerate(tokens):
+            # A token drafted twice is accepted the first time it is looked at.
+            chances[i] = min(1.0, left[token] / undecided) if undecided > 0 else 0.0
+            undecided, left[token] = undecided - left[token], 0.0
+        return chances
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        return self.plan.residual
+
+
+def _same_value(one: object, other: object) -> bool:
+    """Whether two laws' attributes are the same; probabilities up to the rounding of their sums."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same_value(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and np.allclose(one, other, rtol=_SAME, atol=0.0)
+    if isinstance(one, DraftLaw) and isinstance(other, DraftLaw):
+        return type(one) is type(other) and _same_value(vars(one), vars(other))
+    return one == other
