@@ -146,6 +146,15 @@ def test_solve_reads_files(tmp_path, capsys):
         (["measure", "x.npz", "--verifier", ","], 2, "--verifier: got ','"),
         (["measure", "x.npz", "--temperature", "warm"], 2, "--temperature: got 'warm'"),
         (["measure", "x.npz", "--temperature", "-1"], 2, "temperature"),
+        (["measure", "x.npz", "--num-drafts", "1-1000000000"], 2, "from 1 to 10000"),
+        (["measure", "x.npz", "--num-drafts", "-1"], 2, "--num-drafts: got '-1'"),
+        (["measure", "x.npz", "--tol", "0"], 2, "--tol"),
+        (["measure", "x.npz", "--workers", "0"], 2, "--workers"),
+        (["solve", "1,0", "1,0", "--num-drafts", "0"], 2, "--num-drafts"),
+        (["solve", "1e400,1", "1,0"], 2, "TARGET: got '1e400'"),
+        (["collect", "x", "--positions", "0"], 2, "--positions"),
+        (["collect", "x", "--mode", "fair"], 2, "--mode"),
+        (["report", "x", "--seed", "-1"], 2, "--seed"),
         (["report", "nix"], 1, "nix: no such file"),
         (["frobnicate"], 2, "frobnicate"),
     ],
@@ -158,6 +167,19 @@ def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, c
     assert err.count("\n") == 1
     assert message in err
     assert ("--help" in err) == (code == 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("torn.npz", b"PK\x03\x04"), ("empty.npy", b""), ("huge.json", b"[1e999, 0]")],
+)
+def test_solve_says_which_file_cannot_be_read(tmp_path, capsys, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main(["solve", str(path), *([] if name.endswith("npz") else [str(path)])]) == 2
+    err = capsys.readouterr().err
+    assert name in err
+    assert "--debug" not in err
 
 
 def test_debug_shows_where_an_error_came_from(capsys):
@@ -232,6 +254,15 @@ def test_other_settings_in_the_same_folder_are_one_line(results, dump, capsys):
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "other settings" in err
+
+
+def test_a_corrected_command_may_use_the_folder_of_one_that_measured_nothing(tmp_path, capsys):
+    probs = np.full((3, 4), 0.25)
+    np.savez(tmp_path / "dump.npz", target_probs=probs, draft_probs=probs)
+    arguments = ["measure", str(tmp_path / "dump.npz"), "--num-drafts", "2", "--workers", "1"]
+    assert main([*arguments, "--temperature", "0.7", "--quiet"]) == 1
+    assert "dataset of probabilities" in capsys.readouterr().err
+    assert main([*arguments, "--quiet"]) == 0
 
 
 def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):

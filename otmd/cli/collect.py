@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Literal
+
+from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from otmd.cli.options import Json, split
 
@@ -20,14 +23,14 @@ def collect(
     target: str = "default",
     draft: str = "skip:13,15,17",
     prompts: str = "code,maths,chat,prose",
-    per_domain: int = 16,
-    positions: int = 6,
-    mode: str = "samples",
-    temperature: float = 1.0,
-    max_new_tokens: int = 32,
-    dtype: str = "float32",
-    seed: int = 0,
-    batch_size: int = 8,
+    per_domain: PositiveInt = 16,
+    positions: PositiveInt = 6,
+    mode: Literal["samples", "text"] = "samples",
+    temperature: NonNegativeFloat = 1.0,
+    max_new_tokens: PositiveInt = 32,
+    dtype: Literal["float32", "float16"] = "float32",
+    seed: NonNegativeInt = 0,
+    batch_size: PositiveInt = 8,
     device: str | None = None,
     model_dtype: str | None = None,
     json_output: Json = False,

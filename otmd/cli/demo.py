@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cyclopts.types import PositiveInt
+
 from otmd.cli.measure import measure_into
 from otmd.cli.options import Json, counts, steps
 
@@ -32,11 +34,11 @@ def demo(
     folder: Path = Path("runs/demo"),
     target: str = "default",
     draft: str = DRAFT,
-    per_domain: int = 16,
-    positions: int = 6,
+    per_domain: PositiveInt = 16,
+    positions: PositiveInt = 6,
     num_drafts: str = "1-4",
     temperature: str = "0.6,1.0",
-    workers: int | None = None,
+    workers: PositiveInt | None = None,
     fresh: bool = False,
     json_output: Json = False,
     quiet: bool = False,

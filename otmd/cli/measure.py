@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cyclopts.types import PositiveFloat, PositiveInt
+
 from otmd.cli.options import LAWS, VERIFIERS, Json, classes, counts, steps
 
 if TYPE_CHECKING:
@@ -28,8 +30,8 @@ def measure(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    tol: float = 1e-4,
-    workers: int | None = None,
+    tol: PositiveFloat = 1e-4,
+    workers: PositiveInt | None = None,
     json_output: Json = False,
     quiet: bool = False,
 ) -> None:

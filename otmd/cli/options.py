@@ -1,5 +1,6 @@
 """Options that several commands share, and how their values are read."""
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -27,6 +28,8 @@ VERIFIERS = {
     "target-only": "TargetOnly",
 }
 
+MOST_DRAFTS = 10_000
+
 Json = Annotated[bool, Parameter(name="--json")]
 Value = TypeVar("Value")
 
@@ -44,13 +47,14 @@ def counts(option: str, text: str) -> list[int]:
     """Read ``1,2,4`` or ``1-4`` as whole numbers ≥ 1."""
     found: list[int] = []
     for piece in split(option, text):
-        first, dash, last = piece.partition("-")
-        ends = [
-            _number(option, end, int, "1,2,4 or 1-4") for end in (first, last if dash else first)
-        ]
-        if not 1 <= ends[0] <= ends[1]:
-            raise UsageError(f"{option}: got {piece!r}, wanted numbers ≥ 1 such as 1,2,4 or 1-4")
-        found += range(ends[0], ends[1] + 1)
+        ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
+        if not 1 <= first <= last <= MOST_DRAFTS:
+            raise UsageError(
+                f"{option}: got {piece!r}, wanted numbers such as 1,2,4 or 1-4, from 1 to "
+                f"{MOST_DRAFTS}"
+            )
+        found += range(first, last + 1)
     return sorted(set(found))
 
 
@@ -73,7 +77,8 @@ def steps(
 def fractions(option: str, text: str) -> list[float]:
     """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers, exact until the last rounding."""
     pieces = split(option, text)
-    return [float(_number(option, piece, Fraction, "1/3,0,2/3 or 0.2,0.8")) for piece in pieces]
+    example = "1/3,0,2/3 or 0.2,0.8"
+    return [_number(option, piece, lambda text: float(Fraction(text)), example) for piece in pieces]
 
 
 def split(option: str, text: str) -> list[str]:
@@ -87,5 +92,5 @@ def split(option: str, text: str) -> list[str]:
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:
     try:
         return read(text)
-    except (ValueError, ZeroDivisionError) as error:
+    except (ValueError, ArithmeticError) as error:
         raise UsageError(f"{option}: got {text!r}, wanted numbers such as {example}") from error

@@ -4,6 +4,7 @@ import json
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -66,9 +67,11 @@ def _load(path: Path) -> Any:
     try:
         if path.suffix == ".json":
             return json.loads(path.read_text("utf-8"))
-        loaded = np.load(path, allow_pickle=False)
-        return dict(loaded) if path.suffix == ".npz" else loaded
-    except (ValueError, EOFError) as error:
+        # Opened here, since NumPy leaves a torn file open.
+        with path.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            return dict(loaded) if path.suffix == ".npz" else loaded
+    except (ValueError, EOFError, BadZipFile) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from error
 
 
@@ -78,5 +81,5 @@ def _array(source: str, value: Any) -> np.ndarray:
     try:
         numbers = [float(Fraction(item)) for item in np.ravel(np.array(value, dtype=object))]
         return np.array(numbers).reshape(np.shape(value))
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{source}: got an array that is not of numbers ({error})") from error

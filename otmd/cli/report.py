@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from cyclopts.types import NonNegativeInt, PositiveInt
+
 from otmd.cli.options import Json
 
 EXAMPLES = """Examples:
@@ -18,8 +20,8 @@ def report(
     *,
     by_domain: bool = False,
     confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    resamples: PositiveInt = 2000,
+    seed: NonNegativeInt = 0,
     figure: list[Path] | None = None,
     json_output: Json = False,
 ) -> None:

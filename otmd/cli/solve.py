@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli.options import LAWS, VERIFIERS, Json
@@ -31,9 +32,9 @@ def solve(
     draft: str | None = None,
     *,
     law: str = "with-replacement",
-    num_drafts: int | None = None,
-    top: int = 1,
-    tol: float = 1e-6,
+    num_drafts: PositiveInt | None = None,
+    top: NonNegativeInt = 1,
+    tol: PositiveFloat = 1e-6,
     json_output: Json = False,
 ) -> None:
     """Print α*, the cut that proves it, and each verifier's rate and gap.

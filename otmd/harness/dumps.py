@@ -73,7 +73,7 @@ def read_dump(path: Path) -> Dump:
             row,
             str(labels["prompt_id"][row]) if labels["prompt_id"] else str(row),
             str(labels["domain"][row]) if labels["domain"] else "dump",
-            int(labels["position"][row]) if labels["position"] else row,
+            labels["position"][row] if labels["position"] else row,
         )
         for row in range(len(target.raw))
     ]
@@ -116,7 +116,10 @@ def _labels(
         return []
     if not isinstance(found, list) or len(found) != count:
         raise ValueError(f"{path}: {name} must have one entry for each of the {count} rows")
-    return found
+    try:
+        return [int(entry) for entry in found] if name == "position" else found
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{path}: {name} must hold whole numbers ({error})") from error
 
 
 def _json(path: Path, name: str, text: str, wanted: type) -> Any:

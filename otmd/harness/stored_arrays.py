@@ -1,6 +1,7 @@
 """Arrays in safetensors and npz files, read row by row."""
 
 import json
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,30 +59,46 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
             raise DatasetError(f"{path} is torn or no safetensors file")
         try:
             header: dict[str, Any] = json.loads(stream.read(length))
-        except ValueError as error:
+            metadata = header.pop("__metadata__", {})
+            entries = {name: _Entry.of(value) for name, value in header.items()}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DatasetError(f"{path} is torn or no safetensors file ({error})") from error
-    metadata = header.pop("__metadata__", {})
-    ends = [entry["data_offsets"][1] for entry in header.values()]
-    if 8 + length + max(ends, default=0) != size:
+    if 8 + length + max((entry.end for entry in entries.values()), default=0) != size:
         raise DatasetError(f"{path} is torn: its header speaks of another size than it has")
     arrays = {}
-    for name, entry in header.items():
-        if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{path}: {name} is {entry['dtype']}, wanted one of {list(DTYPES)}")
+    for name, entry in entries.items():
+        if entry.dtype not in DTYPES:
+            raise ValueError(f"{path}: {name} is {entry.dtype}, wanted one of {list(DTYPES)}")
         arrays[name] = _map(path, entry, 8 + length)
     return arrays, metadata
 
 
-def _map(path: Path, entry: dict[str, Any], start: int) -> StoredArray:
-    dtype = np.dtype(DTYPES[entry["dtype"]])
-    shape = tuple(entry["shape"])
-    if 0 in shape:
-        return StoredArray(np.empty(shape, dtype), entry["dtype"] == "BF16")
-    begin, end = entry["data_offsets"]
-    if end - begin != dtype.itemsize * int(np.prod(shape)):
-        raise DatasetError(f"{path} is torn: an array's bytes do not fit its shape {shape}")
-    raw = np.memmap(path, dtype=dtype, mode="r", offset=start + begin, shape=shape)
-    return StoredArray(raw, entry["dtype"] == "BF16")
+@dataclass(frozen=True)
+class _Entry:
+    """What a safetensors header says of one array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> "_Entry":
+        begin, end = map(int, value["data_offsets"])
+        entry = cls(str(value["dtype"]), tuple(map(int, value["shape"])), begin, end)
+        if min(*entry.shape, begin, end, 0) < 0:
+            raise ValueError(f"got negative numbers in {value}")
+        return entry
+
+
+def _map(path: Path, entry: _Entry, start: int) -> StoredArray:
+    dtype, bfloat16 = np.dtype(DTYPES[entry.dtype]), entry.dtype == "BF16"
+    if 0 in entry.shape:
+        return StoredArray(np.empty(entry.shape, dtype), bfloat16)
+    if entry.end - entry.begin != dtype.itemsize * math.prod(entry.shape):
+        raise DatasetError(f"{path} is torn: an array's bytes do not fit its shape {entry.shape}")
+    raw = np.memmap(path, dtype=dtype, mode="r", offset=start + entry.begin, shape=entry.shape)
+    return StoredArray(raw, bfloat16)
 
 
 def read_npz(path: Path) -> dict[str, StoredArray]:
@@ -95,6 +112,8 @@ def read_npz(path: Path) -> dict[str, StoredArray]:
         If it holds pickled objects.
     """
     try:
+        if not zipfile.is_zipfile(path):
+            raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
         # Opened here, since NumPy leaves a torn file open.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return {name: StoredArray(stored[name]) for name in stored.files}

@@ -87,7 +87,7 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Identify a dataset by its size, metadata, positions and a few of its values.
+    """Identify a dataset by its size, metadata, positions and values.
 
     Returns
     -------
@@ -98,8 +98,9 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     for place in dataset.positions:
         named = (place.index, place.prompt_id, place.domain, place.position)
         digest.update(repr(named).encode())
-    for values in dataset.arrays(sorted({0, len(dataset) // 2, len(dataset) - 1})):
-        digest.update(np.ascontiguousarray(values).tobytes())
+    for run in consecutive_runs(range(len(dataset))):
+        for values in dataset.arrays(list(run)):
+            digest.update(np.ascontiguousarray(values).tobytes())
     return {
         "positions": len(dataset),
         "vocab_size": dataset.vocab_size,

@@ -28,6 +28,8 @@ MOST_IN_A_LINE = 5
 # Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
 LINEAR_PP = 2.0
 TICKS = (0, 1, 3, 10, 30, 100)
+# Where each format keeps the source of its numbers.
+SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
 
 def draw_gaps(
@@ -58,7 +60,8 @@ def draw_gaps(
     Raises
     ------
     ValueError
-        If the summary has other groups than the default, or nothing to draw.
+        If the summary has other groups than the default, or nothing to draw, or a path has
+        another ending.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing or "domain" in summary.columns:
@@ -67,11 +70,14 @@ def draw_gaps(
     if drawn.is_empty():
         raise ValueError("summary: got no defined gap, wanted at least one")
     written = [Path(path) for path in paths]
+    for path in written:
+        if path.suffix not in SOURCE_KEYS:
+            raise ValueError(f"paths: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}")
     with figure_style():
         figure = make_figure(drawn)
         for path in written:
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, metadata=_metadata(path, source))
+            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source} if source else {})
     return written
 
 
@@ -170,8 +176,3 @@ def _legend(figure: "Figure", looks: dict[str, Mark]) -> None:
     labels = [verifier_label(name) for name in looks]
     lines = -(-len(labels) // MOST_IN_A_LINE)
     figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // lines))
-
-
-def _metadata(path: Path, source: str) -> dict[str, str]:
-    key = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}.get(path.suffix)
-    return {key: source} if key and source else {}

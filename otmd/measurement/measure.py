@@ -90,7 +90,7 @@ def measure(
     store = Store(Path(output), settings.describe() | describe_dataset(dataset))
     if not store.finished():
         _run(dataset, settings, store, workers, executor, progress)
-        store.finish(store.union())
+        store.finish()
     return load_results(store.folder)
 
 

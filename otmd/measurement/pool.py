@@ -23,6 +23,10 @@ THREAD_VARIABLES = (
 )
 
 
+# How long Ctrl-C may go unnoticed: polars installs a signal handler that restarts a waiting lock.
+WAKE_SECONDS = 0.2
+
+
 def available_cpus() -> int:
     """How many CPUs this process may run on."""
     if hasattr(os, "sched_getaffinity"):
@@ -79,7 +83,7 @@ def _windowed(
                 running[executor.submit(function, job)] = job
             if not running:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in wait(running, WAKE_SECONDS, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     finally:
         for future in running:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from otmd.harness.files import write_atomically
+from otmd.measurement.rows import SCHEMA
 
 RESULTS = "results.parquet"
 
@@ -45,15 +46,16 @@ class Store:
         self.folder = folder
         self.parts = folder / "parts"
         record = folder / "measurement.json"
-        if not record.exists():
-            if (folder / RESULTS).exists() or self.parts.exists():
-                raise ValueError(
-                    f"output: {folder} holds results without their measurement.json, wanted an "
-                    "empty folder or one that a measurement began"
-                )
+        if not (self.finished() or _stored(folder)):
+            # Nothing is measured yet: a run that failed at its first position binds nobody.
             folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(description, indent=1, ensure_ascii=False)
             write_atomically(record, text.encode())
+        elif not record.exists():
+            raise ValueError(
+                f"output: {folder} holds results without their measurement.json, wanted an "
+                "empty folder or one that a measurement began"
+            )
         _refuse_other(folder, json.loads(record.read_text("utf-8")), description)
 
     def finished(self) -> bool:
@@ -61,7 +63,15 @@ class Store:
         return (self.folder / RESULTS).exists()
 
     def done(self) -> set[int]:
-        """Return the positions, counted along the dataset, whose part is stored."""
+        """Return the positions, counted along the dataset, whose part is stored.
+
+        A part that cannot be read is removed, so that its positions are measured again.
+        """
+        for part in self.parts.glob("part-*.parquet"):
+            try:
+                _read(part)
+            except ValueError:
+                part.unlink()
         return _stored(self.folder)
 
     def add(self, first: int, last: int, table: pl.DataFrame) -> None:
@@ -72,9 +82,16 @@ class Store:
         """Read all the parts there are."""
         return pl.concat(_read(part) for part in sorted(self.parts.glob("part-*.parquet")))
 
-    def finish(self, table: pl.DataFrame) -> None:
-        """Store the whole table, which then stands for its parts."""
-        write_parquet(self.folder / RESULTS, table)
+    def finish(self) -> None:
+        """Store the whole table, which then stands for its parts.
+
+        Another process that measured the same may have been first, and have removed parts: its
+        table is whole, and what is left of the parts may not be.
+        """
+        if not self.finished():
+            table = self.union()
+            if not self.finished():
+                write_parquet(self.folder / RESULTS, table)
         shutil.rmtree(self.parts, ignore_errors=True)
 
 
@@ -91,7 +108,7 @@ def load_results(path: str | Path) -> pl.DataFrame:
     FileNotFoundError
         If there is nothing there.
     ValueError
-        If the measurement is unfinished, or the file is no Parquet file.
+        If the measurement is unfinished, or the file is no Parquet file or another table.
     """
     path = Path(path)
     if path.is_dir():
@@ -103,7 +120,11 @@ def load_results(path: str | Path) -> pl.DataFrame:
         path = path / RESULTS
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file; `otmd measure` writes it")
-    return _read(path)
+    table = _read(path)
+    missing = [name for name in SCHEMA if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path}: no table of `otmd measure`, whose columns {missing} it lacks")
+    return table
 
 
 def _stored(folder: Path) -> set[int]:
@@ -119,8 +140,7 @@ def _read(path: Path) -> pl.DataFrame:
         return pl.read_parquet(path)
     except pl.exceptions.PolarsError as error:
         raise ValueError(
-            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]}); "
-            "delete it to have those positions measured again"
+            f"{path}: cannot be read as Parquet ({str(error).splitlines()[0]})"
         ) from error
 
 

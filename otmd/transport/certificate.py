@@ -19,7 +19,7 @@ class Certificate:
     dual_residual : float
         The largest multiplier that pulls at a side that is not there, infinite and so never tight.
     gap : float
-        the distance of the two objectives, primal and dual.
+        The distance between the primal and the dual objective.
     """
 
     primal_residual: float

@@ -168,6 +168,42 @@ def test_pickled_objects_are_refused(tmp_path):
         open_dataset(tmp_path / "dump.npz")
 
 
+@pytest.mark.parametrize(
+    "position", [np.full(5, np.nan), np.array(["x"] * 5), np.zeros((5, 2)), np.full(5, np.inf)]
+)
+def test_positions_that_are_no_numbers(tmp_path, position):
+    arrays = {"target_logits": TARGET, "draft_logits": DRAFT, "position": position}
+    np.savez(tmp_path / "dump.npz", **arrays)
+    with pytest.raises(ValueError, match=r"dump\.npz: position must hold whole numbers"):
+        open_dataset(tmp_path / "dump.npz")
+
+
+@pytest.mark.parametrize("content", [b"some text", b"\x93NUMPY\x01\x00"])
+def test_what_is_no_npz(tmp_path, content):
+    (tmp_path / "dump.npz").write_bytes(content)
+    with pytest.raises(DatasetError, match="no npz file"):
+        open_dataset(tmp_path / "dump.npz")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [1],
+        {"target_logits": "x"},
+        {"target_logits": {"shape": [1, 2], "data_offsets": [0, 8]}},
+        {"target_logits": {"dtype": "F32", "shape": [1, 2], "data_offsets": [8]}},
+        {"target_logits": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}},
+        {"target_logits": {"dtype": "F32", "shape": None, "data_offsets": [0, 8]}},
+    ],
+)
+def test_headers_that_are_not_those_of_safetensors(tmp_path, header):
+    text = json.dumps(header).encode()
+    path = tmp_path / "dump.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+    with pytest.raises(DatasetError, match="no safetensors file"):
+        open_dataset(path)
+
+
 @pytest.mark.parametrize("ending", ["npz", "safetensors"])
 @pytest.mark.parametrize("keep", [0, 4, 40, 300, -1])
 def test_torn_dumps(tmp_path, ending, keep):

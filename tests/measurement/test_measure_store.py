@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -16,6 +18,7 @@ from toy_dump import write_dump
 import otmd
 from otmd.measurement import load_results, measure, positions_stored
 from otmd.measurement.chunk import CHUNK_SIZE
+from otmd.measurement.store import Store
 
 SLOW = """
 import sys, time
@@ -30,6 +33,16 @@ class Slow(otmd.TargetOnly):
 if __name__ == "__main__":
     measure(sys.argv[1], laws=[otmd.Greedy], verifiers=[("TargetOnly", Slow())],
             num_drafts=[2], workers=int(sys.argv[3]), output=sys.argv[2])
+"""
+
+ASLEEP = """
+import time
+import polars  # whose signal handler restarts waiting locks
+from otmd.measurement.pool import run_jobs
+
+if __name__ == "__main__":
+    for _ in run_jobs(time.sleep, [0, 600, 600], 2):
+        print("first", flush=True)
 """
 
 
@@ -93,6 +106,20 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_pat
     assert seen == list(range(2 * CHUNK_SIZE, len(dataset)))
 
 
+def test_an_interrupt_does_not_wait_for_the_chunk_under_way(tmp_path):
+    script = tmp_path / "asleep.py"
+    script.write_text(ASLEEP)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, str(script)], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) != 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_was_killed_goes_on(tmp_path, workers):
     dump = write_dump(tmp_path / "dump.npz", prompts=20)
@@ -111,6 +138,37 @@ def test_a_run_that_was_killed_goes_on(tmp_path, workers):
     subprocess.run(command, check=True, timeout=60)
     assert not parts(folder)
     assert_frame_equal(load_results(folder), quick(dump, verifiers=[otmd.TargetOnly]))
+
+
+def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypatch):
+    rules = [("TargetOnly", Interrupted())]
+    monkeypatch.setattr(Interrupted, "left", 17)
+    with pytest.raises(KeyboardInterrupt):
+        quick(dataset, verifiers=rules, output=tmp_path)
+    torn = parts(tmp_path)[1]
+    torn.write_bytes(torn.read_bytes()[:-50])
+    monkeypatch.setattr(Interrupted, "left", 1000)
+    whole = quick(dataset, verifiers=rules, output=tmp_path)
+    assert_frame_equal(whole, quick(dataset, verifiers=[otmd.TargetOnly]))
+    assert Interrupted.left == 1000 - (len(dataset) - CHUNK_SIZE)
+
+
+def test_another_process_may_be_first(dataset, tmp_path):
+    whole = quick(dataset, output=tmp_path)
+    record = json.loads((tmp_path / "measurement.json").read_text("utf-8"))
+    slower = Store(tmp_path, record)
+    slower.add(16, 17, whole.filter(pl.col("index") >= 16))
+    slower.finish()
+    assert_frame_equal(load_results(tmp_path), whole)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
+    broken = Interrupted()
+    broken.acceptance_bounds = lambda *_, **__: (1.0, 0.0)
+    with pytest.raises(ValueError, match="gave the bounds"):
+        quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
+    assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +195,16 @@ def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
         quick(write_dump(tmp_path / "more.npz", prompts=7), output=tmp_path / "out")
 
 
+def test_a_dataset_that_differs_in_one_row_is_another(tmp_path):
+    path = write_dump(tmp_path / "dump.npz")
+    quick(path, output=tmp_path / "out")
+    arrays = dict(np.load(path))
+    arrays["target_logits"][5, 0] += 1
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"other settings \(dataset "):
+        quick(path, output=tmp_path / "out")
+
+
 def test_a_folder_of_something_else_is_refused(dataset, tmp_path):
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "results.parquet")
     with pytest.raises(ValueError, match=r"without their measurement\.json"):
@@ -147,6 +215,9 @@ def test_what_is_no_parquet_is_named(tmp_path):
     path = tmp_path / "results.parquet"
     path.write_bytes(b"not parquet at all")
     with pytest.raises(ValueError, match=r"results\.parquet: cannot be read as Parquet"):
+        load_results(path)
+    pl.DataFrame({"law": ["Hub"]}).write_parquet(path)
+    with pytest.raises(ValueError, match=r"no table of `otmd measure`.*'rate'"):
         load_results(path)
     with pytest.raises(FileNotFoundError, match="no such file"):
         load_results(tmp_path / "nowhere")

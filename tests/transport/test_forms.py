@@ -19,7 +19,7 @@ from otmd.transport.form import Reading
 from otmd.transport.solution import best_level_set
 
 AGREE = 1e-9
-INSTANCES = instances(300, seed=31)
+INSTANCES = instances(500, seed=31)
 LARGE = [(27, 3, True), (20, 3, False), (10, 4, True), (140, 2, True)]
 
 
