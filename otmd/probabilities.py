@@ -110,6 +110,12 @@ def validate_same_vocabulary(
         ) from reason
 
 
+def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Where an array with these leading axes is read, at an index of axes it is broadcast to."""
+    own = index[len(index) - len(shape) :]
+    return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
+
+
 def validate_count(name: str, value: object, minimum: int = 1) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is a whole number ≥ ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:

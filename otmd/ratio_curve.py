@@ -12,6 +12,7 @@ from otmd.kernels import curve as kernels
 from otmd.probabilities import (
     FloatArray,
     IntArray,
+    broadcast_index,
     validate_count,
     validate_probs,
     validate_same_vocabulary,
@@ -101,9 +102,8 @@ class RatioCurve:
         shape = np.broadcast_shapes(scale.shape, self.batch_shape)
         scale = np.broadcast_to(scale, shape)
         values = np.empty(shape)
-        offset = len(shape) - len(self.batch_shape)
         for index in np.ndindex(shape):
-            values[index] = kernels.hockey_stick(*self.arrays(index[offset:]), scale[index])
+            values[index] = kernels.hockey_stick(*self.arrays(index), scale[index])
         return values if shape else float(values)
 
     def maximal_coupling_rate(self) -> FloatArray | float:
@@ -160,7 +160,7 @@ class RatioCurve:
 
     def arrays(self, index: tuple[int, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Ratio, target tail and draft tail of one position: what W is computed from."""
-        own = tuple(0 if n == 1 else i for i, n in zip(index, self.batch_shape, strict=True))
+        own = broadcast_index(index, self.batch_shape)
         return self.ratio[own], self.target_tail[own], self.draft_tail[own]
 
     def _accumulate(self, mass: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.kernels.draws import draw_independent
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
+from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
 
 _MOST_TUPLES = 5_000_000
 
@@ -150,12 +150,9 @@ class DraftLaw(ABC):
         shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
         mask = np.broadcast_to(mask, (*shape, self.vocab_size))
         values = np.empty(shape)
-        offset = len(shape) - len(self.batch_shape)
         for index in np.ndindex(shape):
-            own = tuple(
-                0 if n == 1 else i for i, n in zip(index[offset:], self.batch_shape, strict=True)
-            )
-            values[index] = self[own]._containment(np.ascontiguousarray(mask[index]))
+            own = self[broadcast_index(index, self.batch_shape)]
+            values[index] = own._containment(np.ascontiguousarray(mask[index]))
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:

@@ -15,9 +15,9 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
 _INVISIBLE = 42.0
 # Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
-_UNIT = 2.0**256
+RATE_UNIT = 2.0**256
 # ∫ of t² from 0 to this is below half an ulp of 1, and counts of two or more are at most t²/2.
-_EARLIEST = 4e-6 / _UNIT
+_EARLIEST = 4e-6 / RATE_UNIT
 
 
 class WithoutReplacement(ProposalLaw):
@@ -49,12 +49,12 @@ class WithoutReplacement(ProposalLaw):
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
         """Containment of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
         size, num_drafts = self.vocab_size, self.num_drafts
-        rates = _UNIT * self.draft_probs[order]
+        rates = RATE_UNIT * self.draft_probs[order]
         outside = np.empty(size + 1)
         mass_after(self.draft_probs, order, outside)
-        outside *= _UNIT
+        outside *= RATE_UNIT
         counts = np.zeros((num_drafts, size + 1))
-        counts[0] = 1.0 / _UNIT
+        counts[0] = 1.0 / RATE_UNIT
         if num_drafts > 1:
             counts[1, 1:] = np.cumsum(self._times_alone()[order])
         if num_drafts > 2:
@@ -95,13 +95,13 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def _containment(self, subset: BoolArray) -> float:
-        rates = _UNIT * self.draft_probs[subset]
-        outside = _UNIT * float(self.draft_probs[~subset].sum())
+        rates = RATE_UNIT * self.draft_probs[subset]
+        outside = RATE_UNIT * float(self.draft_probs[~subset].sum())
         if self.num_drafts == 1:
             return float(self.draft_probs[subset].sum())
         if np.count_nonzero(rates) < self.num_drafts:
             return 0.0
-        missed = 1.0 / _UNIT + float(self._times_alone()[subset].sum())
+        missed = 1.0 / RATE_UNIT + float(self._times_alone()[subset].sum())
         if self.num_drafts > 2:
             slowest = np.partition(rates, -self.num_drafts)[-self.num_drafts]
             times, weights = _nodes(_INVISIBLE / max(slowest, outside), self.num_drafts)
@@ -111,12 +111,12 @@ class WithoutReplacement(ProposalLaw):
         return min(max(1.0 - outside * missed, 0.0), 1.0)
 
     def _inclusion_probs(self) -> FloatArray:
-        rates, num_drafts = _UNIT * self.draft_probs, self.num_drafts
+        rates, num_drafts = RATE_UNIT * self.draft_probs, self.num_drafts
         if num_drafts == 1:
             return self.draft_probs.copy()
         if np.count_nonzero(rates) <= num_drafts:
             return (rates > 0).astype(np.float64)
-        times_missed = 1.0 / _UNIT + self._sum_of_others(self._times_alone())
+        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self._times_alone())
         if num_drafts > 2:
             slowest = np.partition(rates, -num_drafts - 1)[-num_drafts - 1]
             times, weights = _nodes(_INVISIBLE / slowest, num_drafts)
@@ -127,7 +127,7 @@ class WithoutReplacement(ProposalLaw):
 
     def _times_alone(self) -> FloatArray:
         """∫ P(token i has arrived and no other has) dt = q_i/(1 − q_i), in the unit of time."""
-        return self.draft_probs / (_UNIT * self.mass_of_others())
+        return self.draft_probs / (RATE_UNIT * self.mass_of_others())
 
     def mass_of_others(self) -> FloatArray:
         """1 − q_i for every token, summed over the others where the difference would cancel."""
@@ -168,8 +168,10 @@ def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of ∫ f(t) dt from _EARLIEST to ``latest``, evenly spaced in log t."""
     step = _step(num_drafts)
     # log t is laid out in the unit of q, near 0 where the integrand lives, lest its rounding show in t.
-    log_times = np.arange(np.log(_EARLIEST * _UNIT), np.log(latest) + np.log(_UNIT) + step, step)
-    times = (np.exp(0.5 * log_times) / np.sqrt(_UNIT)) ** 2
+    log_times = np.arange(
+        np.log(_EARLIEST * RATE_UNIT), np.log(latest) + np.log(RATE_UNIT) + step, step
+    )
+    times = (np.exp(0.5 * log_times) / np.sqrt(RATE_UNIT)) ** 2
     return times, step * times
 
 
@@ -179,7 +181,7 @@ def _latest_time(rates: FloatArray, outside: FloatArray, num_drafts: int) -> flo
     It is so once a token from outside H has arrived, or the k fastest tokens of H all have. Prefixes with
     fewer than k tokens of mass do not count: their g is 0.
     """
-    latest = 1.0 / _UNIT
+    latest = 1.0 / RATE_UNIT
     slowest_needed = np.empty(rates.size + 1)
     for k in range(3, num_drafts + 1):
         nth_largest_before(rates, k, slowest_needed)

@@ -14,6 +14,7 @@ from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
+    broadcast_index,
     validate_probs,
     validate_same_vocabulary,
 )
@@ -99,10 +100,8 @@ def positions(
     """Each position of the broadcast leading axes: its index, target distribution and law."""
     batch = np.broadcast_shapes(target_probs.shape[:-1], drafts.batch_shape)
     targets = np.broadcast_to(target_probs, (*batch, target_probs.shape[-1]))
-    offset = len(batch) - len(drafts.batch_shape)
     for index in np.ndindex(batch):
-        own = zip(index[offset:], drafts.batch_shape, strict=True)
-        yield index, targets[index], drafts[tuple(0 if n == 1 else i for i, n in own)]
+        yield index, targets[index], drafts[broadcast_index(index, drafts.batch_shape)]
 
 
 def _family(law: DraftLaw) -> list[DraftLaw]:

@@ -3,14 +3,12 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
+from otmd.drafts.without_replacement import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_curve import RatioCurve
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rejection_bounds import rejection_probability_bounds
 from otmd.verifiers.rule import Rule, accept_prob, normalised
-
-# Drafts are counted in this unit without replacement, so that 1/(mass left) is finite for any float64.
-_UNIT = 2.0**256
 
 
 class RecursiveRejection(Verifier):
@@ -66,7 +64,7 @@ class _WithReplacementRule(Rule):
 class _WithoutReplacementRule(Rule):
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         super().__init__(target, law)
-        self.draft = _UNIT * law.draft_probs
+        self.draft = RATE_UNIT * law.draft_probs
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         return self._walk(tokens)[0]
@@ -92,7 +90,7 @@ class _WithoutReplacementRule(Rule):
 
     def _mass_left(self, rejected: IntArray) -> float:
         assert isinstance(self.law, WithoutReplacement)
-        return _UNIT * float(self.law.mass_left(rejected[None])[0])
+        return RATE_UNIT * float(self.law.mass_left(rejected[None])[0])
 
 
 class _IndependentRule(Rule):
