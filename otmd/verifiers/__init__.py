@@ -8,6 +8,7 @@ from otmd.verifiers.base import UnsupportedLaw, Verifier
 from otmd.verifiers.greedy_coupling import GreedyCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
+from otmd.verifiers.optimal import Optimal, OptimalityCertificate
 from otmd.verifiers.plan import PlanVerifier
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.rule import Rule, Verdict
@@ -21,6 +22,7 @@ VERIFIERS: tuple[Verifier, ...] = (
     SpecHub(),
     GreedyCoupling(),
     TargetOnly(),
+    Optimal(),
 )
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "GreedyCoupling",
     "KSequential",
     "MaximalCoupling",
+    "Optimal",
+    "OptimalityCertificate",
     "PlanVerifier",
     "RecursiveRejection",
     "Rule",

@@ -1,0 +1,87 @@
+"""Choosing among drafts by random clocks: the integrals behind the optimal rule.
+
+A draft of class g rings after a time of rate w_g, and a rejection, where one is possible, after a time of
+rate w_0; whichever rings first is chosen. Every integral over the time s is a sum over the same nodes.
+"""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def choice_rates(
+    weights, masses, num_drafts, never, with_rejection, times, steps, rates, coupling
+):
+    """Probability that each class is chosen, for drafts with replacement.
+
+    ``masses`` are the classes' draft masses and ``never`` that of the drafts that are never chosen. With
+    a rejection ``weights``, ``rates`` and ``coupling`` have one entry more, for it. Coupling is filled with
+    −∂rates/∂log weights off the diagonal. Returns E[log of the sum of the weights], up to a constant:
+    the function whose gradient in the log weights are the rates.
+    """
+    size, count = masses.size, weights.size
+    rates[:] = 0.0
+    coupling[:] = 0.0
+    # Drafts that are never chosen leave a part of the mix that no time silences.
+    silent = 0.0 if with_rejection else never**num_drafts
+    total = (never + masses.sum()) ** num_drafts - silent
+    chosen = np.empty(count)
+    potential = 0.0
+    for j in range(times.size):
+        s = times[j]
+        mix = never
+        for g in range(size):
+            chosen[g] = masses[g] * np.exp(-s * weights[g])
+            mix += chosen[g]
+        if mix <= 0.0:
+            continue
+        waiting = np.exp(-s * weights[size]) if with_rejection else 1.0
+        density = steps[j] * mix ** (num_drafts - 1) * waiting
+        potential += (steps[j] * (np.exp(-s) * total + silent) - density * mix) / s
+        for g in range(size):
+            chosen[g] *= num_drafts * weights[g]
+            rates[g] += density * chosen[g]
+        pair = density * s / mix
+        both = pair * (num_drafts - 1) / num_drafts
+        if with_rejection:
+            chosen[size] = weights[size] * mix
+            rates[size] += density * chosen[size]
+            for h in range(size):
+                coupling[size, h] += pair * chosen[size] * chosen[h]
+        for g in range(size):
+            for h in range(g):
+                coupling[g, h] += both * chosen[g] * chosen[h]
+    for g in range(count):
+        for h in range(g):
+            coupling[h, g] = coupling[g, h]
+    return potential
+
+
+@njit(cache=True)
+def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
+    """Probability that each draft is chosen, given the drafts.
+
+    Draft i is of class classes[i] with probability shares[i] and of the next one otherwise; class g has
+    weight weights[g]. ``rejection`` is the weight w_0, 0 for none.
+    """
+    count = classes.size
+    silent = np.empty(count)
+    rings = np.empty(count)
+    out[:] = 0.0
+    for j in range(times.size):
+        s = times[j]
+        for i in range(count):
+            g, share = classes[i], shares[i]
+            silent[i] = share * np.exp(-s * weights[g])
+            rings[i] = silent[i] * weights[g]
+            if share < 1.0:
+                other = (1.0 - share) * np.exp(-s * weights[g + 1])
+                silent[i] += other
+                rings[i] += other * weights[g + 1]
+        waiting = steps[j] * np.exp(-s * rejection)
+        for i in range(count):
+            chosen = waiting * rings[i]
+            for k in range(count):
+                if k != i:
+                    chosen *= silent[k]
+            out[i] += chosen

@@ -1,0 +1,109 @@
+"""Masses of p and q over intervals of the ratio p/q: the ratio curve without a sort.
+
+The tokens are grouped by the leading bits of p/q, and only the intervals that a question depends on are
+resolved to single ratios. Between the ends of an interval the curve of (q(H), p(H)) lies above two
+lines with the slopes of the interval's edges: where these cross bounds every prefix inside.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class RatioHistogram:
+    """The two masses over K intervals of p/q, ascending; the last one has no upper end.
+
+    Attributes
+    ----------
+    ratio : ndarray of float64, shape (V,)
+        p/q of each token, inf where q = 0.
+    edges : ndarray of float64, shape (K + 1,)
+        Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1].
+    target_before, draft_before : ndarray of float64, shape (K + 1,)
+        p and q of the tokens below each edge.
+    single : ndarray of bool, shape (K,)
+        Whether every token of the interval has the ratio of its lower edge.
+    """
+
+    ratio: FloatArray
+    edges: FloatArray
+    target_before: FloatArray
+    draft_before: FloatArray
+    single: BoolArray
+    _group: IntArray
+    _target: FloatArray
+    _draft: FloatArray
+
+    @classmethod
+    def of(cls, target: FloatArray, draft: FloatArray) -> Self:
+        """Group the tokens of a single position, 16 intervals a factor of two.
+
+        Parameters
+        ----------
+        target, draft : ndarray of float64, shape (V,)
+            Masses p and q ≥ 0; neither need sum to 1.
+
+        Returns
+        -------
+        RatioHistogram
+        """
+        ratio, group = np.empty(target.size), np.empty(target.size, np.int16)
+        p_mass, q_mass = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
+        group_by_ratio(target, draft, ratio, group, p_mass, q_mass)
+        single = np.zeros(NUM_GROUPS, dtype=bool)
+        before = _before(p_mass), _before(q_mass)
+        return cls(ratio, group_edges(), *before, single, group, target, draft)
+
+    def resolve(self, intervals: BoolArray) -> Self:
+        """Give every ratio that occurs in the chosen groups (K,) an interval of its own.
+
+        Only a histogram that was not resolved before can be.
+        """
+        assert not self.single.any()
+        tokens = tokens_of_groups(self._group, intervals, self.ratio.size)
+        tokens = tokens[np.argsort(self.ratio[tokens])]
+        lows, starts = np.unique(self.ratio[tokens], return_index=True)
+        merged = []
+        for before, mass in (
+            (self.target_before, self._target),
+            (self.draft_before, self._draft),
+        ):
+            own = np.add.reduceat(mass[tokens], starts) if starts.size else np.empty(0)
+            merged.append(np.concatenate([np.diff(before)[~intervals], own]))
+        lows = np.concatenate([self.edges[:-1][~intervals], lows])
+        single = np.arange(lows.size) >= np.count_nonzero(~intervals)
+        order = np.argsort(lows)
+        before = [_before(mass[order]) for mass in merged]
+        edges = np.append(lows[order], np.inf)
+        kept = self._group, self._target, self._draft
+        return type(self)(self.ratio, edges, *before, single[order], *kept)
+
+    def vertices(self, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Where the lines through the ends of each span of intervals cross, below the curve.
+
+        Parameters
+        ----------
+        nodes : ndarray of int64, shape (J,)
+            Ascending indices of edges; a span reaches from one to the next.
+
+        Returns
+        -------
+        target, draft : ndarray of float64, shape (J − 1,)
+            No prefix that ends inside span j lies below the two lines that meet in this point.
+        """
+        low, high = self.edges[nodes[:-1]], self.edges[nodes[1:]]
+        p, q = np.diff(self.target_before[nodes]), np.diff(self.draft_before[nodes])
+        bounded = np.isfinite(high)
+        width = np.where(bounded, high - low, 1.0)
+        left = np.where(bounded, (np.where(bounded, high, 0.0) * q - p) / width, q)
+        left = np.clip(left, 0.0, q)
+        return self.target_before[nodes[:-1]] + low * left, self.draft_before[nodes[:-1]] + left
+
+
+def _before(mass: FloatArray) -> FloatArray:
+    return np.concatenate([[0.0], mass.cumsum()])

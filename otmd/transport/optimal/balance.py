@@ -1,0 +1,172 @@
+"""Weights that give every class its share: Newton's method in the logarithms of the weights.
+
+With rates r and targets P the weights minimise Φ(log w) − Σ P log w, where Φ is the expected logarithm
+of the sum of the drafted weights: smooth, convex, and with the gradient r − P. Its Hessian is
+a graph Laplacian (the rates depend on the ratios of the weights alone), so that nothing cancels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from otmd.probabilities import BoolArray, FloatArray
+
+# Weights beyond e^{∓45} act as 0 and as infinity.
+_FARTHEST = 45.0
+_LARGEST = 20.0
+_MOST_ROUNDS = 60
+_LONGEST_STEP = 3.0
+_ROUNDING = 1e-13
+# Steps shorter than this are the same, straight or bent.
+_SHORT = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a choice of log weights gives.
+
+    Attributes
+    ----------
+    rates : ndarray of float64, shape (G,)
+        Probability that each class is chosen.
+    potential : float
+        Φ, up to a constant.
+    coupling : ndarray of float64, shape (G, G)
+        −∂rates/∂log weights off the diagonal, or what comes near it.
+    """
+
+    rates: FloatArray
+    potential: float
+    coupling: FloatArray
+
+
+def balance(
+    evaluate: Callable[[FloatArray], Choice],
+    targets: FloatArray,
+    capped: bool,
+    tol: float,
+    start: FloatArray | None = None,
+) -> FloatArray:
+    """Find log weights whose rates are the targets.
+
+    Parameters
+    ----------
+    evaluate : callable
+        The :class:`Choice` at given log weights.
+    targets : ndarray of float64, shape (G,)
+        P > 0.
+    capped : bool
+        The rates do not change when all weights are scaled, and classes with the largest weight may
+        fall short of their targets; without it the rates and the targets have the same sum.
+    tol : float
+        How much mass may be misplaced; rounding and targets out of reach end the search above it.
+    start : ndarray of float64, shape (G,), optional
+        Log weights to begin from.
+
+    Returns
+    -------
+    ndarray of float64, shape (G,)
+    """
+    settle = _Settle(targets, capped, tol)
+    log_weights = settle(np.zeros(targets.size) if start is None else start)
+    now = evaluate(log_weights)
+    if start is None:
+        for _ in range(3):
+            # w ← w P/r converges from everywhere, slowly.
+            rates = np.maximum(now.rates, 1e-300)
+            log_weights = settle(log_weights + np.log(targets / rates))
+            now = evaluate(log_weights)
+    for _ in range(_MOST_ROUNDS):
+        wrong = now.rates - targets
+        if np.maximum(wrong, 0.0).sum() <= tol:
+            break
+        free = settle.free(log_weights, now, targets)
+        if not free.any():
+            break
+        step = np.zeros(targets.size)
+        step[free] = _newton_step(now.coupling, wrong, free)
+        found = _search(evaluate, settle, targets, log_weights, step, now)
+        if found is None:
+            break
+        log_weights, now = found
+    return log_weights
+
+
+class _Settle:
+    """Which log weights are allowed, and which may move."""
+
+    def __init__(self, targets: FloatArray, capped: bool, tol: float) -> None:
+        self.capped = capped
+        # Classes of hardly any mass would leave the scale of the others undecided.
+        self.counts = targets * targets.size > min(0.01 * tol, targets.max())
+        if not self.counts.any():
+            self.counts[np.argmax(targets)] = True
+        self.largest = int(np.argmax(targets))
+
+    def __call__(self, log_weights: FloatArray) -> FloatArray:
+        """Scale the weights and keep them within what acts as 0 and infinity."""
+        if self.capped:
+            below = np.minimum(log_weights, 0.0)
+            return np.clip(below - below[self.counts].max(), -_FARTHEST, 0.0)
+        return np.clip(log_weights - log_weights[self.largest], -_FARTHEST, _LARGEST)
+
+    def free(self, log_weights: FloatArray, now: Choice, targets: FloatArray) -> BoolArray:
+        """The classes that a step may move."""
+        wrong = now.rates - targets
+        free = self.counts & ~((log_weights <= -_FARTHEST) & (wrong > 0))
+        # Where a rate does not answer to the weights there is nothing to be had.
+        free &= now.coupling.sum(axis=1) > _ROUNDING * targets
+        if not self.capped:
+            free[self.largest] = False
+            return free
+        held = (log_weights >= 0.0) & (wrong <= 0)
+        if not (held & self.counts).any():
+            held[np.flatnonzero(self.counts)[np.argmin(wrong[self.counts])]] = True
+        return free & ~held
+
+
+def _newton_step(coupling: FloatArray, wrong: FloatArray, free: BoolArray) -> FloatArray:
+    hessian = -coupling[np.ix_(free, free)]
+    np.fill_diagonal(hessian, coupling[free].sum(axis=1))
+    scale = np.sqrt(np.maximum(np.diag(hessian), 1e-300))
+    hessian /= scale[:, None] * scale
+    damping = 1e-14
+    while True:
+        try:
+            damped = hessian + damping * np.eye(scale.size)
+            return -cho_solve(cho_factor(damped), wrong[free] / scale) / scale
+        except LinAlgError:
+            damping *= 10.0
+
+
+def _search(
+    evaluate: Callable[[FloatArray], Choice],
+    settle: _Settle,
+    targets: FloatArray,
+    log_weights: FloatArray,
+    step: FloatArray,
+    now: Choice,
+) -> tuple[FloatArray, Choice] | None:
+    """The better of two steps, halved until it does not raise the convex objective."""
+    longest = np.abs(step).max()
+    ways = [step * min(1.0, _LONGEST_STEP / longest)]
+    if longest > _SHORT:
+        # A small weight's rate is nearly linear in it: taken in the weight itself, a step goes far.
+        falling = np.maximum(np.log1p(np.maximum(step, -0.9999)), -2.0 * _LONGEST_STEP)
+        ways.append(np.where(step < 0, falling, np.minimum(step, _LONGEST_STEP)))
+    before = now.potential - targets @ log_weights
+    length = 1.0
+    while length > 1e-4:
+        best, best_value = None, before + _ROUNDING
+        for way in ways:
+            moved = settle(log_weights + length * way)
+            choice = evaluate(moved)
+            value = choice.potential - targets @ moved
+            if value <= best_value:
+                best, best_value = (moved, choice), value
+        if best is not None:
+            return best
+        length *= 0.5
+    return None

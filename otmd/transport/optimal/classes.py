@@ -1,0 +1,88 @@
+"""Classes of tokens by p/q, few enough to solve for and fine enough to lose nothing.
+
+A token between two nodes of the ratio is of the class of either with such probabilities that its own
+ratio is their mean. Draft by draft the classes are drawn with replacement, as the tokens are, with
+masses of their own; a rule that gives every class its share of p gives every token its p. Spreading
+the ratios moves the curve of (q(H), p(H)) down to its tangents at the nodes, and the optimum over
+classes is the optimum over tokens unless a corner of the tangents lies below the best cut. So nodes
+are added only where a corner does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from otmd.kernels.ratio_groups import split_between_nodes
+from otmd.probabilities import FloatArray, IntArray
+from otmd.ratio_histogram import RatioHistogram
+
+
+@dataclass(frozen=True, eq=False)
+class RatioClasses:
+    """Classes at the nodes of the ratio, for the tokens of one side of the cut.
+
+    Attributes
+    ----------
+    nodes : ndarray of float64, shape (G,)
+        Ascending ratios; class g has the target mass nodes[g]·mass[g].
+    mass : ndarray of float64, shape (G,)
+        The classes' draft mass.
+    """
+
+    nodes: FloatArray
+    mass: FloatArray
+
+    def locate(self, ratio: FloatArray) -> tuple[IntArray, FloatArray]:
+        """The lower class of tokens with these ratios (T,), and the probability to be of it."""
+        last = self.nodes.size - 1
+        lower = np.clip(np.searchsorted(self.nodes, ratio, side="right") - 1, 0, last)
+        upper = np.minimum(lower + 1, last)
+        width = self.nodes[upper] - self.nodes[lower]
+        share = np.ones(ratio.shape)
+        inside = lower < last
+        np.divide(self.nodes[upper] - ratio, width, out=share, where=inside)
+        return lower, share
+
+
+def nodes_between(
+    histogram: RatioHistogram, first: int, last: int, num_drafts: int, tol: float
+) -> FloatArray:
+    """Choose the nodes of the tokens between two edges.
+
+    Parameters
+    ----------
+    histogram : RatioHistogram
+        Resolved where the best cut lies.
+    first, last : int
+        Indices of the edges that the nodes reach from and to.
+    num_drafts : int
+        n.
+    tol : float
+        How far a corner of the tangents may lie below the best cut.
+
+    Returns
+    -------
+    ndarray of float64, shape (G,)
+        Ascending.
+    """
+    least = (histogram.target_before - histogram.draft_before**num_drafts).min()
+    chosen = np.unique([first, last])
+    while True:
+        target, mass = histogram.vertices(chosen)
+        low = target - mass**num_drafts < least - tol
+        low &= np.diff(chosen) > 1
+        if not low.any():
+            return histogram.edges[chosen]
+        left, right = chosen[:-1][low], chosen[1:][low]
+        middle = 0.5 * (histogram.edges[left] + histogram.edges[right])
+        added = np.clip(np.searchsorted(histogram.edges, middle), left + 1, right - 1)
+        chosen = np.sort(np.concatenate([chosen, added]))
+
+
+def split_tokens(
+    histogram: RatioHistogram, draft: FloatArray, nodes: FloatArray, low: float, high: float
+) -> RatioClasses:
+    """Split the draft mass of the tokens with low ≤ p/q < high between the nodes."""
+    mass = np.zeros(nodes.size)
+    split_between_nodes(draft, histogram.ratio, nodes, low, high, mass)
+    return RatioClasses(nodes, mass)

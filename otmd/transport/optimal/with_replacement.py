@@ -1,0 +1,144 @@
+"""The optimal plan for drafts with replacement, at a language model's vocabulary."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from otmd.kernels.weighted_choice import choice_rates
+from otmd.optimum.ratio_cut import prefix_values, ratio_cut
+from otmd.probabilities import FloatArray, IntArray
+from otmd.ratio_histogram import RatioHistogram
+from otmd.transport.optimal.balance import Choice, balance
+from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_tokens
+from otmd.transport.optimal.plan import ChoicePlan, Side
+from otmd.transport.optimal.times import clock_times
+
+
+@dataclass(frozen=True, eq=False)
+class RatioSide(Side):
+    """A side whose tokens are classed by p/q alone.
+
+    Attributes
+    ----------
+    classes : RatioClasses
+        The nodes of the ratio.
+    rates : ndarray of float64, shape (G,)
+        Chosen mass in units of the class's draft mass.
+    ratio, draft : ndarray of float64, shape (V,)
+        p/q and q.
+    low, high : float
+        The side's tokens have low ≤ p/q < high.
+    """
+
+    classes: RatioClasses
+    rates: FloatArray
+    ratio: FloatArray
+    draft: FloatArray
+    low: float
+    high: float
+
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        """See :class:`Side`."""
+        return self.classes.locate(self.ratio[tokens])
+
+    def offered(self) -> FloatArray:
+        """See :class:`Side`."""
+        # A class is chosen in proportion to q, and a token's ratio is the mean of its classes'.
+        own = (self.ratio >= self.low) & (self.ratio < self.high)
+        chosen = np.interp(self.ratio, self.classes.nodes, self.rates)
+        return np.where(own, self.draft * chosen, 0.0)
+
+
+def plan_with_replacement(
+    target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
+) -> ChoicePlan:
+    """Find the optimal plan for drafts with replacement.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p; it may sum to less than 1, the rest being no draft's.
+    draft : ndarray of float64, shape (V,)
+        q, of sum 1.
+    num_drafts : int
+        n.
+    tol : float
+        How much acceptance may be lost; never correctness.
+
+    Returns
+    -------
+    ChoicePlan
+    """
+    # Two sides and the classes' corners share the tolerance.
+    tol = 0.25 * tol
+    histogram, size = ratio_cut(RatioHistogram.of(target, draft), num_drafts)
+    cut = float(histogram.edges[size])
+    value = float(prefix_values(histogram, num_drafts)[size])
+    contained = float(histogram.draft_before[size])
+    inner = outer = None
+    if size > 0:
+        nodes = nodes_between(histogram, 0, size, num_drafts, tol)
+        rejected = max(0.0, contained**num_drafts - float(histogram.target_before[size]))
+        inner = _side(histogram, draft, nodes, 0.0, cut, num_drafts, 0.0, rejected, tol)
+    if cut < np.inf:
+        last = max(size, int(np.searchsorted(histogram.edges, num_drafts)))
+        nodes = nodes_between(histogram, size, last, num_drafts, tol)
+        outer = _side(histogram, draft, nodes, cut, np.inf, num_drafts, contained, None, tol)
+    return ChoicePlan(target, histogram.ratio < cut, 1.0 + value, inner, outer)
+
+
+def _side(
+    histogram: RatioHistogram,
+    draft: FloatArray,
+    nodes: FloatArray,
+    low: float,
+    high: float,
+    num_drafts: int,
+    never: float,
+    rejected: float | None,
+    tol: float,
+) -> Side | None:
+    """Solve for the weights of one side; ``rejected`` is the mass to be rejected, where any may be."""
+    classes = split_tokens(histogram, draft, nodes, low, high)
+    able = (classes.mass > 0) & (classes.nodes > 0)
+    mass, ratio = classes.mass[able], classes.nodes[able]
+    if mass.size == 0:
+        return None
+    never += float(classes.mass[classes.nodes == 0].sum())
+    rejects = rejected is not None and rejected > 0
+    targets = np.append(mass * ratio, [rejected] if rejects else [])
+    evaluate = _Evaluate(mass, num_drafts, never, rejects)
+    log_weights = balance(evaluate, targets, rejected is None, tol)
+    weights, rates = np.zeros(able.size), np.zeros(able.size)
+    weights[able] = np.exp(log_weights[: mass.size])
+    rates[able] = evaluate(log_weights).rates[: mass.size] / mass
+    rejection = float(np.exp(log_weights[-1])) if rejects else 0.0
+    own = histogram.ratio, draft, low, high
+    return RatioSide(weights, rejection, *evaluate.nodes(log_weights), classes, rates, *own)
+
+
+class _Evaluate:
+    """The rates of the classes with replacement, as :func:`balance` asks for them."""
+
+    def __init__(self, mass: FloatArray, num_drafts: int, never: float, rejects: bool) -> None:
+        self.mass, self.num_drafts, self.never, self.rejects = mass, num_drafts, never, rejects
+
+    def nodes(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Times and steps that serve these weights."""
+        extremes = np.exp([log_weights.min(), log_weights.max()])
+        return clock_times(float(extremes[0]), float(extremes[1]) * self.num_drafts)
+
+    def __call__(self, log_weights: FloatArray) -> Choice:
+        size = log_weights.size
+        rates, coupling = np.empty(size), np.empty((size, size))
+        potential = choice_rates(
+            np.exp(log_weights),
+            self.mass,
+            self.num_drafts,
+            self.never,
+            self.rejects,
+            *self.nodes(log_weights),
+            rates,
+            coupling,
+        )
+        return Choice(rates, potential, coupling)

@@ -1,0 +1,145 @@
+"""The optimal rule: as many drafts accepted as any lossless verifier can."""
+
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithReplacement
+from otmd.drafts.proposal import ProposalLaw
+from otmd.optimum.acceptance import optimal_acceptance
+from otmd.probabilities import FloatArray, IntArray
+from otmd.transport.optimal import ChoicePlan, plan_with_replacement
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.rule import Rule, normalised
+
+
+@dataclass(frozen=True)
+class OptimalityCertificate:
+    """Proof of how close a rule comes to the optimum.
+
+    Attributes
+    ----------
+    upper_bound : float
+        α* = 1 + p(H*) − g(H*): no lossless verifier accepts more.
+    attained : float
+        What the rule accepts with the weights that it has, its thinning counted.
+    gap : float
+        Their difference.
+    """
+
+    upper_bound: float
+    attained: float
+    gap: float
+
+
+class Optimal(Verifier):
+    """Choose among the drafts by weights that depend on p/q, and attain α*.
+
+    With H* the smallest minimiser of p(H) − g(H): if some draft lies outside H*, one of those is
+    accepted, each with probability in proportion to its weight; otherwise one of the drafts or
+    none is. The weights are solved for so that every token in H* is accepted with probability p, and no
+    token with more. Whatever they are, a draft's acceptance is thinned by what it exceeds its p, so
+    that the rule is lossless at every tolerance.
+
+    Parameters
+    ----------
+    tol : float
+        How far below α* the acceptance rate may stay.
+
+    Raises
+    ------
+    ValueError
+        If ``tol`` is not a positive number.
+    """
+
+    serves = (WithReplacement, TopThen, Greedy, Hub)
+
+    def __init__(self, tol: float = 1e-10) -> None:
+        if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
+            raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        self.tol = float(tol)
+
+    def __repr__(self) -> str:
+        return f"Optimal(tol={self.tol:g})"
+
+    def supports(self, drafts: DraftLaw) -> bool:
+        """Whether the rule is known for this law: for top tokens, whether it is for the rest."""
+        if isinstance(drafts, TopThen):
+            return drafts.top == drafts.num_drafts or drafts.rest in self.serves
+        return type(drafts) in self.serves
+
+    def certificate(self, target_probs: ArrayLike, drafts: DraftLaw) -> OptimalityCertificate:
+        """Compare what the rule attains at one position with the optimum, recomputed from a cut.
+
+        Parameters
+        ----------
+        target_probs : array_like, shape (V,)
+            p.
+        drafts : DraftLaw
+            A law without leading axes.
+
+        Returns
+        -------
+        OptimalityCertificate
+
+        Raises
+        ------
+        ValueError
+            For invalid input; UnsupportedLaw for a law not served.
+        """
+        rule = self.prepare(target_probs, drafts)
+        assert isinstance(rule, _OptimalRule)
+        upper = float(optimal_acceptance(target_probs, drafts).rate)
+        return OptimalityCertificate(upper, rule.rate, upper - rule.rate)
+
+    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+        assert isinstance(law, ProposalLaw)
+        return _OptimalRule(target, law, self.tol)
+
+    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        assert isinstance(law, ProposalLaw)
+        rule = _OptimalRule(target, law, min(self.tol, tol))
+        # A residual token may be a draft by chance, which the rate leaves out and the cut bounds.
+        return rule.rate, max(rule.rate, rule.bound)
+
+
+class _OptimalRule(Rule):
+    """The optimal rule, prepared for one position.
+
+    Attributes
+    ----------
+    rate : float
+        The acceptance rate that the rule attains.
+    bound : float
+        What no lossless rule exceeds, by the cut that the rule was built on.
+    """
+
+    def __init__(self, target: FloatArray, law: ProposalLaw, tol: float) -> None:
+        super().__init__(target, law)
+        self._always = law.forced_tokens()
+        drafted = law.num_drafts - self._always.size
+        rest, others = target.copy(), law.draft_probs.copy()
+        rest[self._always] = others[self._always] = 0.0
+        self._plan: ChoicePlan | None = None
+        if drafted:
+            self._plan = plan_with_replacement(rest, others / others.sum(), drafted, tol)
+        certain = float(target[self._always].sum())
+        # What is not chosen comes from the residual, and is a draft where it is one of these tokens.
+        self.rate = certain + (self._plan.rate if self._plan else 0.0)
+        self.bound = certain + (self._plan.bound if self._plan else 0.0)
+
+    def accept_probs(self, tokens: IntArray) -> FloatArray:
+        chances = np.zeros(tokens.size)
+        if self._plan is None:
+            return chances
+        able = ~np.isin(tokens, self._always)
+        chances[able] = self._plan.chances(tokens[able])
+        # As asked for: draft by draft, each given that those before it were not chosen.
+        left = 1.0 - np.concatenate([[0.0], chances[:-1].cumsum()])
+        return np.minimum(1.0, np.divide(chances, left, out=np.zeros(tokens.size), where=left > 0))
+
+    def residual(self, tokens: IntArray) -> FloatArray:
+        accepted = self._plan.accepted if self._plan else 0.0
+        return normalised(np.maximum(self.target - accepted, 0.0), self.target)
