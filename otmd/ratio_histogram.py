@@ -5,10 +5,11 @@ resolved to single ratios. Between the ends of an interval the curve of (q(H), p
 lines with the slopes of the interval's edges: where these cross bounds every prefix inside.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -35,7 +36,7 @@ class RatioHistogram:
     target_before: FloatArray
     draft_before: FloatArray
     single: BoolArray
-    _group: IntArray
+    _group: NDArray[np.int16]
     _target: FloatArray
     _draft: FloatArray
 
@@ -78,10 +79,14 @@ class RatioHistogram:
         lows = np.concatenate([self.edges[:-1][~intervals], lows])
         single = np.arange(lows.size) >= np.count_nonzero(~intervals)
         order = np.argsort(lows)
-        before = [_before(mass[order]) for mass in merged]
-        edges = np.append(lows[order], np.inf)
-        kept = self._group, self._target, self._draft
-        return type(self)(self.ratio, edges, *before, single[order], *kept)
+        target_before, draft_before = (_before(mass[order]) for mass in merged)
+        return replace(
+            self,
+            edges=np.append(lows[order], np.inf),
+            target_before=target_before,
+            draft_before=draft_before,
+            single=single[order],
+        )
 
     def vertices(self, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
         """Where the lines through the ends of each span of intervals cross, below the curve.

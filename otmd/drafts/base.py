@@ -182,7 +182,7 @@ class DraftLaw(ABC):
         """
         if self.batch_shape:
             raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
-        support = np.flatnonzero(self._inclusion_probs() > 0)
+        support = self._support()
         size = support.size**self.num_drafts
         if size > _MOST_TUPLES:
             raise ValueError(
@@ -192,6 +192,14 @@ class DraftLaw(ABC):
         tokens = support[_every_tuple(support.size, self.num_drafts)]
         probs = self._tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
+
+    def can_enumerate(self) -> bool:
+        """Whether the law at a single position has few enough tuples for :meth:`enumerate`."""
+        return self._support().size ** self.num_drafts <= _MOST_TUPLES
+
+    def _support(self) -> IntArray:
+        """The tokens that may be drafted at a single position, ascending."""
+        return np.flatnonzero(self._inclusion_probs() > 0)
 
     def validate_drawable(self, tokens: IntArray) -> None:
         """Raise ValueError for drafts (n,) that the law at a single position never draws."""

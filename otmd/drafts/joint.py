@@ -68,6 +68,10 @@ class Joint(DraftLaw):
         probs = np.bincount(row.ravel(), self.probs[self.probs > 0]).astype(np.float64)
         return tokens, probs
 
+    def can_enumerate(self) -> bool:
+        """True: the table is at hand."""
+        return True
+
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         return self.tuples[draw_tokens(self.probs, rng, count)]
 

@@ -149,7 +149,7 @@ class WithoutReplacement(ProposalLaw):
 
 
 @cache
-def _step(num_drafts: int) -> float:
+def quadrature_step(num_drafts: int) -> float:
     """Step of the trapezoidal rule in s = log t for counts up to n − 1.
 
     The rule's error on the Erlang integrand t^n e^{−t} is 2|Γ(n + 2πi/h)|/Γ(n); h is the largest step
@@ -166,7 +166,7 @@ def _step(num_drafts: int) -> float:
 
 def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of ∫ f(t) dt from _EARLIEST to ``latest``, evenly spaced in log t."""
-    step = _step(num_drafts)
+    step = quadrature_step(num_drafts)
     # log t is laid out in the unit of q, near 0 where the integrand lives, lest its rounding show in t.
     log_times = np.arange(
         np.log(_EARLIEST * RATE_UNIT), np.log(latest) + np.log(RATE_UNIT) + step, step

@@ -9,24 +9,17 @@ from numba import njit
 
 
 @njit(cache=True)
-def choice_rates(
-    weights, masses, num_drafts, never, with_rejection, times, steps, rates, coupling
-):
+def choice_rates(weights, masses, num_drafts, never, with_rejection, times, steps, rates, coupling):
     """Probability that each class is chosen, for drafts with replacement.
 
     ``masses`` are the classes' draft masses and ``never`` that of the drafts that are never chosen. With
     a rejection ``weights``, ``rates`` and ``coupling`` have one entry more, for it. Coupling is filled with
-    −∂rates/∂log weights off the diagonal. Returns E[log of the sum of the weights], up to a constant:
-    the function whose gradient in the log weights are the rates.
+    −∂rates/∂log weights off the diagonal.
     """
     size, count = masses.size, weights.size
     rates[:] = 0.0
     coupling[:] = 0.0
-    # Drafts that are never chosen leave a part of the mix that no time silences.
-    silent = 0.0 if with_rejection else never**num_drafts
-    total = (never + masses.sum()) ** num_drafts - silent
     chosen = np.empty(count)
-    potential = 0.0
     for j in range(times.size):
         s = times[j]
         mix = never
@@ -37,7 +30,6 @@ def choice_rates(
             continue
         waiting = np.exp(-s * weights[size]) if with_rejection else 1.0
         density = steps[j] * mix ** (num_drafts - 1) * waiting
-        potential += (steps[j] * (np.exp(-s) * total + silent) - density * mix) / s
         for g in range(size):
             chosen[g] *= num_drafts * weights[g]
             rates[g] += density * chosen[g]
@@ -54,7 +46,6 @@ def choice_rates(
     for g in range(count):
         for h in range(g):
             coupling[h, g] = coupling[g, h]
-    return potential
 
 
 @njit(cache=True)

@@ -130,18 +130,29 @@ def _cuts(
     ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
     if len(laws) > 1 and law.forced_tokens().size == 0:
         rows = law.prefix_containment(ratio_order, every_n=True)
-        return [_best_prefix(target, ratio_order, row) for row in rows]
+        return [best_prefix(target, ratio_order, row) for row in rows]
     cuts = []
     for member in laws:
         assert isinstance(member, ProposalLaw)
         order = order_from(ratio_order, member.forced_tokens())
-        cuts.append(_best_prefix(target, order, member.prefix_containment(order)))
+        cuts.append(best_prefix(target, order, member.prefix_containment(order)))
     return cuts
 
 
-def _best_prefix(
+def best_prefix(
     target: FloatArray, order: IntArray, contained: FloatArray
 ) -> tuple[BoolArray, float]:
+    """The smallest best cut among the prefixes of an order, and 1 + p(H) − g(H).
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p; it need not sum to 1.
+    order : ndarray of int64, shape (V,)
+        A permutation of the tokens.
+    contained : ndarray of float64, shape (V + 1,)
+        g of each prefix.
+    """
     mass = np.empty(order.size + 1)
     mass_before(target, order, mass)
     size = smallest_minimiser(mass, contained, _SLACK)

@@ -62,13 +62,33 @@ def draft_sets(
     supply : ndarray of float64, shape (S,)
         The probability of each set.
     """
-    beyond = np.iinfo(np.int64).max
+    beyond = tuples.max() + 1
     sets = np.sort(tuples, axis=-1)
     sets[:, 1:][sets[:, 1:] == sets[:, :-1]] = beyond
     sets.sort(axis=-1)
     supply = probs
     if merge:
-        sets, row = np.unique(sets, axis=0, return_inverse=True)
-        supply = np.bincount(row.ravel(), probs, minlength=len(sets)).astype(np.float64)
+        sets, row = _distinct_rows(sets)
+        supply = np.bincount(row, probs, minlength=len(sets)).astype(np.float64)
     sizes = (sets < beyond).sum(axis=-1)
     return np.concatenate([[0], sizes.cumsum()]), sets[sets < beyond], supply
+
+
+def _distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
+    """The distinct rows in lexicographic order, and which of them each row is.
+
+    A row is read as the digits of one number: numbers are sorted many times faster than rows. Their
+    order is the rows', and their base the number of distinct entries.
+    """
+    present = np.zeros(rows.max() + 1, dtype=bool)
+    present[rows] = True
+    digits = present.cumsum() - 1
+    base = int(digits[-1]) + 1
+    if base ** rows.shape[1] > np.iinfo(np.int64).max:
+        distinct, place = np.unique(rows, axis=0, return_inverse=True)
+        return distinct, place.ravel()
+    numbers = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        numbers = numbers * base + digits[column]
+    _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+    return rows[first], place

@@ -6,6 +6,7 @@ from otmd.transport.forms import FORMS, build_program, program_size
 from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, ProgramSize
+from otmd.transport.shape import ProblemShape
 from otmd.transport.solution import SolverError, TransportSolution
 from otmd.transport.solve import SOLVERS, solve_path, solve_transport
 
@@ -15,6 +16,7 @@ __all__ = [
     "CanonicalDecomposition",
     "Certificate",
     "LinearProgram",
+    "ProblemShape",
     "ProgramSize",
     "SolverError",
     "TransportPlan",

@@ -3,12 +3,12 @@
 import numpy as np
 
 from otmd.probabilities import FloatArray
-from otmd.transport.form import Form, Reading, arc_names, node_names
+from otmd.transport.form import Form, Reading, Shaped, arc_names, node_names
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
 
 
-def _size(problem: TransportProblem) -> ProgramSize:
+def _size(problem: Shaped) -> ProgramSize:
     rows = problem.num_sets + problem.vocab_size
     return ProgramSize(problem.num_arcs, rows, 2 * problem.num_arcs)
 

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from otmd.probabilities import FloatArray
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, ProgramSize
+from otmd.transport.shape import ProblemShape
+
+Shaped = TransportProblem | ProblemShape
+"""What has a number of sets, of arcs and of tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +38,7 @@ class Form:
     name : str
         What ``solve_transport`` calls it.
     size : callable
-        ``size(problem)``: the size of the program, without building it.
+        ``size(shaped)``: the size of the program, without building it.
     build : callable
         ``build(problem)``: the program.
     read : callable
@@ -44,7 +48,7 @@ class Form:
     """
 
     name: str
-    size: Callable[[TransportProblem], ProgramSize]
+    size: Callable[[Shaped], ProgramSize]
     build: Callable[[TransportProblem], LinearProgram]
     read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
 

@@ -21,8 +21,9 @@ _STATUS = {
 # The tightest that HiGHS takes: the acceptance rate is wanted to nine digits.
 _TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 # Those tolerances are absolute, and draft sets may have less mass than they allow: all bounds and costs
-# are passed a thousandfold. A power of two, so that nothing is rounded.
-_SCALE = 2.0**10
+# are passed thirty-two-fold. A power of two, so that nothing is rounded, and no larger one: from 2^7 on
+# HiGHS's presolve leaves the simplex thousands of steps that it otherwise spares it.
+_SCALE = 2.0**5
 _COLUMNWISE, _MINIMISE = 1, 1
 
 

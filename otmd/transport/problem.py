@@ -16,6 +16,7 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
+from otmd.transport.shape import validate_one_position
 
 _SUPPLY_TOLERANCE = 1e-9
 
@@ -91,14 +92,13 @@ class TransportProblem:
         ValueError
             For invalid input, leading axes, or a law with too many tuples to enumerate.
         """
-        if not isinstance(drafts, DraftLaw):
-            raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
+        validate_one_position(drafts)
         target = validate_probs("target_probs", target_probs)
         validate_same_vocabulary(target, drafts.vocab_size)
-        if target.ndim != 1 or drafts.batch_shape:
+        if target.ndim != 1:
             raise ValueError(
-                f"target_probs, drafts: got leading axes {target.shape[:-1]} and "
-                f"{drafts.batch_shape}, wanted one position: a linear program is solved for each"
+                f"target_probs: got leading axes {target.shape[:-1]}, wanted one position: a linear "
+                "program is solved for each"
             )
         tuples, probs = drafts.enumerate()
         starts, tokens, supply = draft_sets(tuples, probs, merge)

@@ -9,7 +9,12 @@ from otmd.transport import highs
 from otmd.transport.answer import SolverAnswer
 from otmd.transport.cvxpy_backend import solve_cvxpy
 from otmd.transport.form import Form
-from otmd.transport.forms import DEFAULT_MAX_BYTES, build_program, form_named
+from otmd.transport.forms import (
+    DEFAULT_MAX_BYTES,
+    build_program,
+    form_named,
+    refuse_too_large,
+)
 from otmd.transport.graph_backends import solve_dinic, solve_networkx
 from otmd.transport.max_flow import MAX_FLOW
 from otmd.transport.problem import TransportProblem
@@ -68,13 +73,11 @@ def solve_transport(
     SolverError
         With ``throw``, where the solver did not end optimal or its answer did not stand the check.
     """
-    problem = TransportProblem.of(target_probs, drafts, merge)
     chosen = _validate(form, solver)
+    refuse_too_large(drafts, form, merge, max_bytes)
+    problem = TransportProblem.of(target_probs, drafts, merge)
     program = build_program(problem, form, max_bytes)
-    if solver == "highs":
-        answer = highs.solve(program, method or "simplex", options)
-    else:
-        answer = _ask(problem, program, solver, method, options or {})
+    answer = ask_solver(problem, program, solver, method, options)
     return conclude(problem, chosen, program, answer, throw)
 
 
@@ -135,13 +138,16 @@ def _validate(form: str, solver: str) -> Form:
     return chosen
 
 
-def _ask(
+def ask_solver(
     problem: TransportProblem,
     program: LinearProgram,
     solver: str,
-    method: str | None,
-    options: Mapping[str, object],
+    method: str | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> SolverAnswer:
+    """Return a solver's word on a program, unchecked; :func:`solve_transport` checks it."""
+    if solver == "highs":
+        return highs.solve(program, method or "simplex", options)
     if solver == "cvxpy":
-        return solve_cvxpy(program, method, options)
-    return _GRAPH_SOLVERS[solver](problem, method, options)
+        return solve_cvxpy(program, method, options or {})
+    return _GRAPH_SOLVERS[solver](problem, method, options or {})

@@ -6,11 +6,15 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithReplacement
+from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, IntArray
-from otmd.transport.optimal import ChoicePlan, plan_with_replacement
+from otmd.transport.optimal import (
+    ChoicePlan,
+    plan_with_replacement,
+    plan_without_replacement,
+)
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rule import Rule, normalised
 
@@ -54,7 +58,7 @@ class Optimal(Verifier):
         If ``tol`` is not a positive number.
     """
 
-    serves = (WithReplacement, TopThen, Greedy, Hub)
+    serves = (WithReplacement, WithoutReplacement, TopThen, Greedy, Hub)
 
     def __init__(self, tol: float = 1e-10) -> None:
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
@@ -119,12 +123,7 @@ class _OptimalRule(Rule):
     def __init__(self, target: FloatArray, law: ProposalLaw, tol: float) -> None:
         super().__init__(target, law)
         self._always = law.forced_tokens()
-        drafted = law.num_drafts - self._always.size
-        rest, others = target.copy(), law.draft_probs.copy()
-        rest[self._always] = others[self._always] = 0.0
-        self._plan: ChoicePlan | None = None
-        if drafted:
-            self._plan = plan_with_replacement(rest, others / others.sum(), drafted, tol)
+        self._plan = _plan_of_rest(target, law, self._always, tol)
         certain = float(target[self._always].sum())
         # What is not chosen comes from the residual, and is a draft where it is one of these tokens.
         self.rate = certain + (self._plan.rate if self._plan else 0.0)
@@ -143,3 +142,19 @@ class _OptimalRule(Rule):
     def residual(self, tokens: IntArray) -> FloatArray:
         accepted = self._plan.accepted if self._plan else 0.0
         return normalised(np.maximum(self.target - accepted, 0.0), self.target)
+
+
+def _plan_of_rest(
+    target: FloatArray, law: ProposalLaw, always: IntArray, tol: float
+) -> ChoicePlan | None:
+    """The plan for the drafts beside those that are always drafted; None where there are none."""
+    count = law.num_drafts - always.size
+    if count == 0:
+        return None
+    wanted, others = target.copy(), law.draft_probs.copy()
+    wanted[always] = others[always] = 0.0
+    others /= others.sum()
+    rest = law.rest if isinstance(law, TopThen) else type(law)
+    if count > 1 and rest is WithoutReplacement:
+        return plan_without_replacement(wanted, WithoutReplacement(others, count), tol)
+    return plan_with_replacement(wanted, others, count, tol)

@@ -2,5 +2,6 @@
 
 from otmd.transport.optimal.plan import ChoicePlan
 from otmd.transport.optimal.with_replacement import plan_with_replacement
+from otmd.transport.optimal.without_replacement import plan_without_replacement
 
-__all__ = ["ChoicePlan", "plan_with_replacement"]
+__all__ = ["ChoicePlan", "plan_with_replacement", "plan_without_replacement"]

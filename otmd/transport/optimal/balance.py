@@ -2,7 +2,8 @@
 
 With rates r and targets P the weights minimise Φ(log w) − Σ P log w, where Φ is the expected logarithm
 of the sum of the drafted weights: smooth, convex, and with the gradient r − P. Its Hessian is
-a graph Laplacian (the rates depend on the ratios of the weights alone), so that nothing cancels.
+a graph Laplacian (the rates depend on the ratios of the weights alone), so that nothing cancels. Steps
+are judged by the gradient, which rounding hurts less than the function.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,9 @@ _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
 # Steps shorter than this are the same, straight or bent.
 _SHORT = 0.1
+_SHORTEST = 1e-12
+# How steep the objective may rise at the end of a step, beside how it fell at its beginning.
+_OVERSHOOT = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +35,11 @@ class Choice:
     ----------
     rates : ndarray of float64, shape (G,)
         Probability that each class is chosen.
-    potential : float
-        Φ, up to a constant.
     coupling : ndarray of float64, shape (G, G)
         −∂rates/∂log weights off the diagonal, or what comes near it.
     """
 
     rates: FloatArray
-    potential: float
     coupling: FloatArray
 
 
@@ -149,24 +150,24 @@ def _search(
     step: FloatArray,
     now: Choice,
 ) -> tuple[FloatArray, Choice] | None:
-    """The better of two steps, halved until it does not raise the convex objective."""
+    """The first of a far step, a straight one and shorter ones that does not go past the minimum."""
     longest = np.abs(step).max()
-    ways = [step * min(1.0, _LONGEST_STEP / longest)]
-    if longest > _SHORT:
-        # A small weight's rate is nearly linear in it: taken in the weight itself, a step goes far.
-        falling = np.maximum(np.log1p(np.maximum(step, -0.9999)), -2.0 * _LONGEST_STEP)
-        ways.append(np.where(step < 0, falling, np.minimum(step, _LONGEST_STEP)))
-    before = now.potential - targets @ log_weights
-    length = 1.0
-    while length > 1e-4:
-        best, best_value = None, before + _ROUNDING
-        for way in ways:
-            moved = settle(log_weights + length * way)
-            choice = evaluate(moved)
-            value = choice.potential - targets @ moved
-            if value <= best_value:
-                best, best_value = (moved, choice), value
-        if best is not None:
-            return best
-        length *= 0.5
+    straight = step * min(1.0, _LONGEST_STEP / longest)
+    # A small weight's rate is nearly linear in it: taken in the weight itself, a step goes far.
+    falling = np.maximum(np.log1p(np.maximum(step, -0.9999)), -2.0 * _LONGEST_STEP)
+    bent = np.where(step < 0, falling, np.minimum(step, _LONGEST_STEP))
+    ways = [bent, straight] if longest > _SHORT else [straight]
+    while ways:
+        way = ways.pop(0)
+        moved = settle(log_weights + way)
+        choice = evaluate(moved)
+        chord = moved - log_weights
+        before = float((now.rates - targets) @ chord)
+        after = float((choice.rates - targets) @ chord)
+        if before < 0.0 and after <= -_OVERSHOOT * before:
+            return moved, choice
+        if not ways and np.abs(way).max() > _SHORTEST:
+            # Where the slope along the chord would vanish, were it linear.
+            secant = before / (before - after) if before < after else 0.5
+            ways.append(way * min(max(secant, 0.1), 0.7))
     return None

@@ -105,14 +105,15 @@ def _side(
     if mass.size == 0:
         return None
     never += float(classes.mass[classes.nodes == 0].sum())
-    rejects = rejected is not None and rejected > 0
-    targets = np.append(mass * ratio, [rejected] if rejects else [])
-    evaluate = _Evaluate(mass, num_drafts, never, rejects)
+    targets = mass * ratio
+    if rejected:
+        targets = np.append(targets, rejected)
+    evaluate = _Evaluate(mass, num_drafts, never, bool(rejected))
     log_weights = balance(evaluate, targets, rejected is None, tol)
     weights, rates = np.zeros(able.size), np.zeros(able.size)
     weights[able] = np.exp(log_weights[: mass.size])
     rates[able] = evaluate(log_weights).rates[: mass.size] / mass
-    rejection = float(np.exp(log_weights[-1])) if rejects else 0.0
+    rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     own = histogram.ratio, draft, low, high
     return RatioSide(weights, rejection, *evaluate.nodes(log_weights), classes, rates, *own)
 
@@ -131,7 +132,7 @@ class _Evaluate:
     def __call__(self, log_weights: FloatArray) -> Choice:
         size = log_weights.size
         rates, coupling = np.empty(size), np.empty((size, size))
-        potential = choice_rates(
+        choice_rates(
             np.exp(log_weights),
             self.mass,
             self.num_drafts,
@@ -141,4 +142,4 @@ class _Evaluate:
             rates,
             coupling,
         )
-        return Choice(rates, potential, coupling)
+        return Choice(rates, coupling)

@@ -1,0 +1,89 @@
+"""Competitors on the same problem, in turn and in one process: ratios that a busy machine spares."""
+
+import time
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+from lp_solve import solver_of, synthetic_pair
+
+import otmd
+from otmd.transport import TransportProblem
+from otmd.transport.forms import build_program
+
+ROUNDS = 5
+
+FORMS_COMPARED = (("full", False), ("full", True), ("compact", False), ("compact", True))
+"""The coupling as the literature states it, one row a tuple, first."""
+
+BACKENDS_COMPARED = ("HiGHS simplex", "scipy linprog", "cvxpy HiGHS")
+
+PROGRAMS_COMPARED = (
+    (10, 2, "compact", True),
+    (10, 2, "full", False),
+    (10, 4, "compact", True),
+    (10, 4, "compact", False),
+    (10, 4, "full", True),
+    (100, 2, "compact", True),
+    (300, 2, "compact", True),
+    (30, 2, "full", True),
+    (30, 2, "dual", True),
+    (30, 2, "max_flow", True),
+)
+
+
+def compare_forms(vocab_size: int, num_drafts: int, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of HiGHS on the two forms of one synthetic problem, merged and not."""
+    runs, sizes = {}, {}
+    for (form, merge), backend in product(FORMS_COMPARED, ("HiGHS simplex", "HiGHS ipm")):
+        key = (vocab_size, num_drafts, form, merge, backend)
+        runs[key], sizes[key] = _prepare(*key)
+    return _race("forms", runs, sizes, rounds)
+
+
+def compare_backends(
+    vocab_size: int, num_drafts: int, form: str, merge: bool, rounds: int
+) -> list[dict[str, Any]]:
+    """Seconds of HiGHS called directly, by scipy and by cvxpy on one synthetic program."""
+    runs, sizes = {}, {}
+    for backend in BACKENDS_COMPARED:
+        key = (vocab_size, num_drafts, form, merge, backend)
+        runs[key], sizes[key] = _prepare(*key)
+    return _race("backends", runs, sizes, rounds)
+
+
+def _prepare(
+    vocab_size: int, num_drafts: int, form: str, merge: bool, backend: str
+) -> tuple[Callable[[], Any], int]:
+    target, draft = synthetic_pair(vocab_size, 0)
+    problem = TransportProblem.of(target, otmd.WithReplacement(draft, num_drafts), merge)
+    program = build_program(problem, form)
+    return solver_of(problem, program, backend), program.num_variables
+
+
+def _race(
+    claim: str,
+    runs: dict[tuple[Any, ...], Callable[[], Any]],
+    sizes: dict[tuple[Any, ...], int],
+    rounds: int,
+) -> list[dict[str, Any]]:
+    seconds: dict[tuple[Any, ...], list[float]] = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key, run in runs.items():
+            start = time.perf_counter()
+            answer = run()
+            seconds[key].append(time.perf_counter() - start)
+            if answer.status != "optimal":
+                raise RuntimeError(f"{key}: ended {answer.status}, wanted an optimum to time")
+    names = ("vocab_size", "num_drafts", "form", "merge", "backend")
+    return [
+        {
+            "claim": claim,
+            **dict(zip(names, key, strict=True)),
+            "variables": sizes[key],
+            "best_seconds": min(taken),
+            "median_seconds": sorted(taken)[len(taken) // 2],
+            "rounds": rounds,
+        }
+        for key, taken in seconds.items()
+    ]

@@ -1,0 +1,195 @@
+"""One solve in a process of its own: its time, its peak memory, and how it ended."""
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import vstack
+
+import otmd
+from otmd.transport import LinearProgram, ProblemShape, TransportProblem, program_size
+from otmd.transport.answer import SolverAnswer
+from otmd.transport.forms import FORMS, build_program, refuse_too_large
+from otmd.transport.solution import conclude
+from otmd.transport.solve import ask_solver
+
+BACKENDS: dict[str, tuple[str, str | None]] = {
+    "HiGHS simplex": ("highs", "simplex"),
+    "HiGHS ipm": ("highs", "ipm"),
+    "cvxpy Clarabel": ("cvxpy", "CLARABEL"),
+    "cvxpy HiGHS": ("cvxpy", "HIGHS"),
+    "scipy linprog": ("linprog", None),
+    "networkx": ("networkx", None),
+    "Dinic": ("dinic", None),
+}
+"""What solves, as the figure calls it, and as ``solve_transport`` does; linprog stands beside it."""
+
+TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+"""HiGHS's tolerances when otmd calls it; the same for scipy's and cvxpy's, whose own are 1e-7."""
+
+_MOST_REPEATS, _REPEAT_SECONDS = 5, 1.0
+_MOST_MEMORY = 6 * 2**30
+_KILOBYTE = 1024
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is solved: one position, by one form and backend.
+
+    Attributes
+    ----------
+    source : str
+        "synthetic", or the model's name.
+    position : int
+        Which position, or the seed.
+    vocab_size, num_drafts : int
+        V and n.
+    merge : bool
+        Whether tuples with the same token set are one row.
+    form, backend : str
+        Of :data:`otmd.transport.FORMS` and :data:`BACKENDS`.
+    """
+
+    source: str
+    position: int
+    vocab_size: int
+    num_drafts: int
+    merge: bool
+    form: str
+    backend: str
+
+
+def synthetic_pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Target and draft (V,) drawn from the Dirichlet law around Zipf's, 5/rank."""
+    rng = np.random.default_rng([vocab_size, seed])
+    zipf = 5.0 / np.arange(1, vocab_size + 1)
+    target, draft = rng.dirichlet(zipf, size=2) + 1e-12
+    return target / target.sum(), draft / draft.sum()
+
+
+def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
+    """Hand a program to scipy's linprog; what is returned solves it, and is what is timed."""
+    lower, upper = program.row_lower, program.row_upper
+    equal = lower == upper
+    above, below = np.isfinite(upper) & ~equal, np.isfinite(lower) & ~equal
+    rows = program.matrix.tocsr()
+    sides: dict[str, Any] = {}
+    if equal.any():
+        sides |= {"A_eq": rows[equal], "b_eq": upper[equal]}
+    if (above | below).any():
+        sides["A_ub"] = vstack([rows[above], -rows[below]])
+        sides["b_ub"] = np.concatenate([upper[above], -lower[below]])
+    bounds = np.stack([program.column_lower, program.column_upper], axis=-1)
+
+    def run() -> SolverAnswer:
+        found = linprog(program.costs, bounds=bounds, method="highs", options=TIGHT, **sides)
+        if not found.success:
+            return SolverAnswer("failed", found.message)
+        duals = np.zeros(program.num_constraints)
+        duals[equal] = found.eqlin.marginals if equal.any() else 0.0
+        if (above | below).any():
+            marginals = found.ineqlin.marginals
+            duals[above] = marginals[: np.count_nonzero(above)]
+            duals[below] = -marginals[np.count_nonzero(above) :]
+        return SolverAnswer("optimal", found.message, found.x, duals)
+
+    return run
+
+
+def solver_of(
+    problem: TransportProblem, program: LinearProgram, backend: str
+) -> Callable[[], SolverAnswer]:
+    """Return what solves a program by a backend, ready to be timed."""
+    solver, method = BACKENDS[backend]
+    if solver == "linprog":
+        return solve_with_linprog(program)
+    options = TIGHT if backend == "cvxpy HiGHS" else None
+    return lambda: ask_solver(problem, program, solver, method, options)
+
+
+def measure_solve(case: Case, pair: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+    """Build and solve a case in this process: sizes, seconds, bytes, rate and certificate."""
+    law = otmd.WithReplacement(pair[1], case.num_drafts)
+    small = synthetic_pair(3, 0)
+    _solve(small[0], otmd.WithReplacement(small[1], 2), case)
+    before = _peak_memory()
+    row = _solve(pair[0], law, case)
+    peak = _peak_memory() - before
+    best = otmd.optimal_acceptance(pair[0], law).rate
+    return {**row, "peak_bytes": peak, "rate_error": row["rate"] - best}
+
+
+def _solve(target: np.ndarray, law: otmd.DraftLaw, case: Case) -> dict[str, Any]:
+    refuse_too_large(law, case.form, case.merge)
+    started = time.perf_counter()
+    problem = TransportProblem.of(target, law, case.merge)
+    listed = time.perf_counter()
+    program = build_program(problem, case.form)
+    built = time.perf_counter()
+    run = solver_of(problem, program, case.backend)
+    start = time.perf_counter()
+    answer = run()
+    seconds = [time.perf_counter() - start]
+    while len(seconds) < _MOST_REPEATS and sum(seconds) < _REPEAT_SECONDS:
+        start = time.perf_counter()
+        answer = run()
+        seconds.append(time.perf_counter() - start)
+    solution = conclude(problem, FORMS[case.form], program, answer, throw=False)
+    return {
+        "status": solution.status,
+        "list_seconds": listed - started,
+        "build_seconds": built - listed,
+        "solve_seconds": min(seconds),
+        "repeats": len(seconds),
+        "rate": solution.rate,
+        "gap": solution.certificate.worst,
+    }
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE
+
+
+def _child(sender: Connection, case: Case, pair: tuple[np.ndarray, np.ndarray]) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    try:
+        sender.send(measure_solve(case, pair))
+    except MemoryError:
+        sender.send({"status": "memory"})
+    except ValueError as refusal:
+        sender.send({"status": "refused", "detail": str(refusal)})
+
+
+def solve_apart(case: Case, pair: tuple[np.ndarray, np.ndarray], limit: float) -> dict[str, Any]:
+    """Solve a case in a process of its own, ended after ``limit`` seconds.
+
+    Returns
+    -------
+    dict
+        The case, the program's size and what was measured; the status is "time limit", "memory",
+        "refused" or "ended by signal N" where there was no answer.
+    """
+    law = otmd.WithReplacement(pair[1], case.num_drafts)
+    size = program_size(ProblemShape.of(law, case.merge), case.form)
+    row: dict[str, Any] = {**asdict(case), **asdict(size), "program_bytes": size.bytes}
+    row["time_limit"] = limit
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "lp_solve", "cvxpy", "networkx"])
+    process = context.Process(target=_child, args=(sender, case, pair))
+    process.start()
+    sender.close()
+    try:
+        row |= receiver.recv() if receiver.poll(limit) else {"status": "time limit"}
+    except EOFError:
+        process.join()
+        row["status"] = f"ended by signal {-(process.exitcode or 0)}"
+    process.kill()
+    process.join()
+    return row

@@ -1,0 +1,41 @@
+"""The optimal plan for drafts drawn one after another without replacement."""
+
+import numpy as np
+
+from otmd.drafts import WithoutReplacement
+from otmd.optimum.acceptance import best_prefix
+from otmd.probabilities import FloatArray
+from otmd.transport.optimal.plan import ChoicePlan
+from otmd.transport.optimal.race_side import RacePosition, SideTokens, solve_side
+from otmd.transport.optimal.race_times import latest_win
+
+
+def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: float) -> ChoicePlan:
+    """Find the optimal plan for drafts without replacement.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p; it may sum to less than 1, the rest being no draft's.
+    law : WithoutReplacement
+        The law of n ≥ 2 drafts, without leading axes.
+    tol : float
+        How much acceptance may be lost; never correctness.
+
+    Returns
+    -------
+    ChoicePlan
+    """
+    draft = law.draft_probs
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratio = np.where(draft > 0, target / draft, np.inf)
+    order = np.argsort(ratio, kind="stable")
+    subset, bound = best_prefix(target, order, law.prefix_containment(order))
+    latest = latest_win(draft, law.num_drafts)
+    position = RacePosition(target, draft * latest, ratio, law.num_drafts, latest, subset)
+    sides = []
+    for inner in (True, False):
+        tokens = SideTokens.of(position, inner)
+        # Both sides share the tolerance, and in each one the classes and the weights do.
+        sides.append(solve_side(position, tokens, 0.25 * tol) if tokens.able.any() else None)
+    return ChoicePlan(target, subset, bound, *sides)

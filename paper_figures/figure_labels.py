@@ -1,0 +1,13 @@
+"""Where the names of lines stand beside them."""
+
+
+def spread(wanted: list[float], apart: float, top: float) -> list[float]:
+    """Heights in the same order, at least ``apart`` from each other, near those wanted."""
+    placed: list[float] = []
+    for height in wanted:
+        placed.append(max(height, placed[-1] + apart if placed else 0.0))
+    ceiling = top
+    for i in range(len(placed) - 1, -1, -1):
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - apart
+    return placed

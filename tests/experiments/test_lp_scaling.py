@@ -1,0 +1,138 @@
+"""The linear programs' experiment on a small grid: it runs, goes on where it stopped, and is drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "experiments" / "lp_scaling.py"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("paper_figures", "experiments"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+
+def run(script: Path, *arguments: object) -> str:
+    command = [sys.executable, str(script), *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lp")
+    rng = np.random.default_rng(0)
+    dump = folder / "toy.npz"
+    np.savez(dump, target_logits=rng.normal(size=(3, 6)), draft_logits=rng.normal(size=(3, 6)))
+    path = folder / "lp.parquet"
+    printed = run(SCRIPT, "--quick", "--output", path, "--dataset", dump, "--positions", 2)
+    assert "| compact | merged | 16 |" in printed
+    assert "Thomas & Pal, other hardware" in printed
+    assert not path.with_suffix(".parts").exists()
+    return path
+
+
+def test_every_case_is_solved_measured_and_certified(results):
+    rows = pl.read_parquet(results).filter(pl.col("status").is_not_null())
+    assert rows.height == 3 * 2 + 3 * 2
+    assert set(rows["status"]) == {"optimal"}
+    assert rows["rate_error"].abs().max() < 1e-9
+    assert rows["gap"].max() < 1e-9
+    assert (rows.select("solve_seconds", "build_seconds").min_horizontal() > 0).all()
+    assert (rows["peak_bytes"] >= 0).all()
+    compact = rows.filter(form="compact", vocab_size=5)
+    assert compact["variables"].to_list() == [25]
+
+
+def test_a_second_run_measures_nothing_again(results):
+    before = pl.read_parquet(results)
+    run(SCRIPT, "--quick", "--output", results)
+    assert pl.read_parquet(results).equals(before)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
+    from progress_store import ProgressStore
+
+    path = tmp_path / "table.parquet"
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    store = ProgressStore(path)
+    assert store.keep("one", lambda: [{"a": 1}]) == [{"part": "one", "a": 1}]
+    with pytest.raises(KeyboardInterrupt):
+        store.keep("two", interrupted)
+    again = ProgressStore(path)
+    assert again.keep("one", interrupted)[0]["a"] == 1
+    again.keep("two", lambda: [{"b": 2.5}])
+    assert again.finish().height == 2
+    assert ProgressStore(path).keep("two", interrupted)[0]["b"] == 2.5
+
+
+def test_giving_up_is_said_in_words():
+    from lp_solve import Case, solve_apart, synthetic_pair
+
+    pair = synthetic_pair(30, 0)
+    slow = Case("synthetic", 0, 30, 2, True, "full", "HiGHS ipm")
+    row = solve_apart(slow, pair, limit=1e-6)
+    assert (row["status"], row["variables"]) == ("time limit", 13_950)
+    large = Case("synthetic", 0, 1000, 4, True, "compact", "Dinic")
+    row = solve_apart(large, synthetic_pair(1000, 0), limit=60.0)
+    assert row["status"] == "refused"
+    assert "no form fits" in row["detail"]
+
+
+def test_linprog_is_given_the_same_program():
+    from lp_solve import solve_with_linprog, synthetic_pair
+
+    import otmd
+    from otmd.transport import FORMS, TransportProblem
+    from otmd.transport.forms import build_program
+    from otmd.transport.solution import conclude
+
+    target, draft = synthetic_pair(6, 1)
+    problem = TransportProblem.of(target, otmd.WithReplacement(draft, 2))
+    best = otmd.optimal_acceptance(target, problem.drafts).rate
+    for name, form in FORMS.items():
+        program = build_program(problem, name)
+        solution = conclude(problem, form, program, solve_with_linprog(program)())
+        assert abs(solution.rate - best) < 1e-9
+
+
+def test_likeliest_tokens_are_kept_and_renormalised(tmp_path):
+    from lp_scaling import likeliest_pairs
+
+    from otmd.harness import open_dataset
+
+    target, draft = np.array([[0.1, 0.4, 0.2, 0.3]]), np.array([[0.4, 0.1, 0.2, 0.3]])
+    np.savez(tmp_path / "toy.npz", target_probs=target, draft_probs=draft)
+    [(kept, drafted)] = likeliest_pairs(open_dataset(tmp_path / "toy.npz"), 2, 5)
+    assert np.abs(kept - [4 / 7, 3 / 7]).max() < 1e-12
+    assert np.abs(drafted - [1 / 4, 3 / 4]).max() < 1e-12
+
+
+def test_the_figure_is_drawn_from_the_results(results, tmp_path):
+    from PIL import Image
+
+    figure = tmp_path / "lp.png"
+    run(ROOT / "paper_figures" / "lp_scaling.py", results, figure)
+    with Image.open(figure) as image:
+        assert image.info["Source"] == f"paper_figures/lp_scaling.py, {results}"
+
+
+def test_labels_are_kept_apart():
+    from figure_labels import spread
+
+    places = spread([0.0, 1.0, 50.0, 99.0, 100.0], 10.0, 100.0)
+    assert places == sorted(places)
+    assert min(np.diff(places)) >= 10.0
+    assert places[-1] <= 100.0
