@@ -68,16 +68,21 @@ class RatioHistogram:
         assert not self.single.any()
         tokens = tokens_of_groups(self._group, intervals, self.ratio.size)
         tokens = tokens[np.argsort(self.ratio[tokens])]
-        lows, starts = np.unique(self.ratio[tokens], return_index=True)
+        ratio = self.ratio[tokens]
+        starts = np.flatnonzero(np.concatenate([ratio[:1] >= 0, ratio[1:] != ratio[:-1]]))
+        lows = ratio[starts]
+        # The groups' own edges stay, without mass, so that their neighbours reach no further than before.
+        kept = ~(intervals & np.isin(self.edges[:-1], lows))
         merged = []
         for before, mass in (
             (self.target_before, self._target),
             (self.draft_before, self._draft),
         ):
             own = np.add.reduceat(mass[tokens], starts) if starts.size else np.empty(0)
-            merged.append(np.concatenate([np.diff(before)[~intervals], own]))
-        lows = np.concatenate([self.edges[:-1][~intervals], lows])
-        single = np.arange(lows.size) >= np.count_nonzero(~intervals)
+            others = np.where(intervals, 0.0, np.diff(before))[kept]
+            merged.append(np.concatenate([others, own]))
+        single = np.concatenate([intervals[kept], np.ones(lows.size, dtype=bool)])
+        lows = np.concatenate([self.edges[:-1][kept], lows])
         order = np.argsort(lows)
         target_before, draft_before = (_before(mass[order]) for mass in merged)
         return replace(

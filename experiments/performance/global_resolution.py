@@ -123,7 +123,7 @@ def _outside(
     tokens = np.flatnonzero(~subset)
     if tokens.size == 0 or tuples.size == 0:
         return np.zeros(tokens.size), True
-    place = np.cumsum(~subset) - 1
+    place = np.maximum(np.cumsum(~subset) - 1, 0)
     present = ~subset[tuples]
     return _minimise(p[tokens], place[tuples], present, chance, (-_LARGEST, 0.0))
 

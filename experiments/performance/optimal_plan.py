@@ -146,32 +146,33 @@ def measure(positions: list[Position], rounds: int, quick: bool) -> pl.DataFrame
 
 def print_table(table: pl.DataFrame) -> None:
     """Print medians, and the worst where it is what counts."""
-    print(
-        "\n| source | V | n | sort, ms | prepare | plan | plan, sorts (worst) | worst gap | classes |"
-    )
-    print("|---" * 9 + "|")
+    columns = "sort, ms | prepare | plan | plan, sorts (worst) | worst gap | classes"
+    print(f"\n| source | V | n | {columns} |\n{'|---' * 9}|")
     keys = ["source", "vocab_size", "num_drafts"]
     plans = table.filter(method="optimal").sort(keys)
     for (source, V, n), rows in plans.group_by(keys, maintain_order=True):
-        times = [f"{1e3 * rows[f'{x}_seconds'].median():.2f}" for x in ("sort", "prepare", "plan")]
-        ratio = f"{rows['plan_ratio'].median():.2f} ({rows['plan_ratio'].max():.2f})"
+        times = [f"{_median(rows, f'{x}_seconds', 1e3):.2f}" for x in ("sort", "prepare", "plan")]
+        ratio = f"{_median(rows, 'plan_ratio'):.2f} ({rows['plan_ratio'].max():.2f})"
         worst, most = f"{rows['gap'].max():.1e}", rows["classes"].max()
         print(f"| {source} | {V} | {n} | {' | '.join(times)} | {ratio} | {worst} | {most} |")
-    print("\n| global resolution | k | n | ms | converged | rate | α* at V | TV from p |")
-    print("|---" * 8 + "|")
+    columns = "k | n | ms | converged | rate, truncated | α* at V | TV from p"
+    print(f"\n| global resolution | {columns} |\n{'|---' * 8}|")
     keys = ["source", "kept", "num_drafts"]
     found = table.filter(method="global resolution").sort(keys)
     for (source, k, n), rows in found.group_by(keys, maintain_order=True):
         share = f"{rows['converged'].sum()}/{rows.height}"
         rates = f"{rows['rate'].mean():.4f} | {rows['optimum'].mean():.4f}"
-        middle = 1e3 * rows["seconds"].median()
-        off = rows["distance"].median()
+        middle, off = _median(rows, "seconds", 1e3), _median(rows, "distance")
         print(f"| {source} | {k} | {n} | {middle:.2f} | {share} | {rates} | {off:.1e} |")
+
+
+def _median(rows: pl.DataFrame, column: str, scale: float = 1.0) -> float:
+    return scale * float(np.median(rows[column].to_numpy()))
 
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
     """Measure, print the tables, write the rows and return them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dataset", type=Path, help="made by `otmd collect`, or a dump")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--vocab-size", type=int, default=151_936, help="of synthetic positions")

@@ -26,6 +26,7 @@ VERIFIERS = {
     "spec-hub": "SpecHub",
     "greedy-coupling": "GreedyCoupling",
     "target-only": "TargetOnly",
+    "optimal": "Optimal",
 }
 
 MOST_DRAFTS = 10_000

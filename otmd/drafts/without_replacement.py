@@ -1,10 +1,8 @@
 """Drafts drawn one after another, each from what the ones before it left."""
 
-from functools import cache
-
 import numpy as np
-from scipy.special import loggamma
 
+from otmd.drafts.exponential_race import quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
@@ -146,22 +144,6 @@ class WithoutReplacement(ProposalLaw):
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
-
-
-@cache
-def quadrature_step(num_drafts: int) -> float:
-    """Step of the trapezoidal rule in s = log t for counts up to n − 1.
-
-    The rule's error on the Erlang integrand t^n e^{−t} is 2|Γ(n + 2πi/h)|/Γ(n); h is the largest step
-    that holds it under 1e-16.
-    """
-    step = 0.25
-    while step > 0.05:
-        size = loggamma(num_drafts + 2j * np.pi / step).real - loggamma(num_drafts).real
-        if size < np.log(0.5e-16):
-            break
-        step *= 0.97
-    return step
 
 
 def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:

@@ -18,6 +18,7 @@ VERIFIER_LABELS = {
     "SpecHub": "SpecHub",
     "GreedyCoupling": "greedy coupling",
     "TargetOnly": "target only",
+    "Optimal": "optimal",
 }
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, ProposalLaw
+from otmd.drafts import DraftLaw, ProposalLaw, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import order_from
 from otmd.kernels.curve import mass_before, smallest_minimiser
 from otmd.optimum.minimum_cut import minimum_cut
+from otmd.optimum.race_cut import race_cut
+from otmd.optimum.ratio_cut import prefix_values, ratio_cut
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
@@ -19,6 +21,7 @@ from otmd.probabilities import (
     validate_same_vocabulary,
 )
 from otmd.ratio_curve import RatioCurve
+from otmd.ratio_histogram import RatioHistogram
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
@@ -74,8 +77,9 @@ def optimal_acceptance(
 
     Notes
     -----
-    Laws with one draft distribution are cut along the tokens sorted by p/q (Hu et al. 2025,
-    Theorem 6): O(V log V). Other laws take a maximum flow over their tuples.
+    Laws with one draft distribution are cut along the tokens in the order of p/q (Hu et al. 2025,
+    Theorem 6): sorted, or, with and without replacement, grouped by p/q and sorted only where
+    the cut may lie. Other laws take a maximum flow over their tuples.
     """
     p = validate_probs("target_probs", target_probs)
     validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
@@ -127,6 +131,9 @@ def _cuts(
     """The smallest best cut and its rate, for each of ``laws``: the law itself or its family."""
     if not isinstance(law, ProposalLaw):
         return [minimum_cut(target, member) for member in laws]
+    if isinstance(law, WithReplacement | WithoutReplacement):
+        histogram = RatioHistogram.of(target, law.draft_probs)
+        return [_cut_by_groups(target, member, histogram) for member in laws]
     ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
     if len(laws) > 1 and law.forced_tokens().size == 0:
         rows = law.prefix_containment(ratio_order, every_n=True)
@@ -137,6 +144,17 @@ def _cuts(
         order = order_from(ratio_order, member.forced_tokens())
         cuts.append(best_prefix(target, order, member.prefix_containment(order)))
     return cuts
+
+
+def _cut_by_groups(
+    target: FloatArray, law: DraftLaw, histogram: RatioHistogram
+) -> tuple[BoolArray, float]:
+    if isinstance(law, WithoutReplacement) and law.num_drafts > 1:
+        return race_cut(target, law)
+    # A single draft is the same with and without replacement.
+    resolved, size = ratio_cut(histogram, law.num_drafts)
+    subset = histogram.ratio < resolved.edges[size]
+    return subset, 1.0 + float(prefix_values(resolved, law.num_drafts)[size])
 
 
 def best_prefix(

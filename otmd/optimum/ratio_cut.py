@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.probabilities import FloatArray
+from otmd.probabilities import BoolArray, FloatArray
 from otmd.ratio_histogram import RatioHistogram
 
 # Rounding can make a prefix look better than a smaller one that is as good.
@@ -32,7 +32,7 @@ def ratio_cut(histogram: RatioHistogram, num_drafts: int) -> tuple[RatioHistogra
     every = np.arange(histogram.edges.size)
     values = prefix_values(histogram, num_drafts)
     target, draft = histogram.vertices(every)
-    inside = target - draft**num_drafts <= values.min() + SLACK
+    inside = at_issue(values, target - draft**num_drafts)
     inside &= np.diff(histogram.draft_before) > 0
     resolved = histogram.resolve(inside)
     values = prefix_values(resolved, num_drafts)
@@ -43,3 +43,25 @@ def prefix_values(histogram: RatioHistogram, num_drafts: int) -> FloatArray:
     """p(H) − q(H)^n of the tokens below each edge, shape (K + 1,)."""
     # The tokens that are never drafted come last, and no best prefix holds them.
     return histogram.target_before - histogram.draft_before**num_drafts
+
+
+def at_issue(values: FloatArray, lowest: FloatArray) -> BoolArray:
+    """Which blocks may hold the smallest minimiser.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (K + 1,)
+        p − g of the prefixes between the blocks.
+    lowest : ndarray of float64, shape (K,)
+        What no prefix that ends inside a block lies below.
+
+    Returns
+    -------
+    ndarray of bool, shape (K,)
+        Those that may hold less than every prefix known, or as little as the least of these before
+        the first that does.
+    """
+    least = values.min()
+    first = int(np.argmax(values <= least + SLACK))
+    before = np.arange(lowest.size) < first
+    return lowest <= np.where(before, least + SLACK, least - SLACK)

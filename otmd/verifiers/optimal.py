@@ -104,9 +104,8 @@ class Optimal(Verifier):
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, ProposalLaw)
-        rule = _OptimalRule(target, law, min(self.tol, tol))
-        # A residual token may be a draft by chance, which the rate leaves out and the cut bounds.
-        return rule.rate, max(rule.rate, rule.bound)
+        rule = _OptimalRule(target, law, self.tol)
+        return rule.rate, rule.rate + rule.most_by_chance
 
 
 class _OptimalRule(Rule):
@@ -115,9 +114,9 @@ class _OptimalRule(Rule):
     Attributes
     ----------
     rate : float
-        The acceptance rate that the rule attains.
-    bound : float
-        What no lossless rule exceeds, by the cut that the rule was built on.
+        The acceptance rate that the rule attains by its choices.
+    most_by_chance : float
+        How much more, at most, is accepted because a residual token happens to be a draft.
     """
 
     def __init__(self, target: FloatArray, law: ProposalLaw, tol: float) -> None:
@@ -127,7 +126,7 @@ class _OptimalRule(Rule):
         certain = float(target[self._always].sum())
         # What is not chosen comes from the residual, and is a draft where it is one of these tokens.
         self.rate = certain + (self._plan.rate if self._plan else 0.0)
-        self.bound = certain + (self._plan.bound if self._plan else 0.0)
+        self.most_by_chance = self._plan.most_by_chance if self._plan else 0.0
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         chances = np.zeros(tokens.size)

@@ -14,10 +14,9 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from otmd.probabilities import BoolArray, FloatArray
 
-# Weights beyond e^{∓45} act as 0 and as infinity.
-_FARTHEST = 45.0
-_LARGEST = 20.0
-_MOST_ROUNDS = 60
+# Where several cuts are tight at once weights differ by e^{−23} for each and for a loss of 1e-10.
+_FARTHEST = 200.0
+_MOST_ROUNDS = 100
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
 # Steps shorter than this are the same, straight or bent.
@@ -25,6 +24,7 @@ _SHORT = 0.1
 _SHORTEST = 1e-12
 # How steep the objective may rise at the end of a step, beside how it fell at its beginning.
 _OVERSHOOT = 0.3
+_RIDGE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +81,16 @@ def balance(
             now = evaluate(log_weights)
     for _ in range(_MOST_ROUNDS):
         wrong = now.rates - targets
-        if np.maximum(wrong, 0.0).sum() <= tol:
+        excess = float(np.maximum(wrong, 0.0).sum())
+        if excess <= tol:
             break
         free = settle.free(log_weights, now, targets)
         if not free.any():
             break
         step = np.zeros(targets.size)
-        step[free] = _newton_step(now.coupling, wrong, free)
+        # Where the scale of some weights hardly matters, rounding alone must not move it.
+        ridge = _RIDGE * excess / targets.sum() * targets
+        step[free] = _newton_step(now.coupling, wrong, free, ridge)
         found = _search(evaluate, settle, targets, log_weights, step, now)
         if found is None:
             break
@@ -111,7 +114,7 @@ class _Settle:
         if self.capped:
             below = np.minimum(log_weights, 0.0)
             return np.clip(below - below[self.counts].max(), -_FARTHEST, 0.0)
-        return np.clip(log_weights - log_weights[self.largest], -_FARTHEST, _LARGEST)
+        return np.clip(log_weights - log_weights[self.largest], -_FARTHEST, _FARTHEST)
 
     def free(self, log_weights: FloatArray, now: Choice, targets: FloatArray) -> BoolArray:
         """The classes that a step may move."""
@@ -128,9 +131,11 @@ class _Settle:
         return free & ~held
 
 
-def _newton_step(coupling: FloatArray, wrong: FloatArray, free: BoolArray) -> FloatArray:
+def _newton_step(
+    coupling: FloatArray, wrong: FloatArray, free: BoolArray, ridge: FloatArray
+) -> FloatArray:
     hessian = -coupling[np.ix_(free, free)]
-    np.fill_diagonal(hessian, coupling[free].sum(axis=1))
+    np.fill_diagonal(hessian, coupling[free].sum(axis=1) + ridge[free])
     scale = np.sqrt(np.maximum(np.diag(hessian), 1e-300))
     hessian /= scale[:, None] * scale
     damping = 1e-14
@@ -152,9 +157,11 @@ def _search(
 ) -> tuple[FloatArray, Choice] | None:
     """The first of a far step, a straight one and shorter ones that does not go past the minimum."""
     longest = np.abs(step).max()
+    if longest <= _SHORTEST:
+        return None
     straight = step * min(1.0, _LONGEST_STEP / longest)
     # A small weight's rate is nearly linear in it: taken in the weight itself, a step goes far.
-    falling = np.maximum(np.log1p(np.maximum(step, -0.9999)), -2.0 * _LONGEST_STEP)
+    falling = np.log1p(np.maximum(step, -0.9999))
     bent = np.where(step < 0, falling, np.minimum(step, _LONGEST_STEP))
     ways = [bent, straight] if longest > _SHORT else [straight]
     while ways:

@@ -88,6 +88,23 @@ class ChoicePlan:
         """The accepted mass."""
         return float(self.accepted.sum())
 
+    @property
+    def most_by_chance(self) -> float:
+        """A bound of P(no draft is chosen, and the token drawn from the residual is one of them).
+
+        Drafts within H* meet only what the residual holds of H*; those that reach beyond it are
+        hardly ever rejected.
+        """
+        missing = np.maximum(self.target - self.accepted, 0.0)
+        contained = 1.0 + float(self.target[self.subset].sum()) - self.bound
+        chosen = float(self.accepted[self.subset].sum())
+        inner = max(0.0, contained - chosen)
+        outer = max(0.0, 1.0 - contained - float(self.accepted[~self.subset].sum()))
+        meets = float(missing[self.subset].sum()) / max(
+            1.0 - self.rate, float(missing.sum()), 1e-300
+        )
+        return min(max(self.bound - self.rate, 0.0), inner * meets + outer)
+
     def chances(self, tokens: IntArray) -> FloatArray:
         """Probability that each of the drafts (n,) is the output, shape (n,)."""
         outside = ~self.subset[tokens]

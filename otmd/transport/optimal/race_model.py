@@ -8,11 +8,11 @@ the same for all tokens between two nodes.
 """
 
 from dataclasses import dataclass
-from functools import cache
-from math import comb, factorial
+from math import comb
 
 import numpy as np
 
+from otmd.drafts.exponential_race import growth_series
 from otmd.kernels.weighted_race import silent_winners
 from otmd.probabilities import FloatArray
 
@@ -115,17 +115,6 @@ def race_choice(
     )
     tail = _tail_slopes(count, ends, by_count, by_last, powers)
     return RaceChoice(expected, slopes, tail)
-
-
-@cache
-def growth_series(power: int, most: int) -> FloatArray:
-    """Coefficients of x^r, r < ``most``, in (e^x − 1)^power."""
-    base = np.array([0.0] + [1.0 / factorial(r) for r in range(1, most)])
-    series = np.zeros(most)
-    series[0] = 1.0
-    for _ in range(power):
-        series = np.convolve(series, base)[:most]
-    return series
 
 
 def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:

@@ -9,16 +9,14 @@ from typing import Self
 
 import numpy as np
 
+from otmd.drafts.exponential_race import HEAVY, win_times
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.balance import balance
 from otmd.transport.optimal.plan import Side
 from otmd.transport.optimal.race_balance import RaceBalance, Weights
 from otmd.transport.optimal.race_model import RaceTimes
 from otmd.transport.optimal.race_tail import Tail
-from otmd.transport.optimal.race_times import win_times
 
-# Tokens with a larger q·t at the end of the race are classes of their own.
-_HEAVY = 0.5
 # Logarithmic distances of the nodes from the cut.
 _DISTANCES = 0.02 * 2.0 ** np.arange(11)
 _LOWEST_RATIO = 1e-13
@@ -65,8 +63,8 @@ class SideTokens:
         drawn = position.rates > 0
         able = drawn & (position.target > 0) & (position.subset == inner)
         racing = drawn & position.subset if inner else drawn
-        heavy = np.flatnonzero(racing & (position.rates > _HEAVY))
-        tail = np.flatnonzero(racing & (position.rates <= _HEAVY))
+        heavy = np.flatnonzero(racing & (position.rates > HEAVY))
+        tail = np.flatnonzero(racing & (position.rates <= HEAVY))
         return cls(inner, able, heavy, tail, float(position.rates[~racing].sum()))
 
 

@@ -5,12 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
+from otmd.drafts.exponential_race import POWERS
 from otmd.kernels.weighted_race import add_moments, node_values
 from otmd.probabilities import FloatArray, IntArray
 from otmd.transport.optimal.race_model import mixture_powers
-
-# Orders of q·t that are kept: with q·t ≤ 1/2 the next one is below rounding.
-POWERS = 18
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,7 @@ def plan_with_replacement(
     -------
     ChoicePlan
     """
-    # Two sides and the classes' corners share the tolerance.
+    # Two sides share the tolerance; the classes' corners must leave the weights some of it.
     tol = 0.25 * tol
     histogram, size = ratio_cut(RatioHistogram.of(target, draft), num_drafts)
     cut = float(histogram.edges[size])
@@ -77,12 +77,12 @@ def plan_with_replacement(
     contained = float(histogram.draft_before[size])
     inner = outer = None
     if size > 0:
-        nodes = nodes_between(histogram, 0, size, num_drafts, tol)
+        nodes = nodes_between(histogram, 0, size, num_drafts, 0.2 * tol)
         rejected = max(0.0, contained**num_drafts - float(histogram.target_before[size]))
         inner = _side(histogram, draft, nodes, 0.0, cut, num_drafts, 0.0, rejected, tol)
     if cut < np.inf:
         last = max(size, int(np.searchsorted(histogram.edges, num_drafts)))
-        nodes = nodes_between(histogram, size, last, num_drafts, tol)
+        nodes = nodes_between(histogram, size, last, num_drafts, 0.2 * tol)
         outer = _side(histogram, draft, nodes, cut, np.inf, num_drafts, contained, None, tol)
     return ChoicePlan(target, histogram.ratio < cut, 1.0 + value, inner, outer)
 

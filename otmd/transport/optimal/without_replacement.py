@@ -3,11 +3,11 @@
 import numpy as np
 
 from otmd.drafts import WithoutReplacement
-from otmd.optimum.acceptance import best_prefix
+from otmd.drafts.exponential_race import latest_win
+from otmd.optimum.race_cut import race_cut
 from otmd.probabilities import FloatArray
 from otmd.transport.optimal.plan import ChoicePlan
 from otmd.transport.optimal.race_side import RacePosition, SideTokens, solve_side
-from otmd.transport.optimal.race_times import latest_win
 
 
 def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: float) -> ChoicePlan:
@@ -29,8 +29,7 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
     draft = law.draft_probs
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.where(draft > 0, target / draft, np.inf)
-    order = np.argsort(ratio, kind="stable")
-    subset, bound = best_prefix(target, order, law.prefix_containment(order))
+    subset, bound = race_cut(target, law)
     latest = latest_win(draft, law.num_drafts)
     position = RacePosition(target, draft * latest, ratio, law.num_drafts, latest, subset)
     sides = []

@@ -1,12 +1,20 @@
-"""When an exponential race is over: nodes of the integral over the time of the last win."""
+"""The exponential race behind drafts without replacement: when it is over, and its small rates.
 
-from math import lgamma, log
+Token i arrives at rate q_i, and the first n to arrive are the drafts. Times are counted in units of the end
+of the race, after which fewer than n arrivals are too unlikely to be seen.
+"""
+
+from functools import cache
+from math import factorial, lgamma, log
 
 import numpy as np
+from scipy.special import loggamma
 
-from otmd.drafts.without_replacement import quadrature_step
 from otmd.probabilities import FloatArray
 
+# Tokens with a larger q·t at the end of the race are few, and treated one by one. For the others powers
+# of q·t up to this order leave out what is below rounding.
+HEAVY, POWERS = 0.5, 18
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 _FASTEST = 2048
@@ -55,3 +63,30 @@ def win_times(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
     log_times = np.arange(min(first, -1.0), step, step)
     times = np.exp(log_times)
     return times, step * times
+
+
+@cache
+def quadrature_step(num_drafts: int) -> float:
+    """Step of the trapezoidal rule in s = log t for counts up to n − 1.
+
+    The rule's error on the Erlang integrand t^n e^{−t} is 2|Γ(n + 2πi/h)|/Γ(n); h is the largest step
+    that holds it under 1e-16.
+    """
+    step = 0.25
+    while step > 0.05:
+        size = loggamma(num_drafts + 2j * np.pi / step).real - loggamma(num_drafts).real
+        if size < np.log(0.5e-16):
+            break
+        step *= 0.97
+    return step
+
+
+@cache
+def growth_series(power: int, most: int) -> FloatArray:
+    """Coefficients of x^r, r < ``most``, in (e^x − 1)^power."""
+    base = np.array([0.0] + [1.0 / factorial(r) for r in range(1, most)])
+    series = np.zeros(most)
+    series[0] = 1.0
+    for _ in range(power):
+        series = np.convolve(series, base)[:most]
+    return series

@@ -1,0 +1,76 @@
+"""Arrivals of growing prefixes in an exponential race, block of tokens by block of tokens."""
+
+import numpy as np
+from numba import njit
+
+_REASSOCIATE = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True)
+def block_moments(rates, block, moments):
+    """moments[b, r] += Σ q^r over the tokens of block b, from r = 1; higher powers below 1e-20 are left out."""
+    most = moments.shape[1]
+    for i in range(rates.size):
+        power = rates[i]
+        own = moments[block[i]]
+        for r in range(1, most):
+            own[r] += power
+            power *= rates[i]
+            if power < 1e-20:
+                break
+
+
+@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+def prefix_arrivals(
+    moments, series, powers, heavy_rates, heavy_block, absent, present, outside, times, steps, out
+):
+    """out[b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < n), N the arrivals by t among the first b blocks.
+
+    λ_b = outside[b] is the rate of all other tokens. ``moments`` (K, R) are power sums of the small rates of
+    each block, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times;
+    heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present (M, T).
+    """
+    order, most = series.shape
+    num_nodes = times.size
+    heavy = np.zeros((order, num_nodes))
+    heavy[0] = 1.0
+    sums = np.zeros(most)
+    logs = np.zeros((order, num_nodes))
+    tail = np.zeros((order, num_nodes))
+    used = 0
+    out[0] = 0.0
+    for b in range(moments.shape[0]):
+        for r in range(most):
+            sums[r] += moments[b, r]
+        while used < heavy_rates.size and heavy_block[used] == b:
+            for m in range(order - 1, -1, -1):
+                for k in range(num_nodes):
+                    value = heavy[m, k] * absent[used, k]
+                    if m > 0:
+                        value += heavy[m - 1, k] * present[used, k]
+                    heavy[m, k] = value
+            used += 1
+        logs[:] = 0.0
+        for m in range(1, order):
+            for r in range(m, most):
+                weight = series[m, r] * sums[r]
+                if weight == 0.0:
+                    continue
+                for k in range(num_nodes):
+                    logs[m, k] += weight * powers[r, k]
+        for k in range(num_nodes):
+            tail[0, k] = steps[k] * np.exp(-(outside[b + 1] + sums[1]) * times[k])
+        for m in range(1, order):
+            tail[m] = 0.0
+            for i in range(1, m + 1):
+                sign = 1.0 if i % 2 == 1 else -1.0
+                for k in range(num_nodes):
+                    tail[m, k] += sign * logs[i, k] * tail[m - i, k]
+            for k in range(num_nodes):
+                tail[m, k] /= m
+        total = 0.0
+        for m in range(2, order):
+            for i in range(m + 1):
+                for k in range(num_nodes):
+                    total += heavy[i, k] * tail[m - i, k]
+        out[b + 1] = total

@@ -1,0 +1,184 @@
+"""Classes of tokens lose nothing: the optimum over classes, the split of a token, and the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import naive
+import numpy as np
+import pytest
+from strategies import KINDS, Array, instances
+
+import otmd
+from otmd.optimum.ratio_cut import prefix_values, ratio_cut
+from otmd.ratio_histogram import RatioHistogram
+from otmd.transport.optimal import plan_with_replacement
+from otmd.transport.optimal.balance import Choice, balance
+from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_tokens
+
+ROUNDING = 1e-12
+TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
+Pair = tuple[Array, Array, int]
+
+
+def language_pair(V: int, seed: int) -> Pair:
+    """Logits as a language model's, a draft near or far, and a number of drafts."""
+    rng = np.random.default_rng([23, V, seed])
+    logits = rng.choice([0.5, 2.5, 5.0]) * rng.standard_normal(V)
+    noise = rng.choice([1e-3, 0.1, 0.5, 1.0, 3.0]) * rng.standard_normal(V)
+    temperature = float(rng.choice([0.3, 0.6, 1.0, 2.0]))
+    p, q = (otmd.probs_from_logits(x, temperature) for x in (logits, logits + noise))
+    return p, q, int(rng.choice([1, 2, 3, 4, 8]))
+
+
+PAIRS: list[Pair] = [
+    *((np.array(x.p), np.array(x.q), x.num_drafts) for x in instances(100, seed=91)),
+    *(language_pair(V, seed) for V in (40, 150, 600, 5000) for seed in range(25)),
+]
+
+
+def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, float]]:
+    """Classes of each side of the cut, what is drafted and wanted before it, and the cut's value."""
+    p, q, n = pair
+    histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
+    edges, value = histogram.edges, float(prefix_values(histogram, n)[size])
+    found = []
+    if size > 0:
+        nodes = nodes_between(histogram, 0, size, n, tol)
+        found.append((split_tokens(histogram, q, nodes, 0.0, edges[size]), 0.0, 0.0, value))
+    if edges[size] < np.inf:
+        last = max(size, int(np.searchsorted(edges, n)))
+        nodes = nodes_between(histogram, size, last, n, tol)
+        before = float(histogram.target_before[size]), float(histogram.draft_before[size])
+        found.append((split_tokens(histogram, q, nodes, edges[size], np.inf), *before, value))
+    return found
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None:
+    """By more than the tolerance: what classes lose is bounded by it."""
+    for number, pair in enumerate(PAIRS):
+        for classes, target, draft, value in sides(pair, tol):
+            wanted = target + np.append(0.0, (classes.mass * classes.nodes).cumsum())
+            drafted = draft + np.append(0.0, classes.mass.cumsum())
+            assert (wanted - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
+
+
+def test_classes_keep_both_masses() -> None:
+    """Up to the ratio n; what lies beyond is wanted more than it is drafted, and only in full."""
+    for number, pair in enumerate(PAIRS):
+        p, q, n = pair
+        drafted = sum(classes.mass.sum() for classes, *_ in sides(pair, 1e-3))
+        assert drafted == pytest.approx(q.sum(), abs=ROUNDING), number
+        with np.errstate(all="ignore"):
+            ratio = np.where(q > 0, p / q, np.inf)
+        if (ratio[q > 0] <= n).all():
+            wanted = sum(classes.mass @ classes.nodes for classes, *_ in sides(pair, 1e-3))
+            assert wanted == pytest.approx(p[q > 0].sum(), abs=ROUNDING), number
+
+
+def test_a_location_is_the_split_of_one_token() -> None:
+    nodes = np.array([0.5, 1.0, 1.5, 4.0])
+    classes = RatioClasses(nodes, np.ones(4))
+    ratio = np.array([0.5, 0.6, 1.0, 1.25, 3.9, 4.0, 9.0, np.inf])
+    lower, share = classes.locate(ratio)
+    for own, g, part in zip(ratio, lower, share, strict=True):
+        wanted = naive.split_mass([1.0], [min(own, 1e300)], nodes.tolist(), 0.0, np.inf)
+        split = np.zeros(5)
+        split[g], split[g + 1] = part, 1.0 - part
+        np.testing.assert_allclose(split[:4], np.array(wanted), atol=1e-15)
+        assert split[4] == 0
+
+
+def test_one_node_takes_all() -> None:
+    lower, share = RatioClasses(np.array([2.0]), np.ones(1)).locate(np.array([2.0, 7.0]))
+    assert lower.tolist() == [0, 0]
+    assert share.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_a_vocabulary_needs_few_classes(n: int) -> None:
+    rng = np.random.default_rng(n)
+    logits = 2.5 * rng.standard_normal(151_936)
+    p = otmd.probs_from_logits(logits)
+    q = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(logits.size))
+    fine, coarse = (sides((p, q, n), tol) for tol in (1e-10, 1e-3))
+    assert max(classes.nodes.size for classes, *_ in fine) <= 32
+    assert max(classes.nodes.size for classes, *_ in coarse) <= 8
+
+
+# ---------------------------------------------------------------- weights
+
+
+def proportional(masses: Array, never: float) -> Callable[[Array], Choice]:
+    """Two drafts, every tuple by hand: the rates and the slopes that `balance` asks for."""
+
+    def evaluate(log_weights: Array) -> Choice:
+        weights = np.exp(log_weights)
+        rates = naive.clock_choice(weights.tolist(), masses.tolist(), 2, never, 0.0)[:-1]
+        total = weights[:, None] + weights
+        pairs = 2 * np.outer(masses, masses) * np.outer(weights, weights) / total**2
+        np.fill_diagonal(pairs, 0.0)
+        return Choice(np.array(rates), pairs)
+
+    return evaluate
+
+
+@pytest.mark.parametrize("capped", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_weights_are_found_that_have_these_rates(capped: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    size, never = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.4]))
+    masses = rng.dirichlet(np.ones(size)) * (1 - never)
+    evaluate = proportional(masses, never)
+    targets = evaluate(np.sort(rng.uniform(-6.0, 0.0, size))).rates
+    found = balance(evaluate, targets, capped, 1e-12)
+    np.testing.assert_allclose(evaluate(found).rates, targets, atol=1e-11)
+
+
+def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
+    """Every weight equal would give the first class twice its share."""
+    masses, targets = np.array([0.25, 0.25, 0.5]), np.array([0.125, 0.375, 0.75])
+    evaluate = proportional(masses, 0.0)
+    rates = evaluate(balance(evaluate, targets, True, 1e-12)).rates
+    assert (rates <= targets + 1e-12).all()
+    assert rates.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+# ---------------------------------------------------------------- the plan
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
+    """Offers and acceptances add up, and what is lost stays below the tolerance."""
+    for number, (p, q, n) in enumerate(PAIRS):
+        plan = plan_with_replacement(p, q, n, tol)
+        best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
+        assert (plan.accepted <= p).all(), number
+        assert (plan.accepted >= 0).all(), number
+        assert plan.offered.sum() <= 1.0 + ROUNDING, number
+        assert plan.rate == pytest.approx(plan.accepted.sum(), abs=ROUNDING), number
+        assert plan.bound == pytest.approx(best, abs=ROUNDING), number
+        assert -ROUNDING <= best - plan.rate <= tol + ROUNDING, (number, tol, best - plan.rate)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 0.3, 0.99])
+def test_a_target_that_sums_to_less(scale: float) -> None:
+    """The rest of it is no draft's: the bound is 1 + min of p(H) - q(H)^n with p as it is."""
+    for instance in instances(60, seed=92):
+        p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
+        plan = plan_with_replacement(p, q, n, 1e-10)
+        value, _ = naive.smallest_best_cut(p.tolist(), q.tolist(), n)
+        assert plan.bound == pytest.approx(1 + value, abs=ROUNDING), instance
+        assert plan.bound - plan.rate <= 1e-9, instance
+        assert (plan.accepted <= p).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_kinds_reach_the_bound(kind: str) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng([93, seed])
+        p, q = (np.asarray(x, float) for x in KINDS[kind](rng, 200))
+        n = int(rng.choice([1, 2, 4, 16]))
+        plan = plan_with_replacement(p / p.sum(), q / q.sum(), n, 1e-10)
+        assert plan.bound - plan.rate <= 1e-9, (seed, n)

@@ -1,0 +1,364 @@
+"""The optimal verifier: lossless at every tolerance, and as good as any can be at a small one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+from strategies import KINDS, Array, Instance, instances, package_law, unit
+
+import otmd
+from otmd.verifiers.optimal import _OptimalRule
+
+TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
+ROUNDING = 1e-12
+GAP = 1e-9
+SERVED = ("with_replacement", "greedy", "hub", "top_then_with")
+INSTANCES = instances(520, seed=61)
+
+
+def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
+    """With replacement, and one of the others in turn."""
+    names = ["with_replacement", SERVED[1 + instance.seed[1] % 3]]
+    return [package_law(instance, name) for name in names if instance.applicable(name)]
+
+
+def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> _OptimalRule:
+    rule = otmd.Optimal(tol).prepare(target, law)
+    assert isinstance(rule, _OptimalRule)
+    return rule
+
+
+def enumerated(rule: otmd.Rule, law: otmd.DraftLaw) -> tuple[Array, float]:
+    """The law of the output, and P(it is among the drafts), from every tuple."""
+    output, accepted = np.zeros(law.vocab_size), 0.0
+    for tokens, prob in zip(*law.enumerate(), strict=True):
+        given = rule.conditional_law(tokens)
+        output += prob * given
+        accepted += prob * given[np.unique(tokens)].sum()
+    return output, accepted
+
+
+def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -> None:
+    """Output law and certificate against every tuple."""
+    rule = otmd.Optimal(tol)
+    p = unit(target)
+    output, accepted = enumerated(rule.prepare(target, law), law)
+    assert np.abs(output - p).max() <= ROUNDING, where
+    proof = rule.certificate(target, law)
+    assert proof.upper_bound == otmd.optimal_acceptance(target, law).rate, where
+    assert proof.gap == proof.upper_bound - proof.attained
+    assert proof.attained - ROUNDING <= accepted <= proof.upper_bound + ROUNDING, where
+    assert proof.gap <= max(tol, GAP), where
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+def test_random_and_hostile_instances(tol: float) -> None:
+    for instance in INSTANCES:
+        for law in laws_of(instance):
+            assert_sound(instance.target_probs, law, tol, f"{law!r} {instance}")
+
+
+@pytest.mark.parametrize("asked", [1e-6, 0.5])
+@pytest.mark.parametrize("tol", TOLERANCES)
+def test_bounds_hold_the_rate_of_the_rule_itself(tol: float, asked: float) -> None:
+    """Of the rule with its own tolerance, whatever is asked of the bounds."""
+    for instance in INSTANCES[:150]:
+        for law in laws_of(instance):
+            rule = otmd.Optimal(tol)
+            _, accepted = enumerated(rule.prepare(instance.target_probs, law), law)
+            low, high = rule.acceptance_bounds(instance.target_probs, law, tol=asked)
+            assert low - ROUNDING <= accepted <= high + ROUNDING, f"{law!r} {instance}"
+
+
+def test_the_rate_is_that_of_the_linear_program() -> None:
+    for instance in INSTANCES[:130]:
+        for law in laws_of(instance):
+            best = otmd.solve_transport(instance.target_probs, law, form="compact").rate
+            attained = otmd.Optimal().certificate(instance.target_probs, law).attained
+            assert abs(best - attained) <= GAP, instance
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("tol", TOLERANCES)
+def test_every_number_of_top_tokens(n: int, tol: float) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng([n, seed])
+        target, draft = rng.dirichlet(np.full(6, 0.8), size=2)
+        for top in range(n + 1):
+            law = otmd.TopThen(draft, n, top, rest=otmd.WithReplacement)
+            assert_sound(target, law, tol, (n, top, seed))
+
+
+def test_what_it_serves() -> None:
+    q = [0.5, 0.3, 0.2]
+    rule = otmd.Optimal()
+    for law in (otmd.WithReplacement(q, 2), otmd.Hub(q), otmd.Greedy(q, 2), otmd.Greedy(q, 1)):
+        assert rule.supports(law)
+    assert rule.supports(otmd.TopThen(q, 2, 1, rest=otmd.WithReplacement))
+    for law in (otmd.Independent([q, q]), otmd.ConditionalPoisson(q, 2)):
+        assert not rule.supports(law)
+        with pytest.raises(otmd.UnsupportedLaw, match="Optimal does not serve"):
+            rule.prepare(q, law)
+
+
+@pytest.mark.parametrize("tol", [0.0, -1.0, np.nan, True, "1e-6", None])
+def test_a_wrong_tolerance_is_named(tol: object) -> None:
+    with pytest.raises(ValueError, match=r"^tol: got .*, wanted a positive number"):
+        otmd.Optimal(tol)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- tokens between classes
+
+
+@pytest.mark.parametrize("V", [40, 60])
+@pytest.mark.parametrize("tol", [1e-6, 1e-3, 0.1, 0.3])
+def test_tokens_that_lie_between_two_classes(V: int, tol: float) -> None:
+    split = 0
+    for seed in range(4):
+        rng = np.random.default_rng([V, seed])
+        logits = 1.5 * rng.standard_normal(V)
+        target = otmd.probs_from_logits(logits)
+        draft = otmd.probs_from_logits(logits + 0.5 * rng.standard_normal(V))
+        law = otmd.WithReplacement(draft, 2)
+        assert_sound(target, law, tol, (V, seed))
+        plan = prepared(tol, target, law)._plan
+        assert plan is not None
+        for side, own in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
+            share = side.locate(np.flatnonzero(own))[1] if side is not None else np.ones(1)
+            split += np.count_nonzero((share > 1e-3) & (share < 1 - 1e-3))
+    # Without these the test would say nothing about the split.
+    assert split >= V
+
+
+# ---------------------------------------------------------------- hostile
+
+
+def rational(values: list[Fraction]) -> Array:
+    return np.array([float(value) for value in values])
+
+
+def tight_prefixes(counts: tuple[int, ...], n: int, level: bool) -> tuple[Array, Array]:
+    """Every prefix is an equally good cut, exactly: all at 0, or all but the empty one below 0."""
+    q = [Fraction(count, sum(counts)) for count in counts]
+    ends = [sum(q[:k]) ** n for k in range(len(q) + 1)]
+    p = [after - before for before, after in pairwise(ends)]
+    if not level:
+        p[-1], p[0] = p[-1] + p[0], Fraction(0)
+    assert sum(p) == 1
+    return rational(p), rational(q)
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+@pytest.mark.parametrize("level", [True, False])
+@pytest.mark.parametrize("counts", [(1, 1, 2, 4), (1, 1, 1, 1), (1, 2, 1, 2, 2), (4, 4), (1, 7)])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool, tol: float) -> None:
+    """Weights that would have to be infinitely far apart."""
+    target, draft = tight_prefixes(counts, n, level)
+    law = otmd.WithReplacement(draft, n)
+    wanted = 1.0 if level else 1.0 - draft[0] ** n
+    assert otmd.Optimal(tol).certificate(target, law).upper_bound == pytest.approx(wanted)
+    assert_sound(target, law, tol, (n, counts, level))
+
+
+HOSTILE = {
+    "p = q": ([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], 1.0),
+    "disjoint": ([0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.4, 0.6], 0.0),
+    "one-hot p": ([0.0, 1.0, 0.0], [0.2, 0.5, 0.3], None),
+    "one-hot q": ([0.2, 0.5, 0.3], [0.0, 1.0, 0.0], 0.5),
+    "both one-hot": ([0.0, 1.0], [0.0, 1.0], 1.0),
+    "q covers a part": ([0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 0.0], None),
+    "no cut": ([0.2, 0.35, 0.45], [0.35, 0.3, 0.35], None),
+    "vocabulary of one": ([1.0], [1.0], 1.0),
+    "ratios far apart": ([1e-30, 1e-15, 0.5, 0.5], [0.7, 0.3, 1e-15, 1e-30], None),
+    "subnormal q": ([0.5, 0.25, 0.25], [5e-324, 0.5, 0.5], None),
+    "eighths": ([0.0, 0.25, 0.375, 0.125, 0.25], [0.125, 0.125, 0.25, 0.25, 0.25], None),
+}
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_pairs(name: str, tol: float) -> None:
+    target, draft, rate = HOSTILE[name]
+    for n in (1, 2, 4):
+        law = otmd.WithReplacement(draft, n)
+        assert_sound(np.array(target), law, tol, (name, n))
+        if rate is not None:
+            attained = otmd.Optimal(tol).certificate(target, law).attained
+            assert attained == pytest.approx(rate, abs=max(tol, GAP))
+
+
+def test_one_draft_is_the_maximal_coupling() -> None:
+    for instance in INSTANCES[:200]:
+        law = otmd.WithReplacement(instance.draft_probs, 1)
+        attained = otmd.Optimal().certificate(instance.target_probs, law).attained
+        assert attained == pytest.approx(np.minimum(instance.p, instance.q).sum(), abs=GAP)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_thirty_two_drafts(kind: str) -> None:
+    rng = np.random.default_rng(32)
+    for vocab_size in (2, 7, 50):
+        target, draft = KINDS[kind](rng, vocab_size)
+        proof = otmd.Optimal().certificate(target, otmd.WithReplacement(draft, 32))
+        assert -ROUNDING <= proof.gap <= GAP, vocab_size
+
+
+def test_half_precision_at_a_vocabulary_of_two() -> None:
+    target, draft = np.array([0.7, 0.3], np.float16), np.array([0.4, 0.6], np.float16)
+    assert_sound(target, otmd.WithReplacement(draft, 3), 1e-10, "")
+
+
+# A histogram whose unresolved group borders on a resolved one, and weights that run away.
+DELICATE = {
+    "five thousandths were lost": ([5 / 8, 3 / 8, 0.0], [1 / 4, 3 / 8, 3 / 8], 3),
+    "ties of five prefixes": ([0.375, 0.0, 0.25, 0.375], [0.125, 0.375, 0.25, 0.25], 2),
+    "no way to go": ([0.0, 0.25, 0.375, 0.125, 0.25], [0.125, 0.125, 0.25, 0.25, 0.25], 2),
+}
+
+
+@pytest.mark.parametrize("name", DELICATE)
+def test_delicate_pairs(name: str) -> None:
+    target, draft, n = DELICATE[name]
+    for tol in TOLERANCES:
+        assert_sound(np.array(target), otmd.WithReplacement(draft, n), tol, name)
+
+
+@pytest.mark.parametrize("tol", [1e-10, 1e-6])
+def test_the_tolerance_is_kept_at_hundreds_of_tokens(tol: float) -> None:
+    for seed in range(300):
+        rng = np.random.default_rng([67, seed])
+        V, n = int(np.exp(rng.uniform(1.0, 8.0))), int(rng.choice([1, 2, 3, 4, 6, 8, 16]))
+        logits = rng.choice([0.5, 2.5, 5.0]) * rng.standard_normal(V)
+        noise = rng.choice([1e-6, 1e-3, 0.1, 0.5, 1.0, 3.0]) * rng.standard_normal(V)
+        temperature = float(rng.choice([0.3, 0.6, 1.0, 2.0]))
+        target = otmd.probs_from_logits(logits, temperature)
+        law = otmd.WithReplacement(otmd.probs_from_logits(logits + noise, temperature), n)
+        proof = otmd.Optimal(tol).certificate(target, law)
+        assert -ROUNDING <= proof.gap <= max(tol, GAP), (seed, V, n, proof)
+
+
+# ---------------------------------------------------------------- full size
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("temperature", [0.3, 0.6, 1.0, 2.0])
+def test_a_language_models_vocabulary(n: int, temperature: float) -> None:
+    rng = np.random.default_rng([n, round(10 * temperature)])
+    logits = 2.5 * rng.standard_normal(151_936)
+    target = otmd.probs_from_logits(logits, temperature)
+    for noise in (0.3, 1.0, 3.0):
+        moved = logits + noise * rng.standard_normal(logits.size)
+        law = otmd.WithReplacement(otmd.probs_from_logits(moved, temperature), n)
+        proof = otmd.Optimal().certificate(target, law)
+        assert -ROUNDING <= proof.gap <= 1e-6
+
+
+# ---------------------------------------------------------------- invariance
+
+
+def test_names_of_tokens_do_not_matter() -> None:
+    for instance in INSTANCES[:150]:
+        order = np.random.default_rng(instance.seed).permutation(instance.vocab_size)
+        law = package_law(instance, "with_replacement")
+        renamed = otmd.WithReplacement(instance.draft_probs[order], instance.num_drafts)
+        one = otmd.Optimal().prepare(instance.target_probs, law)
+        two = otmd.Optimal().prepare(instance.target_probs[order], renamed)
+        tokens = law.sample(np.random.default_rng(1))
+        place = np.argsort(order)[tokens]
+        found = two.conditional_law(place)
+        np.testing.assert_allclose(found, one.conditional_law(tokens)[order], atol=1e-7)
+
+
+def test_the_order_of_the_drafts_does_not_matter() -> None:
+    for instance in INSTANCES[:150]:
+        law = package_law(instance, "with_replacement")
+        rule = otmd.Optimal().prepare(instance.target_probs, law)
+        tokens = law.sample(np.random.default_rng(2))
+        given = rule.conditional_law(tokens)
+        np.testing.assert_allclose(rule.conditional_law(tokens[::-1]), given, atol=ROUNDING)
+
+
+def test_more_drafts_are_never_worse() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng([5, seed])
+        target, draft = rng.dirichlet(np.full(300, 0.3), size=2)
+        rates = [
+            otmd.Optimal().certificate(target, otmd.WithReplacement(draft, n)).attained
+            for n in (1, 2, 3, 4, 6, 8, 12)
+        ]
+        assert (np.diff(rates) >= -GAP).all(), seed
+
+
+def test_no_other_rule_is_better() -> None:
+    for instance in INSTANCES[:150]:
+        law = package_law(instance, "with_replacement")
+        attained = otmd.Optimal().certificate(instance.target_probs, law).attained
+        for other in (otmd.RecursiveRejection(), otmd.KSequential(), otmd.TargetOnly()):
+            rate = otmd.acceptance_rate(other, instance.target_probs, law)
+            assert rate <= attained + GAP, instance
+
+
+# ---------------------------------------------------------------- in use
+
+ALARM = 1e-4
+DRAWS = 40_000
+LEAST_EXPECTED = 10.0
+
+
+def p_value(counts: Array, probs: Array) -> float:
+    """G-test; cells that expect fewer than ten, chosen before anything is drawn, are one."""
+    expected = probs * counts.sum()
+    thick = expected >= LEAST_EXPECTED
+    observed = np.append(counts[thick], counts[~thick].sum())
+    wanted = np.append(expected[thick], expected[~thick].sum())
+    assert (wanted >= LEAST_EXPECTED).all()
+    some = observed > 0
+    statistic = 2 * (observed[some] * np.log(observed[some] / wanted[some])).sum()
+    return float(stats.chi2.sf(statistic, wanted.size - 1))
+
+
+def thousand_tokens() -> tuple[Array, otmd.WithReplacement]:
+    rng = np.random.default_rng(12)
+    logits = 1.5 * rng.standard_normal(1000)
+    draft = otmd.probs_from_logits(logits + 0.8 * rng.standard_normal(1000))
+    return otmd.probs_from_logits(logits), otmd.WithReplacement(draft, 3)
+
+
+@pytest.mark.parametrize("tol", [1e-10, 0.1])
+def test_output_tokens_follow_the_target(tol: float) -> None:
+    """False alarms: each of the two tests with probability 1e-4 over the seed."""
+    target, law = thousand_tokens()
+    rng = np.random.default_rng(909)
+    tokens = law.sample(rng, size=DRAWS)
+    verdict = otmd.Optimal(tol).verify(target, law, tokens, rng=rng)
+    out, index = np.asarray(verdict.token), np.asarray(verdict.draft_index)
+    assert p_value(np.bincount(out, minlength=1000), target) >= ALARM
+    hit = index >= 0
+    np.testing.assert_array_equal(hit, (tokens == out[:, None]).any(axis=1))
+    low, high = otmd.Optimal(tol).acceptance_bounds(target, law)
+    rate = float(np.clip(hit.mean(), low, high))
+    assert stats.binomtest(int(hit.sum()), DRAWS, rate).pvalue >= ALARM
+
+
+@pytest.mark.parametrize("fault", ["other weights", "residual from p"])
+def test_faults_are_caught(fault: str) -> None:
+    """Weights that the thinning was not made for, or a residual that ignores what was accepted."""
+    target, law = thousand_tokens()
+    rule = prepared(1e-10, target, law)
+    if fault == "other weights":
+        assert rule._plan is not None
+        assert rule._plan.inner is not None
+        assert rule._plan.outer is not None
+        rule._plan.inner.weights[:] = 1.0
+        rule._plan.outer.weights[:] = 1.0
+    else:
+        rule.residual = lambda tokens: target
+    rng = np.random.default_rng(909)
+    drafts = law.sample(rng, size=DRAWS)
+    out = np.array([rule.verify(tokens, rng)[0] for tokens in drafts])
+    assert p_value(np.bincount(out, minlength=1000), target) < ALARM
