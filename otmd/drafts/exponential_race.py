@@ -1,7 +1,8 @@
 """The exponential race behind drafts without replacement: when it is over, and its small rates.
 
-Token i arrives at rate q_i, and the first n to arrive are the drafts. Times are counted in units of the end
-of the race, after which fewer than n arrivals are too unlikely to be seen.
+Token i arrives at rate q_i, and the first n to arrive are the drafts. After the end of the race fewer than
+n arrivals are too unlikely to be seen. Small rates are counted in units of it, so that their powers are
+tame.
 """
 
 from functools import cache
@@ -10,7 +11,8 @@ from math import factorial, lgamma, log
 import numpy as np
 from scipy.special import loggamma
 
-from otmd.probabilities import FloatArray
+from otmd.kernels.race_prefixes import prefix_arrivals
+from otmd.probabilities import FloatArray, IntArray
 
 # Tokens with a larger q·t at the end of the race are few, and treated one by one. For the others powers
 # of q·t up to this order leave out what is below rounding.
@@ -26,7 +28,7 @@ def latest_win(draft: FloatArray, num_drafts: int) -> float:
     Parameters
     ----------
     draft : ndarray of float64, shape (V,)
-        q, the tokens' rates; at least n are positive.
+        The tokens' rates, in any unit; at least n are positive.
     num_drafts : int
         n ≥ 2.
 
@@ -43,7 +45,9 @@ def latest_win(draft: FloatArray, num_drafts: int) -> float:
     early, late = 0.0, _INVISIBLE / slowest
     for _ in range(60):
         time = 0.5 * (early + late)
-        mean = float(-np.expm1(-fast * time).sum())
+        # Rates may lie so far apart that a product overflows: the token has arrived.
+        with np.errstate(over="ignore"):
+            mean = float(-np.expm1(-fast * time).sum())
         if others > 0.0 and fast[0] > 0.0:
             # 1 − e^{−qt} is concave in q, so above its chord up to the slowest of the fast tokens.
             mean += others * float(-np.expm1(-fast[0] * time)) / float(fast[0])
@@ -53,15 +57,31 @@ def latest_win(draft: FloatArray, num_drafts: int) -> float:
     return late
 
 
-def win_times(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
-    """Nodes and steps of the integral over the time of the last win, in units of ``latest``.
+def win_times(
+    latest: float, total_rate: float, num_drafts: int, least_arrivals: int
+) -> tuple[FloatArray, FloatArray]:
+    """Nodes and steps of an integral over the time of a race, by the trapezoidal rule in log t.
 
-    The trapezoidal rule in log t, from where t^n/n! is invisible.
+    Parameters
+    ----------
+    latest : float
+        The end of the race, in any unit of time.
+    total_rate : float
+        The tokens' rates together, in the same unit.
+    num_drafts : int
+        n: the rule is exact to rounding for up to n arrivals.
+    least_arrivals : int
+        k: before the first node, fewer than k have arrived but for what is below rounding.
+
+    Returns
+    -------
+    times, steps : ndarray of float64, shape (T,)
     """
     step = quadrature_step(num_drafts)
-    first = (lgamma(num_drafts + 1) - _INVISIBLE) / num_drafts - log(latest)
-    log_times = np.arange(min(first, -1.0), step, step)
-    times = np.exp(log_times)
+    first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
+    # Laid out from the end of the race, which is the last node.
+    log_times = np.arange(int((log(latest) - first) / step) + 2)[::-1] * -step
+    times = latest * np.exp(log_times)
     return times, step * times
 
 
@@ -90,3 +110,56 @@ def growth_series(power: int, most: int) -> FloatArray:
     for _ in range(power):
         series = np.convolve(series, base)[:most]
     return series
+
+
+class PrefixRace:
+    """Arrivals among growing sets of tokens.
+
+    Parameters
+    ----------
+    rates : ndarray of float64, shape (V,)
+        The tokens' rates, in any unit.
+    num_drafts : int
+        n ≥ 3.
+
+    Attributes
+    ----------
+    is_heavy : ndarray of bool, shape (V,)
+        The tokens that are multiplied one by one.
+    small : ndarray of float64, shape (V,)
+        The rates of the others in units of the end of the race, 0 for the heavy ones.
+    """
+
+    def __init__(self, rates: FloatArray, num_drafts: int) -> None:
+        latest = latest_win(rates, num_drafts)
+        self.rates = rates
+        self.is_heavy = rates > HEAVY / latest
+        self.small = np.where(self.is_heavy, 0.0, rates) * latest
+        # Counts of two or more, once three tokens might have arrived.
+        self.times, self.steps = win_times(latest, float(rates.sum()), num_drafts, 3)
+        self.powers = (self.times / latest) ** np.arange(POWERS)[:, None]
+        self.series = np.stack([growth_series(m, POWERS) for m in range(num_drafts)])
+
+    def arrivals(
+        self, moments: FloatArray, heavy: IntArray, block: IntArray, outside: FloatArray
+    ) -> FloatArray:
+        """∫ e^{−λt} P(2 ≤ N(t) < n) dt for the first 0, 1, … K blocks of tokens, shape (K + 1,).
+
+        Parameters
+        ----------
+        moments : ndarray of float64, shape (K, R)
+            Power sums of each block's small rates, from the first on.
+        heavy : ndarray of int64, shape (M,)
+            The heavy tokens in the order of their blocks.
+        block : ndarray of int64, shape (M,)
+            Those blocks.
+        outside : ndarray of float64, shape (K + 1,)
+            λ, the rate of all other tokens, in the unit of the rates.
+        """
+        found = np.empty(outside.size)
+        with np.errstate(over="ignore"):
+            growth = np.outer(self.rates[heavy], self.times)
+        chances = np.exp(-growth), -np.expm1(-growth)
+        nodes = outside, self.times, self.steps
+        prefix_arrivals(moments, self.series, self.powers, block, *chances, *nodes, found)
+        return found

@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from otmd.drafts.exponential_race import quadrature_step
+from otmd.drafts.exponential_race import POWERS, PrefixRace, quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
-from otmd.kernels.race import counts_without_each, prefix_counts, subset_counts
+from otmd.kernels.race import counts_without_each, prefix_counts
+from otmd.kernels.race_prefixes import block_moments
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
@@ -54,7 +55,7 @@ class WithoutReplacement(ProposalLaw):
         counts = np.zeros((num_drafts, size + 1))
         counts[0] = 1.0 / RATE_UNIT
         if num_drafts > 1:
-            counts[1, 1:] = np.cumsum(self._times_alone()[order])
+            counts[1, 1:] = np.cumsum(self.times_alone()[order])
         if num_drafts > 2:
             times, weights = _nodes(_latest_time(rates, outside, num_drafts), num_drafts)
             prefix_counts(rates, outside, times, weights, counts)
@@ -93,20 +94,26 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def _containment(self, subset: BoolArray) -> float:
-        rates = RATE_UNIT * self.draft_probs[subset]
-        outside = RATE_UNIT * float(self.draft_probs[~subset].sum())
         if self.num_drafts == 1:
             return float(self.draft_probs[subset].sum())
-        if np.count_nonzero(rates) < self.num_drafts:
+        if np.count_nonzero(self.draft_probs[subset]) < self.num_drafts:
             return 0.0
-        missed = 1.0 / RATE_UNIT + float(self._times_alone()[subset].sum())
+        outside = RATE_UNIT * float(self.draft_probs[~subset].sum())
+        waits = 1.0 / RATE_UNIT + float(self.times_alone()[subset].sum())
         if self.num_drafts > 2:
-            slowest = np.partition(rates, -self.num_drafts)[-self.num_drafts]
-            times, weights = _nodes(_INVISIBLE / max(slowest, outside), self.num_drafts)
-            counts = np.empty((self.num_drafts, times.size))
-            subset_counts(rates, times, counts)
-            missed += float((counts[2:] @ (weights * np.exp(-outside * times))).sum())
-        return min(max(1.0 - outside * missed, 0.0), 1.0)
+            waits += self._arrivals_of_several(subset, outside)
+        return min(max(1.0 - outside * waits, 0.0), 1.0)
+
+    def _arrivals_of_several(self, subset: BoolArray, outside: float) -> float:
+        """∫ e^{−λt} P(2 ≤ N_H(t) < n) dt, λ = q(V∖H), in the unit of time."""
+        race = PrefixRace(RATE_UNIT * self.draft_probs, self.num_drafts)
+        tokens = np.flatnonzero(subset)
+        moments = np.zeros((1, POWERS))
+        block_moments(race.small[tokens], np.zeros(tokens.size, np.int64), moments)
+        heavy = tokens[race.is_heavy[tokens]]
+        return float(
+            race.arrivals(moments, heavy, np.zeros(heavy.size, np.int64), np.full(2, outside))[1]
+        )
 
     def _inclusion_probs(self) -> FloatArray:
         rates, num_drafts = RATE_UNIT * self.draft_probs, self.num_drafts
@@ -114,7 +121,7 @@ class WithoutReplacement(ProposalLaw):
             return self.draft_probs.copy()
         if np.count_nonzero(rates) <= num_drafts:
             return (rates > 0).astype(np.float64)
-        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self._times_alone())
+        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         if num_drafts > 2:
             slowest = np.partition(rates, -num_drafts - 1)[-num_drafts - 1]
             times, weights = _nodes(_INVISIBLE / slowest, num_drafts)
@@ -123,8 +130,8 @@ class WithoutReplacement(ProposalLaw):
             times_missed += counts
         return np.minimum(rates * times_missed, 1.0)
 
-    def _times_alone(self) -> FloatArray:
-        """∫ P(token i has arrived and no other has) dt = q_i/(1 − q_i), in the unit of time."""
+    def times_alone(self) -> FloatArray:
+        """∫ P(token i and no other has arrived) dt = q_i/(1 − q_i), in units of 1/RATE_UNIT, shape (V,)."""
         return self.draft_probs / (RATE_UNIT * self.mass_of_others())
 
     def mass_of_others(self) -> FloatArray:

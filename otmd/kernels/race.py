@@ -98,18 +98,6 @@ def prefix_counts(rates, outside, times, weights, out):
             out[m, k + 1] = total
 
 
-@njit(cache=True)
-def subset_counts(rates, times, out):
-    """out[m, j] = P(m of the tokens have arrived by t_j), shape (n, J)."""
-    absent, present = np.empty(times.size), np.empty(times.size)
-    out[:] = 0.0
-    out[0] = 1.0
-    for rate in rates:
-        if rate > 0.0:
-            _chances(rate, times, _first_late(rate, times, _SERIES), absent, present)
-            _count_one_more(out, absent, present, times.size)
-
-
 @njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
 def counts_without_each(rates, times, weights, num_counts, out):
     """out[y] = Σ_j w_j e^{−q_y t_j} P(2 ≤ m < n of the tokens other than y have arrived by t_j).

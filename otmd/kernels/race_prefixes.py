@@ -8,7 +8,7 @@ _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 @njit(cache=True)
 def block_moments(rates, block, moments):
-    """moments[b, r] += Σ q^r over the tokens of block b, from r = 1; higher powers below 1e-20 are left out."""
+    """moments[b, r] += Σ q^r over the tokens of block b, from r = 1; powers below 1e-20 are left out."""
     most = moments.shape[1]
     for i in range(rates.size):
         power = rates[i]
@@ -22,13 +22,15 @@ def block_moments(rates, block, moments):
 
 @njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
 def prefix_arrivals(
-    moments, series, powers, heavy_rates, heavy_block, absent, present, outside, times, steps, out
+    moments, series, powers, heavy_block, absent, present, outside, times, steps, out
 ):
     """out[b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < n), N the arrivals by t among the first b blocks.
 
-    λ_b = outside[b] is the rate of all other tokens. ``moments`` (K, R) are power sums of the small rates of
+    λ_b = outside[b] is the rate of all other tokens, in the unit of ``times``; small rates and ``powers`` may
+    be in another. ``moments`` (K, R) are power sums of the small rates of
     each block, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times;
-    heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present (M, T).
+    heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present,
+    shape (M, T).
     """
     order, most = series.shape
     num_nodes = times.size
@@ -42,7 +44,7 @@ def prefix_arrivals(
     for b in range(moments.shape[0]):
         for r in range(most):
             sums[r] += moments[b, r]
-        while used < heavy_rates.size and heavy_block[used] == b:
+        while used < heavy_block.size and heavy_block[used] == b:
             for m in range(order - 1, -1, -1):
                 for k in range(num_nodes):
                     value = heavy[m, k] * absent[used, k]
@@ -59,7 +61,7 @@ def prefix_arrivals(
                 for k in range(num_nodes):
                     logs[m, k] += weight * powers[r, k]
         for k in range(num_nodes):
-            tail[0, k] = steps[k] * np.exp(-(outside[b + 1] + sums[1]) * times[k])
+            tail[0, k] = steps[k] * np.exp(-outside[b + 1] * times[k] - sums[1] * powers[1, k])
         for m in range(1, order):
             tail[m] = 0.0
             for i in range(1, m + 1):

@@ -115,14 +115,23 @@ def add_moments(rates, lower, share, latest, moments):
 def node_values(rates, lower, share, below, above, low_value, high_value):
     """What each token would be chosen with, were it wholly of the node below or above it.
 
-    ``below`` and ``above`` (G − 1, A, R) are coefficients of share^a q^r.
+    ``below`` and ``above`` (G − 1, A, R) are coefficients of share^a q^r. Powers of q below
+    1e-25 of the first are left out.
     """
+    most = below.shape[2]
     for y in range(rates.size):
         one = below[lower[y]]
         two = above[lower[y]]
         low = 0.0
         high = 0.0
-        for r in range(one.shape[1] - 1, -1, -1):
+        rate = rates[y]
+        if rate < 1e-6:
+            needed = min(most, 6)
+        elif rate < 1e-3:
+            needed = min(most, 10)
+        else:
+            needed = most
+        for r in range(needed - 1, -1, -1):
             inner_low = 0.0
             inner_high = 0.0
             for a in range(one.shape[0] - 1, -1, -1):

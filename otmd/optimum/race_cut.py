@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from otmd.drafts.exponential_race import HEAVY, POWERS, growth_series, latest_win, win_times
-from otmd.drafts.without_replacement import WithoutReplacement
-from otmd.kernels.race_prefixes import block_moments, prefix_arrivals
+from otmd.drafts.exponential_race import POWERS, PrefixRace
+from otmd.drafts.without_replacement import RATE_UNIT, WithoutReplacement
+from otmd.kernels.race_prefixes import block_moments
 from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
 from otmd.optimum.ratio_cut import SLACK, at_issue
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -25,8 +25,8 @@ _PARTS = 256
 class _Blocks:
     """Consecutive tokens by p/q: the smallest ratio (K,), whether there is no other, and sums.
 
-    The sums (K, 2 + R) are of p, of q/(1 − q), and of the powers 0 … R − 1 of q in units of the race's end; the
-    powers leave out the heavy tokens, and q itself stands where the power 0 would.
+    The sums (K, 2 + R) are of p, of the times alone, and of the powers 0 … R − 1 of q in units of the race's
+    end; the powers leave out the heavy tokens, and q itself stands where the power 0 would.
     """
 
     low: FloatArray
@@ -39,13 +39,14 @@ class _Race:
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         self.target, self.draft, self.num_drafts = target, law.draft_probs, law.num_drafts
-        self.alone = self.draft / law.mass_of_others()
-        self.latest = latest_win(self.draft, self.num_drafts)
-        self.rates = self.draft * self.latest
+        self.alone = law.times_alone()
+        self.race = None
+        self.small, is_heavy = np.zeros(target.size), np.zeros(target.size, dtype=bool)
+        if self.num_drafts > 2:
+            self.race = PrefixRace(RATE_UNIT * self.draft, self.num_drafts)
+            self.small, is_heavy = self.race.small, self.race.is_heavy
         self.ratio, self.group = np.empty(target.size), np.empty(target.size, np.int16)
-        self.heavy = np.flatnonzero(self.rates > HEAVY)
-        self.times, self.steps = win_times(self.latest, 2)
-        self.powers = self.times ** np.arange(POWERS)[:, None]
+        self.heavy = np.flatnonzero(is_heavy)
 
     def groups(self) -> _Blocks:
         """Group the tokens by the leading bits of p/q."""
@@ -53,7 +54,7 @@ class _Race:
         p, q, moments = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS), np.zeros((NUM_GROUPS, POWERS))
         group_by_ratio(self.target, self.draft, self.ratio, self.group, p, q)
         self.heavy = self.heavy[np.argsort(self.ratio[self.heavy], kind="stable")]
-        block_moments(self._small(np.arange(self.draft.size)), self.group, moments)
+        block_moments(self.small, self.group, moments)
         sums[:, 0], sums[:, 2:], sums[:, 2] = p, moments, q
         sums[:, 1] = np.bincount(self.group, self.alone, NUM_GROUPS)
         return _Blocks(group_edges()[:-1], np.zeros(NUM_GROUPS, dtype=bool), sums)
@@ -67,7 +68,7 @@ class _Race:
         starts = starts[starts < tokens.size]
         rows = np.empty((tokens.size, 2 + POWERS))
         rows[:, 0], rows[:, 1] = self.target[tokens], self.alone[tokens]
-        rows[:, 2:] = self._small(tokens)[:, None] ** np.arange(POWERS)
+        rows[:, 2:] = self.small[tokens, None] ** np.arange(POWERS)
         rows[:, 2] = self.draft[tokens]
         low = np.concatenate([blocks.low[~chosen], ratio[starts]])
         alone = np.concatenate([blocks.single[~chosen], np.full(starts.size, every == 1)])
@@ -79,25 +80,12 @@ class _Race:
         """G of the tokens before each block and of all, shape (K + 1,)."""
         draft, moments = blocks.sums[:, 2], blocks.sums[:, 2:].copy()
         moments[:, 0] = 0.0
-        outside = np.append(draft[::-1].cumsum()[::-1], 0.0)
-        waits = 1.0 + np.append(0.0, blocks.sums[:, 1].cumsum())
-        if self.num_drafts > 2:
-            heavy = self.rates[self.heavy]
+        outside = RATE_UNIT * np.append(draft[::-1].cumsum()[::-1], 0.0)
+        waits = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, 1].cumsum())
+        if self.race is not None:
             block = np.searchsorted(blocks.low, self.ratio[self.heavy], side="right") - 1
-            growth = np.outer(heavy, self.times)
-            arrivals = np.empty(draft.size + 1)
-            series = np.stack([growth_series(m, POWERS) for m in range(self.num_drafts)])
-            absent, present = np.exp(-growth), -np.expm1(-growth)
-            scaled = outside * self.latest, self.times, self.steps
-            prefix_arrivals(
-                moments, series, self.powers, heavy, block, absent, present, *scaled, arrivals
-            )
-            waits += self.latest * arrivals
+            waits += self.race.arrivals(moments, self.heavy, block, outside)
         return np.clip(1.0 - outside * waits, 0.0, 1.0)
-
-    def _small(self, tokens: IntArray) -> FloatArray:
-        rates = self.rates[tokens]
-        return np.where(rates > HEAVY, 0.0, rates)
 
 
 def race_cut(target: FloatArray, law: WithoutReplacement) -> tuple[BoolArray, float]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from naive import counts_of_arrivals
 
-from otmd.kernels.race import counts_without_each, prefix_counts, subset_counts
+from otmd.kernels.race import counts_without_each, prefix_counts
 
 RATES = {
     "even": np.full(6, 1 / 6),
@@ -29,14 +29,6 @@ def test_prefix_counts(rates: np.ndarray) -> None:
             counts = np.array(counts_of_arrivals(rates[:k], time, NUM_DRAFTS))
             expected += weight * np.exp(-outside[k] * time) * counts
         np.testing.assert_allclose(out[2:, k], expected[2:], rtol=1e-12, atol=1e-300)
-
-
-@pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
-def test_subset_counts(rates: np.ndarray) -> None:
-    out = np.empty((NUM_DRAFTS, TIMES.size))
-    subset_counts(rates, TIMES, out)
-    expected = np.transpose([counts_of_arrivals(rates, time, NUM_DRAFTS) for time in TIMES])
-    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-300)
 
 
 @pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())

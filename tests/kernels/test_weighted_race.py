@@ -160,8 +160,10 @@ def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
 def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
     """Of V equal clocks: the density of an order statistic, ∫ = 1, and E of e^{−its time}."""
     latest = latest_win(np.full(V, 1 / V), n)
-    times, steps = win_times(latest, n)
-    rate = latest / V
+    times, steps = win_times(latest, 1.0, n, n)
+    rate = 1 / V
+    assert (np.diff(times) > 0).all()
+    assert times[-1] == pytest.approx(latest)
     density = n * comb(V, n) * rate * np.exp(-rate * (V - n + 1) * times)
     density *= (-np.expm1(-rate * times)) ** (n - 1)
     assert steps @ density == pytest.approx(1.0, abs=ROUNDING)

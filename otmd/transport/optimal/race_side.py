@@ -144,7 +144,8 @@ def solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSi
 
 
 def _race(position: RacePosition, tokens: SideTokens) -> RaceTimes:
-    times, steps = win_times(position.latest, position.num_drafts)
+    n = position.num_drafts
+    times, steps = win_times(1.0, position.latest, n, n)
     growth = np.outer(position.rates[tokens.heavy], times)
     return RaceTimes(times, steps, tokens.blocked, np.exp(-growth), -np.expm1(-growth))
 

@@ -1,0 +1,50 @@
+"""Arrivals among growing sets against products of factors, and moments against loops."""
+
+import numpy as np
+import pytest
+from naive import counts_of_arrivals
+
+from otmd.drafts.exponential_race import POWERS, PrefixRace
+from otmd.kernels.race_prefixes import block_moments
+
+
+def few_heavy(size: int, seed: int) -> np.ndarray:
+    rates = np.random.default_rng(seed).dirichlet(np.full(size, 0.3))
+    return np.where(rates < 1e-9, 0.0, rates)
+
+
+@pytest.mark.parametrize("num_drafts", [3, 4, 8])
+@pytest.mark.parametrize("size", [9, 40, 400])
+def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
+    rates = few_heavy(size, seed=size + num_drafts)
+    race = PrefixRace(rates, num_drafts)
+    blocks = np.arange(size) * 5 // size
+    moments = np.zeros((5, POWERS))
+    block_moments(race.small, blocks, moments)
+    heavy = np.flatnonzero(race.is_heavy)
+    outside = np.array([rates[blocks >= b].sum() for b in range(6)])
+    found = race.arrivals(moments, heavy, blocks[heavy], outside)
+    for b in range(6):
+        own = rates[blocks < b]
+        several = [
+            sum(counts_of_arrivals(own.tolist(), t, num_drafts)[2:]) for t in race.times.tolist()
+        ]
+        expected = float((race.steps * np.exp(-outside[b] * race.times)) @ several)
+        # Times are counted in units of 1/Σq, in which the whole race takes at most a few.
+        assert found[b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
+
+
+def test_small_rates_are_all_there_is_at_a_large_vocabulary() -> None:
+    race = PrefixRace(np.full(20_000, 1 / 20_000), 4)
+    assert not race.is_heavy.any()
+    assert race.small.max() < 1e-2
+
+
+def test_moments_by_block() -> None:
+    rates = np.array([0.0, 1e-9, 0.2, 0.5, 0.3])
+    block = np.array([0, 0, 1, 1, 2])
+    found = np.zeros((3, POWERS))
+    block_moments(rates, block, found)
+    expected = [[sum(rates[block == b] ** r) for r in range(1, POWERS)] for b in range(3)]
+    np.testing.assert_allclose(found[:, 1:], expected, rtol=1e-12, atol=1e-20)
+    assert (found[:, 0] == 0).all()
