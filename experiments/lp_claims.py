@@ -11,7 +11,7 @@ import otmd
 from otmd.transport import TransportProblem
 from otmd.transport.forms import build_program
 
-ROUNDS = 5
+ROUNDS = 15
 
 FORMS_COMPARED = (("full", False), ("full", True), ("compact", False), ("compact", True))
 """The coupling as the literature states it, one row a tuple, first."""

@@ -14,9 +14,9 @@ from scipy.special import loggamma
 from otmd.kernels.race_prefixes import prefix_arrivals
 from otmd.probabilities import FloatArray, IntArray
 
-# Tokens with a larger q·t at the end of the race are few, and treated one by one. For the others powers
-# of q·t up to this order leave out what is below rounding.
-HEAVY, POWERS = 0.5, 18
+# Tokens with a larger q·t at the end of the race, some hundreds at most, are treated one by one. For the
+# others powers of q·t up to this order leave out what is below rounding wherever the race is not over.
+HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 _FASTEST = 2048

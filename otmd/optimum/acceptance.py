@@ -26,6 +26,7 @@ from otmd.ratio_histogram import RatioHistogram
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
 _CERTIFICATE_TOLERANCE = 1e-10
+_TOO_UNLIKELY = 1e-250
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,21 @@ def _cuts(
     cuts = []
     for member in laws:
         assert isinstance(member, ProposalLaw)
-        order = order_from(ratio_order, member.forced_tokens())
+        forced = member.forced_tokens()
+        order = order_from(_order_of_rest(target, member, forced, ratio_order), forced)
         cuts.append(best_prefix(target, order, member.prefix_containment(order)))
     return cuts
+
+
+def _order_of_rest(
+    target: FloatArray, law: ProposalLaw, forced: IntArray, ratio_order: IntArray
+) -> IntArray:
+    """The ratio order, taken anew where all but the forced tokens are too unlikely to have ratios."""
+    others = law.draft_probs.copy()
+    others[forced] = 0.0
+    if not 0.0 < others.max() < _TOO_UNLIKELY:
+        return ratio_order
+    return RatioCurve(target, others / others.sum()).order
 
 
 def _cut_by_groups(

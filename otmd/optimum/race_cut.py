@@ -126,5 +126,7 @@ def _bound(blocks: _Blocks, contained: FloatArray) -> tuple[FloatArray, BoolArra
     target = np.append(0.0, blocks.sums[:, 0].cumsum())
     draft = blocks.sums[:, 2]
     values = target - contained
-    lowest = np.minimum(values[:-1], target[:-1] + blocks.low * draft - contained[1:])
+    # Tokens that are never drafted have no ratio, and come last.
+    least = np.multiply(blocks.low, draft, out=np.zeros(draft.size), where=draft > 0)
+    lowest = np.minimum(values[:-1], target[:-1] + least - contained[1:])
     return values, at_issue(values, lowest) & ~blocks.single & (draft > 0)

@@ -109,24 +109,24 @@ class Optimal(Verifier):
 
 
 class _OptimalRule(Rule):
-    """The optimal rule, prepared for one position.
-
-    Attributes
-    ----------
-    rate : float
-        The acceptance rate that the rule attains by its choices.
-    most_by_chance : float
-        How much more, at most, is accepted because a residual token happens to be a draft.
-    """
+    """The optimal rule, prepared for one position."""
 
     def __init__(self, target: FloatArray, law: ProposalLaw, tol: float) -> None:
         super().__init__(target, law)
         self._always = law.forced_tokens()
         self._plan = _plan_of_rest(target, law, self._always, tol)
-        certain = float(target[self._always].sum())
+
+    @property
+    def rate(self) -> float:
+        """The acceptance rate that the rule attains by its choices."""
         # What is not chosen comes from the residual, and is a draft where it is one of these tokens.
-        self.rate = certain + (self._plan.rate if self._plan else 0.0)
-        self.most_by_chance = self._plan.most_by_chance if self._plan else 0.0
+        certain = float(self.target[self._always].sum())
+        return certain + (self._plan.rate if self._plan else 0.0)
+
+    @property
+    def most_by_chance(self) -> float:
+        """How much more, at most, is accepted because a residual token happens to be a draft."""
+        return self._plan.most_by_chance if self._plan else 0.0
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         chances = np.zeros(tokens.size)
@@ -150,9 +150,11 @@ def _plan_of_rest(
     count = law.num_drafts - always.size
     if count == 0:
         return None
-    wanted, others = target.copy(), law.draft_probs.copy()
-    wanted[always] = others[always] = 0.0
-    others /= others.sum()
+    wanted, others = target, law.draft_probs
+    if always.size:
+        wanted, others = wanted.copy(), others.copy()
+        wanted[always] = others[always] = 0.0
+        others /= others.sum()
     rest = law.rest if isinstance(law, TopThen) else type(law)
     if count > 1 and rest is WithoutReplacement:
         return plan_without_replacement(wanted, WithoutReplacement(others, count), tol)

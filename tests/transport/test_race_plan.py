@@ -53,7 +53,7 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
         rng = np.random.default_rng([43, n, number])
         heavy = np.array(split)
         rates = rng.uniform(0.0, 0.2, 5) * np.where(heavy, 20.0, 1.0)
-        nodes = np.vstack([rng.random((2, 3)), rng.integers(0, 2, (2, 3))])
+        nodes = np.vstack([rng.random((2, 3)), rng.integers(0, 2, (2, 3)).astype(float)])
         tail = Tail(rates[~heavy], rng.uniform(0.0, 1.5, (~heavy).sum()), NODES, n)
         silent = rng.random((4, 5))
         above = nodes[:, tail.lower + 1]
@@ -122,7 +122,7 @@ def test_rates_are_those_of_every_tuple(n: int, seed: int) -> None:
     able = np.concatenate([race.balance.able_nodes, race.balance.able_heavy])
     choice = race.balance(race.log_weights)
     np.testing.assert_allclose(
-        choice.rates, np.array(wanted)[np.append(able, race.balance.rejects)], rtol=1e-11
+        choice.rates, np.array(wanted, float)[np.append(able, race.balance.rejects)], rtol=1e-11
     )
     np.testing.assert_allclose(choice.coupling, choice.coupling.T, rtol=1e-12)
     assert (choice.coupling >= 0).all()
@@ -135,9 +135,11 @@ def test_rates_are_those_of_every_tuple(n: int, seed: int) -> None:
         chances = naive.clock_chances(*located, [*weights, 0.0], rejection)
         for y, chance in zip(drafts, chances, strict=True):
             tokens[y] += mass * chance
-    np.testing.assert_allclose(tail.mix(low, high), tokens[4:], rtol=1e-11, atol=1e-300)
+    np.testing.assert_allclose(
+        tail.mix(low, high), np.array(tokens[4:], float), rtol=1e-11, atol=1e-300
+    )
     by_node = tail.by_node(tail.share * low, (1.0 - tail.share) * high)
-    np.testing.assert_allclose(by_node, wanted[:3], rtol=1e-11, atol=1e-300)
+    np.testing.assert_allclose(by_node, np.array(wanted[:3], float), rtol=1e-11, atol=1e-300)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -152,9 +154,10 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
                 share * rings[g] + (1.0 - share) * rings[g + 1]
                 for g, share in zip(race.classes, race.shares, strict=True)
             ]
-            wanted = naive.race_product(race.law, silent)
+            wanted = float(naive.race_product(race.law, silent))
             assert found.expected[j] == pytest.approx(wanted, abs=ROUNDING), (seed, s)
-            slopes = naive.race_slopes(race.law, silent)[4 - race.balance.able_heavy.size : 4]
+            slopes = np.array(naive.race_slopes(race.law, silent), float)
+            slopes = slopes[4 - race.balance.able_heavy.size : 4]
             np.testing.assert_allclose(found.heavy[j], slopes, atol=ROUNDING, err_msg=str(seed))
 
 

@@ -108,6 +108,7 @@ class _Settle:
         if not self.counts.any():
             self.counts[np.argmax(targets)] = True
         self.largest = int(np.argmax(targets))
+        self.faint = np.maximum(_ROUNDING * targets, 1e-4 * min(tol, 1e-6))
 
     def __call__(self, log_weights: FloatArray) -> FloatArray:
         """Scale the weights and keep them within what acts as 0 and infinity."""
@@ -121,7 +122,7 @@ class _Settle:
         wrong = now.rates - targets
         free = self.counts & ~((log_weights <= -_FARTHEST) & (wrong > 0))
         # Where a rate does not answer to the weights there is nothing to be had.
-        free &= now.coupling.sum(axis=1) > _ROUNDING * targets
+        free &= now.coupling.sum(axis=1) > self.faint
         if not self.capped:
             free[self.largest] = False
             return free

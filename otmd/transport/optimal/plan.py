@@ -34,8 +34,8 @@ class Side(ABC):
         """The class of tokens (T,) and the probability to be of it; of the next one otherwise."""
 
     @abstractmethod
-    def offered(self) -> FloatArray:
-        """Probability that each token is chosen, before thinning; 0 on the other side, shape (V,)."""
+    def offered(self, tokens: IntArray) -> FloatArray:
+        """Probability that each of these tokens (T,) of the side is chosen, before thinning, shape (T,)."""
 
     def chances(self, tokens: IntArray) -> FloatArray:
         """Probability that each of the drafts (n,), all of this side, is chosen."""
@@ -73,15 +73,14 @@ class ChoicePlan:
     outer: Side | None
 
     @cached_property
-    def offered(self) -> FloatArray:
-        """Probability that each token is chosen, shape (V,)."""
-        sides = [side.offered() for side in (self.inner, self.outer) if side is not None]
-        return sum(sides, np.zeros(self.target.size))
-
-    @cached_property
     def accepted(self) -> FloatArray:
         """The accepted mass of each token, at most p, shape (V,)."""
-        return np.minimum(self.offered, self.target)
+        mass = np.zeros(self.target.size)
+        for side, own in ((self.inner, self.subset), (self.outer, ~self.subset)):
+            if side is not None:
+                tokens = np.flatnonzero(own)
+                mass[tokens] = np.minimum(side.offered(tokens), self.target[tokens])
+        return mass
 
     @cached_property
     def rate(self) -> float:
@@ -113,9 +112,8 @@ class ChoicePlan:
         if side is None:
             return chances
         able_tokens = tokens[able]
-        offered = self.offered[able_tokens]
-        kept = np.divide(
-            self.accepted[able_tokens], offered, out=np.zeros(offered.size), where=offered > 0
-        )
+        offered = side.offered(able_tokens)
+        accepted = np.minimum(offered, self.target[able_tokens])
+        kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
         chances[able] = kept * side.chances(able_tokens)
         return chances

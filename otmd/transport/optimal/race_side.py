@@ -4,7 +4,7 @@ Within a class of the tail the rates are all but proportional to q. What is miss
 a little between its nodes, after which the weights are solved for again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -17,10 +17,12 @@ from otmd.transport.optimal.race_balance import RaceBalance, Weights
 from otmd.transport.optimal.race_model import RaceTimes
 from otmd.transport.optimal.race_tail import Tail
 
-# Logarithmic distances of the nodes from the cut.
+# Logarithmic distances of the nodes from the cut, and how far tokens may move beyond the farthest.
 _DISTANCES = 0.02 * 2.0 ** np.arange(11)
+_HEADROOM = 0.1
 _LOWEST_RATIO = 1e-13
-_ROUNDS = 5
+# Rounds end after so many, or where one gains less than a tenth.
+_ROUNDS, _STALLED = 16, 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +92,9 @@ class RaceSide(Side):
         """See :class:`Side`."""
         return self.lower[tokens], self.share[tokens]
 
-    def offered(self) -> FloatArray:
+    def offered(self, tokens: IntArray) -> FloatArray:
         """See :class:`Side`."""
-        return self.rates
+        return self.rates[tokens]
 
 
 def solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSide:
@@ -134,13 +136,15 @@ def solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSi
         side = _side(position, tokens, evaluate, log_weights, tail.mix(low, high))
         wrong = (wanted - side.rates if tokens.inner else side.rates - wanted)[tokens.able]
         sides.append((float(np.maximum(wrong, 0.0).sum()), side))
-        if sides[-1][0] <= 2.0 * tol:
+        if sides[-1][0] <= 2.0 * tol or _stalls([lost for lost, _ in sides]):
             break
-        tail = _moved(tail, low, high, wanted[tokens.tail])
-        low, high = RaceBalance(
-            race, rates, tail, able_nodes, able_heavy, rejected > 0
-        ).tail_values(log_weights)
+        tail = _moved(tail, low, high, wanted[tokens.tail], tokens.inner)
+        low, high = replace(evaluate, tail=tail).tail_values(log_weights)
     return min(sides, key=lambda found: found[0])[1]
+
+
+def _stalls(lost: list[float]) -> bool:
+    return len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])
 
 
 def _race(position: RacePosition, tokens: SideTokens) -> RaceTimes:
@@ -160,9 +164,16 @@ def _first_tail(position: RacePosition, tokens: SideTokens, race: RaceTimes) -> 
     everyone = RaceBalance(race, heavy, still, *nobody, False).choose(np.zeros(1), asleep)
     # A token of the tail is drafted with probability q times this, to first order in q.
     drafted = float(everyone.tail[:, 1, 0].sum()) * position.latest
-    place = np.where(able, position.ratio[tokens.tail], 0.0)
-    nodes = _nodes(place[able], tokens.inner, drafted)
+    ratio = np.where(able, np.minimum(position.ratio[tokens.tail], max(drafted, 1.0)), 0.0)
+    nodes = _nodes(ratio[able], tokens.inner, drafted)
+    place = _within(ratio, nodes, tokens.inner)
     return Tail(rates, place, nodes, position.num_drafts), float(everyone.expected[0])
+
+
+def _within(place: FloatArray, nodes: FloatArray, inner: bool) -> FloatArray:
+    """Keep places among the nodes; beside H* whatever may be chosen has a clock that rings."""
+    lowest = 0.0 if inner else nodes[1]
+    return np.where(place > 0, np.clip(place, lowest, nodes[-1]), 0.0)
 
 
 def _nodes(ratio: FloatArray, inner: bool, drafted: float) -> FloatArray:
@@ -170,10 +181,10 @@ def _nodes(ratio: FloatArray, inner: bool, drafted: float) -> FloatArray:
     if ratio.size == 0:
         return np.array([0.0, 1.0])
     if inner:
-        nodes = ratio.max() * np.exp(np.append(-_DISTANCES[::-1], 0.0))
+        nodes = ratio.max() * np.exp(np.append(-_DISTANCES[::-1], _HEADROOM))
         return np.append(0.0, nodes)
     lowest = max(float(ratio.min()), _LOWEST_RATIO)
-    highest = max(min(float(ratio.max()), drafted), lowest)
+    highest = max(min(float(ratio.max()) * np.exp(_HEADROOM), drafted), lowest)
     between = lowest * np.exp(_DISTANCES)
     return np.unique(np.concatenate([[0.0, lowest], between[between < highest], [highest]]))
 
@@ -188,14 +199,18 @@ def _by_node(tail: Tail, low: FloatArray, high: FloatArray, wanted: FloatArray) 
     return mass
 
 
-def _moved(tail: Tail, low: FloatArray, high: FloatArray, wanted: FloatArray) -> Tail:
+def _moved(tail: Tail, low: FloatArray, high: FloatArray, wanted: FloatArray, inner: bool) -> Tail:
     """Move each token so that its rate, linear between its nodes, becomes its p."""
     below, above = tail.nodes[tail.lower], tail.nodes[tail.lower + 1]
     slope = (high - low) / (above - below)
     # Where the nodes' clocks are as fast as each other a token's place does not matter.
     steep = slope > 1e-3 * high / above
     move = np.divide(wanted - tail.mix(low, high), slope, out=np.zeros(low.size), where=steep)
-    place = np.where(wanted > 0, np.clip(tail.place + move, 0.0, tail.nodes[-1]), 0.0)
+    # What even the last node cannot give moves there whole, lest the class below answer for it.
+    short = (tail.lower == tail.nodes.size - 2) & (wanted > high)
+    move = np.where(short, above - tail.place, move)
+    moved = np.where(wanted > 0, np.maximum(tail.place + move, np.finfo(float).tiny), 0.0)
+    place = _within(moved, tail.nodes, inner)
     return Tail(tail.rates, place, tail.nodes, tail.num_drafts)
 
 

@@ -26,27 +26,21 @@ class RatioSide(Side):
         Chosen mass in units of the class's draft mass.
     ratio, draft : ndarray of float64, shape (V,)
         p/q and q.
-    low, high : float
-        The side's tokens have low ≤ p/q < high.
     """
 
     classes: RatioClasses
     rates: FloatArray
     ratio: FloatArray
     draft: FloatArray
-    low: float
-    high: float
 
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
         """See :class:`Side`."""
         return self.classes.locate(self.ratio[tokens])
 
-    def offered(self) -> FloatArray:
+    def offered(self, tokens: IntArray) -> FloatArray:
         """See :class:`Side`."""
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes'.
-        own = (self.ratio >= self.low) & (self.ratio < self.high)
-        chosen = np.interp(self.ratio, self.classes.nodes, self.rates)
-        return np.where(own, self.draft * chosen, 0.0)
+        return self.draft[tokens] * np.interp(self.ratio[tokens], self.classes.nodes, self.rates)
 
 
 def plan_with_replacement(
@@ -114,7 +108,7 @@ def _side(
     weights[able] = np.exp(log_weights[: mass.size])
     rates[able] = evaluate(log_weights).rates[: mass.size] / mass
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    own = histogram.ratio, draft, low, high
+    own = histogram.ratio, draft
     return RatioSide(weights, rejection, *evaluate.nodes(log_weights), classes, rates, *own)
 
 

@@ -9,6 +9,8 @@ from otmd.probabilities import FloatArray
 from otmd.transport.optimal.plan import ChoicePlan
 from otmd.transport.optimal.race_side import RacePosition, SideTokens, solve_side
 
+_SLOWEST = 1e-280
+
 
 def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: float) -> ChoicePlan:
     """Find the optimal plan for drafts without replacement.
@@ -25,8 +27,20 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
     Returns
     -------
     ChoicePlan
+
+    Raises
+    ------
+    ValueError
+        If fewer than n tokens have a draft probability of at least 1e-280: the race would outlast the
+        range of floating point.
     """
     draft = law.draft_probs
+    needed = float(np.partition(draft, -law.num_drafts)[-law.num_drafts])
+    if needed < _SLOWEST:
+        raise ValueError(
+            f"draft_probs: got {needed!r} as the largest probability but {law.num_drafts - 1}, wanted "
+            f"{_SLOWEST} or more: Optimal's integrals over the race need it"
+        )
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.where(draft > 0, target / draft, np.inf)
     subset, bound = race_cut(target, law)
