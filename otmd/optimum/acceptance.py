@@ -163,7 +163,8 @@ def _cut_by_groups(
     target: FloatArray, law: DraftLaw, histogram: RatioHistogram
 ) -> tuple[BoolArray, float]:
     if isinstance(law, WithoutReplacement) and law.num_drafts > 1:
-        return race_cut(target, law)
+        cut = race_cut(target, law)
+        return cut.subset, cut.rate
     # A single draft is the same with and without replacement.
     resolved, size = ratio_cut(histogram, law.num_drafts)
     subset = histogram.ratio < resolved.edges[size]

@@ -16,6 +16,7 @@ from otmd.kernels.race_prefixes import block_moments
 from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
 from otmd.optimum.ratio_cut import SLACK, at_issue
 from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.ratio_histogram import RatioHistogram
 
 # Into how many parts the tokens at issue are split, before they are taken one by one.
 _PARTS = 256
@@ -76,6 +77,13 @@ class _Race:
         order = np.argsort(low, kind="stable")
         return _Blocks(low[order], alone[order], sums[order])
 
+    def histogram(self, blocks: _Blocks) -> RatioHistogram:
+        """The same blocks as a histogram."""
+        before = [np.append(0.0, blocks.sums[:, k].cumsum()) for k in (0, 2)]
+        edges = np.append(blocks.low, np.inf)
+        kept = self.group, self.target, self.draft
+        return RatioHistogram(self.ratio, edges, *before, blocks.single, *kept)
+
     def containment(self, blocks: _Blocks) -> FloatArray:
         """G of the tokens before each block and of all, shape (K + 1,)."""
         draft, moments = blocks.sums[:, 2], blocks.sums[:, 2:].copy()
@@ -88,7 +96,36 @@ class _Race:
         return np.clip(1.0 - outside * waits, 0.0, 1.0)
 
 
-def race_cut(target: FloatArray, law: WithoutReplacement) -> tuple[BoolArray, float]:
+@dataclass(frozen=True, eq=False)
+class RaceCut:
+    """The best cut, and the curve that it was found on.
+
+    Attributes
+    ----------
+    histogram : RatioHistogram
+        The tokens by p/q, in blocks that are fine where the minimum lies.
+    contained : ndarray of float64, shape (K + 1,)
+        g of the tokens below each edge.
+    size : int
+        H holds the tokens below ``histogram.edges[size]``.
+    """
+
+    histogram: RatioHistogram
+    contained: FloatArray
+    size: int
+
+    @property
+    def subset(self) -> BoolArray:
+        """H, shape (V,)."""
+        return self.histogram.ratio < self.histogram.edges[self.size]
+
+    @property
+    def rate(self) -> float:
+        """1 + p(H) − g(H)."""
+        return 1.0 + float(self.histogram.target_before[self.size] - self.contained[self.size])
+
+
+def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
     """The smallest prefix H of the ratio order that minimises p(H) − g(H).
 
     Parameters
@@ -100,25 +137,24 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> tuple[BoolArray, fl
 
     Returns
     -------
-    subset : ndarray of bool, shape (V,)
-    rate : float
-        1 + p(H) − g(H).
+    RaceCut
     """
     race = _Race(target, law)
     blocks = race.groups()
-    values, open_blocks = _bound(blocks, race.containment(blocks))
+    contained = race.containment(blocks)
+    values, open_blocks = _bound(blocks, contained)
     tokens = tokens_of_groups(race.group, open_blocks, target.size)
     tokens = tokens[np.argsort(race.ratio[tokens])]
     for parts in (_PARTS, target.size):
         blocks = race.split(blocks, open_blocks, tokens, parts)
-        values, open_blocks = _bound(blocks, race.containment(blocks))
+        contained = race.containment(blocks)
+        values, open_blocks = _bound(blocks, contained)
         if not open_blocks.any():
             break
         place = np.searchsorted(blocks.low, race.ratio[tokens], side="right") - 1
         tokens = tokens[open_blocks[place]]
     size = int(np.argmax(values <= values.min() + SLACK))
-    edge = blocks.low[size] if size < blocks.low.size else np.inf
-    return race.ratio < edge, 1.0 + float(values[size])
+    return RaceCut(race.histogram(blocks), contained, size)
 
 
 def _bound(blocks: _Blocks, contained: FloatArray) -> tuple[FloatArray, BoolArray]:

@@ -8,6 +8,7 @@ classes is the optimum over tokens unless a corner of the tangents lies below th
 are added only where a corner does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +46,11 @@ class RatioClasses:
 
 
 def nodes_between(
-    histogram: RatioHistogram, first: int, last: int, num_drafts: int, tol: float
+    histogram: RatioHistogram,
+    containment: Callable[[FloatArray], FloatArray],
+    first: int,
+    last: int,
+    tol: float,
 ) -> FloatArray:
     """Choose the nodes of the tokens between two edges.
 
@@ -53,10 +58,10 @@ def nodes_between(
     ----------
     histogram : RatioHistogram
         Resolved where the best cut lies.
+    containment : callable
+        g of a prefix of the ratio order as a function of its draft mass.
     first, last : int
         Indices of the edges that the nodes reach from and to.
-    num_drafts : int
-        n.
     tol : float
         How far a corner of the tangents may lie below the best cut.
 
@@ -65,11 +70,11 @@ def nodes_between(
     ndarray of float64, shape (G,)
         Ascending.
     """
-    least = (histogram.target_before - histogram.draft_before**num_drafts).min()
+    least = (histogram.target_before - containment(histogram.draft_before)).min()
     chosen = np.unique([first, last])
     while True:
         target, mass = histogram.vertices(chosen)
-        low = target - mass**num_drafts < least - tol
+        low = target - containment(mass) < least - tol
         low &= np.diff(chosen) > 1
         if not low.any():
             return histogram.edges[chosen]

@@ -10,15 +10,16 @@ from typing import Self
 import numpy as np
 
 from otmd.drafts.exponential_race import HEAVY, win_times
+from otmd.optimum.race_cut import RaceCut
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.balance import balance
+from otmd.transport.optimal.classes import nodes_between
 from otmd.transport.optimal.plan import Side
 from otmd.transport.optimal.race_balance import RaceBalance, Weights
 from otmd.transport.optimal.race_model import RaceTimes
 from otmd.transport.optimal.race_tail import Tail
 
-# Logarithmic distances of the nodes from the cut, and how far tokens may move beyond the farthest.
-_DISTANCES = 0.02 * 2.0 ** np.arange(11)
+# How far tokens may move beyond the farthest ratio, in its logarithm.
 _HEADROOM = 0.1
 _LOWEST_RATIO = 1e-13
 # Rounds end after so many, or where one gains less than a tenth.
@@ -27,14 +28,13 @@ _ROUNDS, _STALLED = 16, 0.9
 
 @dataclass(frozen=True, eq=False)
 class RacePosition:
-    """A position: p, q in units of the race's end ``latest``, p/q, n and H*."""
+    """A position: p, q in units of the race's end ``latest``, n and the best cut."""
 
     target: FloatArray
     rates: FloatArray
-    ratio: FloatArray
     num_drafts: int
     latest: float
-    subset: BoolArray
+    cut: RaceCut
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +62,9 @@ class SideTokens:
     @classmethod
     def of(cls, position: RacePosition, inner: bool) -> Self:
         """Sort the tokens of a position."""
-        drawn = position.rates > 0
-        able = drawn & (position.target > 0) & (position.subset == inner)
-        racing = drawn & position.subset if inner else drawn
+        drawn, subset = position.rates > 0, position.cut.subset
+        able = drawn & (position.target > 0) & (subset == inner)
+        racing = drawn & subset if inner else drawn
         heavy = np.flatnonzero(racing & (position.rates > HEAVY))
         tail = np.flatnonzero(racing & (position.rates <= HEAVY))
         return cls(inner, able, heavy, tail, float(position.rates[~racing].sum()))
@@ -117,7 +117,7 @@ def solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSi
     race = _race(position, tokens)
     rates, able_heavy = position.rates[tokens.heavy], tokens.able[tokens.heavy]
     wanted = np.where(tokens.able, position.target, 0.0)
-    tail, total = _first_tail(position, tokens, race)
+    tail, total = _first_tail(position, tokens, race, tol)
     low, high = tail.nodes[tail.lower], tail.nodes[tail.lower + 1]
     sides: list[tuple[float, RaceSide]] = []
     log_weights = None
@@ -154,7 +154,9 @@ def _race(position: RacePosition, tokens: SideTokens) -> RaceTimes:
     return RaceTimes(times, steps, tokens.blocked, np.exp(-growth), -np.expm1(-growth))
 
 
-def _first_tail(position: RacePosition, tokens: SideTokens, race: RaceTimes) -> tuple[Tail, float]:
+def _first_tail(
+    position: RacePosition, tokens: SideTokens, race: RaceTimes, tol: float
+) -> tuple[Tail, float]:
     """Place the tail by p/q, and count how often all winners are of this side."""
     rates, heavy = position.rates[tokens.tail], position.rates[tokens.heavy]
     able = tokens.able[tokens.tail]
@@ -164,9 +166,9 @@ def _first_tail(position: RacePosition, tokens: SideTokens, race: RaceTimes) -> 
     everyone = RaceBalance(race, heavy, still, *nobody, False).choose(np.zeros(1), asleep)
     # A token of the tail is drafted with probability q times this, to first order in q.
     drafted = float(everyone.tail[:, 1, 0].sum()) * position.latest
-    ratio = np.where(able, np.minimum(position.ratio[tokens.tail], max(drafted, 1.0)), 0.0)
-    nodes = _nodes(ratio[able], tokens.inner, drafted)
-    place = _within(ratio, nodes, tokens.inner)
+    ratio = np.minimum(position.cut.histogram.ratio[tokens.tail], max(drafted, 1.0))
+    nodes = _nodes(position.cut, ratio[able], tokens.inner, drafted, tol)
+    place = _within(np.where(able, ratio, 0.0), nodes, tokens.inner)
     return Tail(rates, place, nodes, position.num_drafts), float(everyone.expected[0])
 
 
@@ -176,17 +178,28 @@ def _within(place: FloatArray, nodes: FloatArray, inner: bool) -> FloatArray:
     return np.where(place > 0, np.clip(place, lowest, nodes[-1]), 0.0)
 
 
-def _nodes(ratio: FloatArray, inner: bool, drafted: float) -> FloatArray:
-    """Nodes that are dense at the cut, from the tail tokens' p/q."""
+def _nodes(cut: RaceCut, ratio: FloatArray, inner: bool, drafted: float, tol: float) -> FloatArray:
+    """Nodes from 0 to beyond the tail's ratios, where no corner of the tangents lies below the cut."""
     if ratio.size == 0:
         return np.array([0.0, 1.0])
+    edges = cut.histogram.edges
+
+    def containment(mass: FloatArray) -> FloatArray:
+        return np.interp(mass, cut.histogram.draft_before, cut.contained)
+
+    highest = float(ratio.max())
     if inner:
-        nodes = ratio.max() * np.exp(np.append(-_DISTANCES[::-1], _HEADROOM))
-        return np.append(0.0, nodes)
+        nodes = nodes_between(cut.histogram, containment, 0, cut.size, 0.1 * tol)
+        highest *= np.exp(_HEADROOM)
+    else:
+        last = max(cut.size, int(np.searchsorted(edges, min(highest, drafted))))
+        nodes = nodes_between(cut.histogram, containment, cut.size, last, 0.1 * tol)
+        highest = min(highest * np.exp(_HEADROOM), drafted)
     lowest = max(float(ratio.min()), _LOWEST_RATIO)
-    highest = max(min(float(ratio.max()) * np.exp(_HEADROOM), drafted), lowest)
-    between = lowest * np.exp(_DISTANCES)
-    return np.unique(np.concatenate([[0.0, lowest], between[between < highest], [highest]]))
+    # The last class must hold some token from the start, or nothing could move towards it.
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(highest, ratio.max()))]
+    first = [0.0] if inner else [0.0, lowest]
+    return np.unique(np.concatenate([first, inside, [max(highest, lowest)]]))
 
 
 def _by_node(tail: Tail, low: FloatArray, high: FloatArray, wanted: FloatArray) -> FloatArray:
@@ -207,7 +220,7 @@ def _moved(tail: Tail, low: FloatArray, high: FloatArray, wanted: FloatArray, in
     steep = slope > 1e-3 * high / above
     move = np.divide(wanted - tail.mix(low, high), slope, out=np.zeros(low.size), where=steep)
     # What even the last node cannot give moves there whole, lest the class below answer for it.
-    short = (tail.lower == tail.nodes.size - 2) & (wanted > high)
+    short = (tail.lower == tail.nodes.size - 2) & (wanted > high) & (high > 0)
     move = np.where(short, above - tail.place, move)
     moved = np.where(wanted > 0, np.maximum(tail.place + move, np.finfo(float).tiny), 0.0)
     place = _within(moved, tail.nodes, inner)

@@ -70,13 +70,17 @@ def plan_with_replacement(
     value = float(prefix_values(histogram, num_drafts)[size])
     contained = float(histogram.draft_before[size])
     inner = outer = None
+
+    def containment(mass: FloatArray) -> FloatArray:
+        return mass**num_drafts
+
     if size > 0:
-        nodes = nodes_between(histogram, 0, size, num_drafts, 0.2 * tol)
+        nodes = nodes_between(histogram, containment, 0, size, 0.2 * tol)
         rejected = max(0.0, contained**num_drafts - float(histogram.target_before[size]))
         inner = _side(histogram, draft, nodes, 0.0, cut, num_drafts, 0.0, rejected, tol)
     if cut < np.inf:
         last = max(size, int(np.searchsorted(histogram.edges, num_drafts)))
-        nodes = nodes_between(histogram, size, last, num_drafts, 0.2 * tol)
+        nodes = nodes_between(histogram, containment, size, last, 0.2 * tol)
         outer = _side(histogram, draft, nodes, cut, np.inf, num_drafts, contained, None, tol)
     return ChoicePlan(target, histogram.ratio < cut, 1.0 + value, inner, outer)
 

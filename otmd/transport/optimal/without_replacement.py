@@ -41,14 +41,12 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
             f"draft_probs: got {needed!r} as the largest probability but {law.num_drafts - 1}, wanted "
             f"{_SLOWEST} or more: Optimal's integrals over the race need it"
         )
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.where(draft > 0, target / draft, np.inf)
-    subset, bound = race_cut(target, law)
+    cut = race_cut(target, law)
     latest = latest_win(draft, law.num_drafts)
-    position = RacePosition(target, draft * latest, ratio, law.num_drafts, latest, subset)
+    position = RacePosition(target, draft * latest, law.num_drafts, latest, cut)
     sides = []
     for inner in (True, False):
         tokens = SideTokens.of(position, inner)
         # Both sides share the tolerance, and in each one the classes and the weights do.
         sides.append(solve_side(position, tokens, 0.25 * tol) if tokens.able.any() else None)
-    return ChoicePlan(target, subset, bound, *sides)
+    return ChoicePlan(target, cut.subset, cut.rate, *sides)
