@@ -46,7 +46,7 @@ demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real mod
 	$(BIN)/otmd demo $(ARGS)
 
 test: $(READY_DEV)  ## run the whole test suite, the real-model test included
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 lint: $(READY_DEV)  ## ruff, pyright and the layering contract
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
-"""What the optimal plan costs at a language model's vocabulary, in sorts of p/q; one thread.
+"""What the optimal verifier costs at a language model's vocabulary, in sorts of p/q; one thread.
 
     python experiments/performance/optimal_plan.py
     python experiments/performance/optimal_plan.py --dataset runs/pair
     python experiments/performance/optimal_plan.py --quick --output runs/quick.parquet
 
-Preparing the verifier, planning alone and sorting p/q are timed in turn, round by round, and the best
+Preparing the verifier, finding α* and sorting p/q are timed in turn, round by round, and the best
 round of each counts. Beside them stands Global Resolution on the same positions.
 """
 
@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,12 +25,12 @@ from global_resolution import resolve
 import otmd
 from otmd.harness import open_dataset
 from otmd.measurement.store import write_parquet
-from otmd.transport.optimal import plan_with_replacement
 
 OUTPUT = Path("paper_figures/results/optimal_plan.parquet")
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
 NOISES = (0.3, 1.0)
 NUM_DRAFTS = (4, 2, 8)
+LAWS = (otmd.WithReplacement, otmd.WithoutReplacement)
 TRUNCATIONS = ((10, 2), (10, 4), (100, 2), (100, 4))
 TOLERANCE = 1e-10
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -91,28 +92,24 @@ def sort_ratios(position: Position) -> np.ndarray:
         return np.argsort(position.target / position.draft)
 
 
-def measure_plan(position: Position, num_drafts: int, rounds: int) -> dict[str, Any]:
-    """Time the plan against a sort, and hold what it attains against the optimum."""
-    drafts = otmd.WithReplacement(position.draft, num_drafts)
+def measure_rule(position: Position, law: type, num_drafts: int, rounds: int) -> dict[str, Any]:
+    """Time the verifier against a sort, and hold what it attains against the optimum."""
+    drafts = law(position.draft, num_drafts)
     rule = otmd.Optimal(TOLERANCE)
-    pair = position.target, drafts.draft_probs
     tasks = {
         "sort": lambda: sort_ratios(position),
+        "optimum": lambda: otmd.optimal_acceptance(position.target, drafts),
         "prepare": lambda: rule.prepare(position.target, drafts),
-        "plan": lambda: plan_with_replacement(*pair, num_drafts, TOLERANCE),
     }
     seconds = best_times(tasks, rounds)
-    plan = plan_with_replacement(*pair, num_drafts, TOLERANCE)
     proof = rule.certificate(position.target, drafts)
-    sides = [side for side in (plan.inner, plan.outer) if side is not None]
     return {
         **{f"{name}_seconds": taken for name, taken in seconds.items()},
         "prepare_ratio": seconds["prepare"] / seconds["sort"],
-        "plan_ratio": seconds["plan"] / seconds["sort"],
+        "optimum_ratio": seconds["optimum"] / seconds["sort"],
         "optimum": proof.upper_bound,
         "attained": proof.attained,
         "gap": proof.gap,
-        "classes": sum(side.weights.size for side in sides),
     }
 
 
@@ -135,9 +132,9 @@ def measure(positions: list[Position], rounds: int, quick: bool) -> pl.DataFrame
             "temperature": position.temperature,
             "vocab_size": position.target.size,
         }
-        for n in NUM_DRAFTS[:1] if quick else NUM_DRAFTS:
-            found = measure_plan(position, n, rounds)
-            rows.append({**at, "method": "optimal", "num_drafts": n, **found})
+        for law, n in product(LAWS, NUM_DRAFTS[:1] if quick else NUM_DRAFTS):
+            found = measure_rule(position, law, n, rounds)
+            rows.append({**at, "method": law.__name__, "num_drafts": n, **found})
         for k, n in TRUNCATIONS[:1] if quick else TRUNCATIONS:
             found = measure_resolution(position, k, n)
             rows.append({**at, "method": "global resolution", "num_drafts": n, **found})
@@ -146,15 +143,17 @@ def measure(positions: list[Position], rounds: int, quick: bool) -> pl.DataFrame
 
 def print_table(table: pl.DataFrame) -> None:
     """Print medians, and the worst where it is what counts."""
-    columns = "sort, ms | prepare | plan | plan, sorts (worst) | worst gap | classes"
-    print(f"\n| source | V | n | {columns} |\n{'|---' * 9}|")
-    keys = ["source", "vocab_size", "num_drafts"]
-    plans = table.filter(method="optimal").sort(keys)
-    for (source, V, n), rows in plans.group_by(keys, maintain_order=True):
-        times = [f"{_median(rows, f'{x}_seconds', 1e3):.2f}" for x in ("sort", "prepare", "plan")]
-        ratio = f"{_median(rows, 'plan_ratio'):.2f} ({rows['plan_ratio'].max():.2f})"
-        worst, most = f"{rows['gap'].max():.1e}", rows["classes"].max()
-        print(f"| {source} | {V} | {n} | {' | '.join(times)} | {ratio} | {worst} | {most} |")
+    columns = r"sort, ms | α\*, ms | prepare, ms | prepare, sorts (worst) | worst gap"
+    print(f"\n| drafts | positions | V | n | {columns} |\n{'|---' * 9}|")
+    keys = ["method", "source", "vocab_size", "num_drafts"]
+    rules = table.filter(pl.col("method") != "global resolution").sort(keys)
+    for at, rows in rules.group_by(keys, maintain_order=True):
+        timed = ("sort", "optimum", "prepare")
+        times = [f"{_median(rows, f'{name}_seconds', 1e3):.2f}" for name in timed]
+        ratio = f"{_median(rows, 'prepare_ratio'):.2f} ({rows['prepare_ratio'].max():.2f})"
+        print(
+            f"| {' | '.join(map(str, at))} | {' | '.join(times)} | {ratio} | {rows['gap'].max():.1e} |"
+        )
     columns = "k | n | ms | converged | rate, truncated | α* at V | TV from p"
     print(f"\n| global resolution | {columns} |\n{'|---' * 8}|")
     keys = ["source", "kept", "num_drafts"]

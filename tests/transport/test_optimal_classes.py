@@ -44,11 +44,11 @@ def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, floa
     edges, value = histogram.edges, float(prefix_values(histogram, n)[size])
     found = []
     if size > 0:
-        nodes = nodes_between(histogram, 0, size, n, tol)
+        nodes = nodes_between(histogram, lambda mass: mass**n, 0, size, tol)
         found.append((split_tokens(histogram, q, nodes, 0.0, edges[size]), 0.0, 0.0, value))
     if edges[size] < np.inf:
         last = max(size, int(np.searchsorted(edges, n)))
-        nodes = nodes_between(histogram, size, last, n, tol)
+        nodes = nodes_between(histogram, lambda mass: mass**n, size, last, tol)
         before = float(histogram.target_before[size]), float(histogram.draft_before[size])
         found.append((split_tokens(histogram, q, nodes, edges[size], np.inf), *before, value))
     return found
@@ -156,7 +156,10 @@ def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
         best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
         assert (plan.accepted <= p).all(), number
         assert (plan.accepted >= 0).all(), number
-        sides = (plan.inner, np.flatnonzero(plan.subset)), (plan.outer, np.flatnonzero(~plan.subset))
+        sides = (
+            (plan.inner, np.flatnonzero(plan.subset)),
+            (plan.outer, np.flatnonzero(~plan.subset)),
+        )
         offered = sum(side.offered(own).sum() for side, own in sides if side is not None)
         assert plan.rate - ROUNDING <= offered <= 1.0 + ROUNDING, number
         assert plan.rate == pytest.approx(plan.accepted.sum(), abs=ROUNDING), number
