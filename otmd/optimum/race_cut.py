@@ -79,10 +79,16 @@ class _Race:
 
     def histogram(self, blocks: _Blocks) -> RatioHistogram:
         """The same blocks as a histogram."""
-        before = [np.append(0.0, blocks.sums[:, k].cumsum()) for k in (0, 2)]
-        edges = np.append(blocks.low, np.inf)
-        kept = self.group, self.target, self.draft
-        return RatioHistogram(self.ratio, edges, *before, blocks.single, *kept)
+        return RatioHistogram(
+            self.ratio,
+            np.append(blocks.low, np.inf),
+            np.append(0.0, blocks.sums[:, 0].cumsum()),
+            np.append(0.0, blocks.sums[:, 2].cumsum()),
+            blocks.single,
+            self.group,
+            self.target,
+            self.draft,
+        )
 
     def containment(self, blocks: _Blocks) -> FloatArray:
         """G of the tokens before each block and of all, shape (K + 1,)."""
