@@ -9,6 +9,8 @@ before, all silent. Every term is positive, so nothing cancels.
 import numpy as np
 from numba import njit
 
+# Among nodes and between them; each step between two nodes gains a digit or more.
+_MOST_MOVES = 20
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
@@ -90,54 +92,127 @@ def silent_winners(
 
 
 @njit(cache=True)
-def add_moments(rates, lower, share, latest, moments):
-    """moments[g, a, r] += Σ share^a q^r over the tokens between nodes g and g + 1.
+def add_moments(rates, count, lower, share, moments):
+    """moments[g, a, r] += Σ count share^a q^r over the tokens between nodes g and g + 1.
 
-    Powers with (q t)^r below 1e-20 at the latest time are left out.
+    Powers q^r below 1e-20 are left out.
     """
     most = moments.shape[2]
     for y in range(rates.size):
         own = moments[lower[y]]
         power = 1.0
-        reach = 1.0
         for r in range(most):
-            value = power
+            value = power * count[y]
             for a in range(moments.shape[1]):
                 own[a, r] += value
                 value *= share[y]
             power *= rates[y]
-            reach *= rates[y] * latest
-            if reach < 1e-20:
+            if power < 1e-20:
                 break
 
 
 @njit(cache=True)
-def node_values(rates, lower, share, below, above, low_value, high_value):
-    """What each token would be chosen with, were it wholly of the node below or above it.
+def _at_rate(rate, terms, out):
+    """Σ_r terms[a, r] q^r as coefficients of share^a; powers of q below 1e-15 of the first are left out."""
+    needed = terms.shape[1]
+    if rate < 1e-8:
+        needed = min(needed, 3)
+    elif rate < 1e-5:
+        needed = min(needed, 4)
+    elif rate < 5e-4:
+        needed = min(needed, 6)
+    elif rate < 5e-3:
+        needed = min(needed, 8)
+    for a in range(terms.shape[0]):
+        value = terms[a, needed - 1]
+        for r in range(needed - 2, -1, -1):
+            value = value * rate + terms[a, r]
+        out[a] = value
 
-    ``below`` and ``above`` (G − 1, A, R) are coefficients of share^a q^r. Powers of q below
-    1e-25 of the first are left out.
+
+@njit(cache=True)
+def _polynomial(x, coefficients):
+    value = coefficients[-1]
+    for a in range(coefficients.size - 2, -1, -1):
+        value = value * x + coefficients[a]
+    return value
+
+
+@njit(cache=True)
+def token_values(rates, lower, share, below, above, values):
+    """What each token is chosen with, its share of the node below and the rest of the one above.
+
+    ``below`` and ``above`` (G − 1, A, R) are coefficients of share^a q^r.
     """
-    most = below.shape[2]
+    of_low = np.empty(below.shape[1])
+    of_high = np.empty(below.shape[1])
     for y in range(rates.size):
-        one = below[lower[y]]
-        two = above[lower[y]]
-        low = 0.0
-        high = 0.0
-        rate = rates[y]
-        if rate < 1e-6:
-            needed = min(most, 6)
-        elif rate < 1e-3:
-            needed = min(most, 10)
-        else:
-            needed = most
-        for r in range(needed - 1, -1, -1):
-            inner_low = 0.0
-            inner_high = 0.0
-            for a in range(one.shape[0] - 1, -1, -1):
-                inner_low = inner_low * share[y] + one[a, r]
-                inner_high = inner_high * share[y] + two[a, r]
-            low = low * rates[y] + inner_low
-            high = high * rates[y] + inner_high
-        low_value[y] = low
-        high_value[y] = high
+        _at_rate(rates[y], below[lower[y]], of_low)
+        _at_rate(rates[y], above[lower[y]], of_high)
+        s = share[y]
+        values[y] = s * _polynomial(s, of_low) + (1.0 - s) * _polynomial(s, of_high)
+
+
+@njit(cache=True)
+def locate(place, nodes, lower, share):
+    """Fill the node below each place, and its share: how near it is, beside the node above."""
+    last = nodes.size - 2
+    for y in range(place.size):
+        g = min(max(np.searchsorted(nodes, place[y], side="right") - 1, 0), last)
+        lower[y] = g
+        part = (nodes[g + 1] - place[y]) / (nodes[g + 1] - nodes[g])
+        share[y] = min(max(part, 0.0), 1.0)
+
+
+@njit(cache=True)
+def split_targets(wanted, low, high, lower, share, mass):
+    """Add what each token wants to its nodes' mass, in proportion to what it has of them."""
+    for y in range(wanted.size):
+        part_low = share[y] * low[y]
+        part_high = (1.0 - share[y]) * high[y]
+        both = part_low + part_high
+        if both > 0.0:
+            mass[lower[y]] += wanted[y] * (part_low / both)
+            mass[lower[y] + 1] += wanted[y] * (part_high / both)
+
+
+@njit(cache=True)
+def move_tokens(rates, wanted, below, above, nodes, least, lower, share, low_value, high_value):
+    """Move each token to where it is chosen with what it wants, and fill its values there.
+
+    ``below`` and ``above`` are those of :func:`token_values`. A token stays at ``least`` or above. Where two
+    nodes are worth the same its place between them does not matter; what even the last node
+    cannot give moves there whole, lest the class below answer for it.
+    """
+    last = nodes.size - 2
+    of_low = np.empty(below.shape[1])
+    of_high = np.empty(below.shape[1])
+    for y in range(wanted.size):
+        g, s = lower[y], share[y]
+        _at_rate(rates[y], below[g], of_low)
+        _at_rate(rates[y], above[g], of_high)
+        low, high = _polynomial(s, of_low), _polynomial(s, of_high)
+        for _ in range(_MOST_MOVES):
+            if g == last and wanted[y] > high and high > 0.0:
+                moved = 0.0
+            elif (high - low) * nodes[g + 1] > 1e-3 * high * (nodes[g + 1] - nodes[g]):
+                moved = s - (wanted[y] - (s * low + (1.0 - s) * high)) / (high - low)
+            else:
+                break
+            lowest = (nodes[g + 1] - max(least, nodes[g])) / (nodes[g + 1] - nodes[g])
+            step = abs(moved - s)
+            if moved < 0.0 and g < last:
+                g, s = g + 1, 1.0
+            elif moved > 1.0 and g > 0 and nodes[g] > least:
+                g, s = g - 1, 0.0
+            else:
+                s = min(max(moved, 0.0), lowest)
+                low, high = _polynomial(s, of_low), _polynomial(s, of_high)
+                if step < 1e-9 or moved != s:
+                    break
+                continue
+            _at_rate(rates[y], below[g], of_low)
+            _at_rate(rates[y], above[g], of_high)
+            low, high = _polynomial(s, of_low), _polynomial(s, of_high)
+        lower[y], share[y] = g, s
+        low_value[y], high_value[y] = low, high

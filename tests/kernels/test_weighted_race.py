@@ -1,4 +1,4 @@
-"""Kernels of the race against plain loops, and the end of the race against exact probabilities."""
+"""Kernels of the race against plain loops."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import dataclass
 import naive
 import numpy as np
 import pytest
-from scipy.special import comb
 
-from otmd.drafts.exponential_race import POWERS, latest_win, win_times
-from otmd.kernels.weighted_race import add_moments, node_values, silent_winners
+from otmd.drafts.exponential_race import POWERS
+from otmd.kernels.weighted_race import (
+    add_moments,
+    locate,
+    move_tokens,
+    silent_winners,
+    split_targets,
+    token_values,
+)
 
 ROUNDING = 1e-13
 Array = np.ndarray
-
-
-# ---------------------------------------------------------------- one kernel at a time
 
 
 @dataclass(frozen=True)
@@ -96,77 +99,76 @@ def some_tail(seed: int) -> tuple[Array, Array, Array]:
 def test_moments_are_sums_of_powers(seed: int) -> None:
     """Added to what is there; what is left out is too small to see beside q itself."""
     rates, lower, share = some_tail(seed)
-    moments = np.full((4, 5, POWERS), 0.25)
-    add_moments(rates, lower, share, 1.0, moments)
+    moments, count = np.full((4, 5, POWERS), 0.25), np.arange(1.0, 13.0)
+    add_moments(rates, count, lower, share, moments)
     for g, a, r in np.ndindex(*moments.shape):
         own = [i for i in range(rates.size) if lower[i] == g]
-        wanted = 0.25 + sum(share[i] ** a * rates[i] ** r for i in own)
+        wanted = 0.25 + sum(count[i] * share[i] ** a * rates[i] ** r for i in own)
         assert moments[g, a, r] == pytest.approx(wanted, rel=ROUNDING), (g, a, r)
 
 
+def polynomial(terms: Array, share: float, rate: float) -> float:
+    """Σ terms[a, r] share^a rate^r, term by term."""
+    return sum(terms[a, r] * share**a * rate**r for a, r in np.ndindex(*terms.shape))
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_node_values_are_polynomials(seed: int) -> None:
+def test_token_values_are_polynomials(seed: int) -> None:
     rates, lower, share = some_tail(seed)
     below, above = np.random.default_rng(seed).standard_normal((2, 3, 4, POWERS))
-    low, high = np.empty(rates.size), np.empty(rates.size)
-    node_values(rates, lower, share, below, above, low, high)
-    for found, terms in ((low, below), (high, above)):
-        for i, g in enumerate(lower):
-            sums = [
-                terms[g, a, r] * share[i] ** a * rates[i] ** r for a, r in np.ndindex(4, POWERS)
-            ]
-            assert found[i] == pytest.approx(sum(sums), rel=1e-12, abs=ROUNDING)
+    values = np.empty(rates.size)
+    token_values(rates, lower, share, below, above, values)
+    for i, g in enumerate(lower):
+        low, high = (polynomial(terms[g], share[i], rates[i]) for terms in (below, above))
+        wanted = share[i] * low + (1.0 - share[i]) * high
+        assert values[i] == pytest.approx(wanted, rel=1e-12, abs=ROUNDING)
 
 
-# ---------------------------------------------------------------- when the race is over
-
-KINDS = ("uniform", "dirichlet", "peaked", "wide", "steps")
+NODES = np.array([0.0, 0.5, 0.9, 2.0])
 
 
-def draft_of(kind: str, V: int, seed: int = 0) -> Array:
-    rng = np.random.default_rng([41, V, seed])
-    mass = {
-        "uniform": lambda: np.ones(V),
-        "dirichlet": lambda: rng.gamma(1.0, size=V) + 1e-12,
-        "peaked": lambda: np.append(0.999999 * V / 1e-6, np.ones(V - 1)),
-        "wide": lambda: 10.0 ** rng.uniform(-30, 0, V),
-        "steps": lambda: np.where(np.arange(V) < 3, 1e4, 1.0),
-    }[kind]()
-    return mass / mass.sum()
+def test_tokens_are_located_between_their_nodes() -> None:
+    place = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.9999, 2.0, 2.5])
+    lower, share = np.empty(8, np.int64), np.empty(8)
+    locate(place, NODES, lower, share)
+    assert lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    found = share * NODES[lower] + (1.0 - share) * NODES[lower + 1]
+    np.testing.assert_allclose(found, np.minimum(place, 2.0), atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("V", [8, 60, 3000])
-@pytest.mark.parametrize("n", [2, 3, 8])
-def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
-    """P(N < n) exactly, a sum of positive terms; n e^{−42} where the fastest are waited for."""
-    draft = draft_of(kind, V)
-    latest = latest_win(draft, n)
-    left = sum(naive.counts_of_arrivals(draft.tolist(), latest, n))
-    assert 0.0 <= left <= n * np.exp(-42.0) * (1.0 + 1e-6)
-    assert latest <= 42.0 / np.sort(draft)[-n] * (1.0 + 1e-12)
+def test_what_tokens_want_is_split_as_their_values_are() -> None:
+    wanted, low, high = (
+        np.array([1.0, 2.0, 4.0, 8.0]),
+        np.array([0.0, 1, 3, 0]),
+        np.array([2.0, 1, 1, 0]),
+    )
+    lower, share, mass = np.array([0, 1, 1, 2]), np.array([0.5, 0.25, 0.5, 0.5]), np.zeros(4)
+    split_targets(wanted, low, high, lower, share, mass)
+    np.testing.assert_allclose(mass, [0.0, 1.0 + 0.5 + 3.0, 1.5 + 1.0, 0.0], atol=1e-15)
 
 
-def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
-    """By Chernoff's bound: q·t stays small, which the expansion of the tail lives on."""
-    for n in (2, 4, 8):
-        latest = latest_win(draft_of("uniform", 3000), n)
-        assert latest / 3000 < 0.05
-        assert sum(naive.counts_of_arrivals([1 / 3000] * 3000, 0.6 * latest, n)) > 1e-17
-
-
-@pytest.mark.parametrize("n", range(2, 9))
-@pytest.mark.parametrize("V", [8, 9, 40, 151_936])
-def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
-    """Of V equal clocks: the density of an order statistic, ∫ = 1, and E of e^{−its time}."""
-    latest = latest_win(np.full(V, 1 / V), n)
-    times, steps = win_times(latest, 1.0, n, n)
-    rate = 1 / V
-    assert (np.diff(times) > 0).all()
-    assert times[-1] == pytest.approx(latest)
-    density = n * comb(V, n) * rate * np.exp(-rate * (V - n + 1) * times)
-    density *= (-np.expm1(-rate * times)) ** (n - 1)
-    assert steps @ density == pytest.approx(1.0, abs=ROUNDING)
-    ranks = np.arange(V - n + 1, V + 1)
-    faster = np.prod(ranks / (ranks + 1.0))
-    assert steps @ (density * np.exp(-rate * times)) == pytest.approx(faster, abs=ROUNDING)
+@pytest.mark.parametrize("least", [1e-300, 0.5])
+@pytest.mark.parametrize("seed", range(6))
+def test_tokens_move_to_where_they_are_chosen_with_what_they_want(seed: int, least: float) -> None:
+    """The value rises along the nodes, and a little with the token's own share."""
+    rng = np.random.default_rng([61, seed])
+    rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(least, 2.0, 60)
+    lower, share = np.empty(60, np.int64), np.empty(60)
+    locate(places, NODES, lower, share)
+    terms = np.zeros((4, 3, POWERS))
+    terms[:, 0, 1] = [0.0, 0.6, 1.0, 1.8]
+    terms[1:, 1, 2] = rng.uniform(-0.5, 0.5, 3)
+    below, above = terms[:-1], terms[1:]
+    wanted = rates * rng.uniform(0.0, 2.2, 60)
+    low, high = np.empty(60), np.empty(60)
+    move_tokens(rates, wanted, below, above, NODES, least, lower, share, low, high)
+    values = np.empty(60)
+    token_values(rates, lower, share, below, above, values)
+    np.testing.assert_allclose(values, share * low + (1.0 - share) * high, rtol=1e-12)
+    at_end, at_least = (lower == 2) & (share == 0.0), (lower == 1) & (share == 1.0) & (least == 0.5)
+    assert at_end.any()
+    assert at_least.any() == (least == 0.5)
+    assert (wanted[at_end] >= values[at_end] * (1.0 - 1e-9)).all()
+    assert (wanted[at_least] <= values[at_least] * (1.0 + 1e-9)).all()
+    inside = ~at_end & ~at_least
+    np.testing.assert_allclose(values[inside], wanted[inside], rtol=1e-7)

@@ -49,7 +49,7 @@ def balance(
     capped: bool,
     tol: float,
     start: FloatArray | None = None,
-) -> FloatArray:
+) -> tuple[FloatArray, Choice]:
     """Find log weights whose rates are the targets.
 
     Parameters
@@ -68,7 +68,9 @@ def balance(
 
     Returns
     -------
-    ndarray of float64, shape (G,)
+    log_weights : ndarray of float64, shape (G,)
+    choice : Choice
+        At these weights.
     """
     settle = _Settle(targets, capped, tol)
     log_weights = settle(np.zeros(targets.size) if start is None else start)
@@ -95,7 +97,7 @@ def balance(
         if found is None:
             break
         log_weights, now = found
-    return log_weights
+    return log_weights, now
 
 
 class _Settle:

@@ -6,7 +6,8 @@ import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import Choice
-from otmd.transport.optimal.race_model import RaceChoice, RaceTimes, race_choice
+from otmd.transport.optimal.pair_race import PairRace
+from otmd.transport.optimal.race_model import RaceChoice, TimedRace
 from otmd.transport.optimal.race_tail import Tail
 from otmd.transport.optimal.times import clock_times
 
@@ -28,10 +29,8 @@ class RaceBalance:
 
     Attributes
     ----------
-    race : RaceTimes
-        The race.
-    heavy_rates : ndarray of float64, shape (M,)
-        q of the heavy tokens, in units of the race's end.
+    race : TimedRace or PairRace
+        The race, and its heavy tokens.
     tail : Tail
         The other tokens.
     able_nodes, able_heavy : ndarray of bool, shape (G,) and (M,)
@@ -40,19 +39,23 @@ class RaceBalance:
         Whether all drafts may be rejected.
     """
 
-    race: RaceTimes
-    heavy_rates: FloatArray
+    race: TimedRace | PairRace
     tail: Tail
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
 
     def weights(self, log_weights: FloatArray) -> Weights:
-        """Lay the log weights out over the classes."""
+        """Lay the log weights out over the classes.
+
+        A node without tokens has the weight that lies between its neighbours', where tokens may move to.
+        """
         nodes, heavy = np.zeros(self.able_nodes.size), np.zeros(self.able_heavy.size)
         rates = np.exp(log_weights)
         count = np.count_nonzero(self.able_nodes)
-        nodes[self.able_nodes] = rates[:count]
+        if count:
+            known = self.tail.nodes[self.able_nodes], log_weights[:count]
+            nodes[1:] = np.exp(np.interp(self.tail.nodes[1:], *known))
         heavy[self.able_heavy] = rates[count : count + np.count_nonzero(self.able_heavy)]
         return Weights(nodes, heavy, float(rates[-1]) if self.rejects else 0.0)
 
@@ -64,16 +67,16 @@ class RaceBalance:
     def choose(self, times: FloatArray, weights: Weights) -> RaceChoice:
         """Evaluate the race at these times of the clocks."""
         silent = np.exp(-np.outer(times, weights.heavy)), np.exp(-np.outer(times, weights.nodes))
-        return race_choice(self.race, self.heavy_rates, *silent, self.tail.moments)
+        return self.race.choice(*silent, self.tail.moments)
 
-    def tail_values(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """How often each tail token would be chosen at the node below and above it, shape (T,)."""
+    def tail_polynomials(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """How often tail tokens would be chosen at the nodes, see :meth:`Tail.polynomials`."""
         weights = self.weights(log_weights)
         times, steps = self.clock(log_weights)
         silent = np.exp(-np.outer(times, weights.nodes))
         waiting = steps * np.exp(-weights.rejection * times)
         rings = weights.nodes * silent * waiting[:, None]
-        return self.tail.values(self.choose(times, weights).tail, silent, rings)
+        return self.tail.polynomials(self.choose(times, weights).tail, silent, rings)
 
     def __call__(self, log_weights: FloatArray) -> Choice:
         """Return the rates and how they depend on the weights, as ``balance`` asks for them."""
@@ -104,13 +107,14 @@ class RaceBalance:
         π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). It
         steers the search alone: the rates are exact, and so is where the search ends.
         """
-        pair, audible = np.zeros(expected.size), expected > _INAUDIBLE
-        np.divide(strength, expected, out=pair, where=audible)
-        certain = np.zeros_like(of_heavy)
-        np.divide(of_heavy, expected[:, None], out=certain, where=audible[:, None])
-        varied = drafted.copy()
+        audible = (expected > _INAUDIBLE)[:, None]
+        share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)
+        np.divide(drafted, expected[:, None], out=share, where=audible)
+        np.divide(of_heavy, expected[:, None], out=certain, where=audible)
+        varied = share.copy()
         varied[:, np.count_nonzero(self.able_nodes) :] *= 1.0 - certain[:, self.able_heavy]
         spread = np.maximum(self.tail.num_drafts - (certain**2).sum(axis=1), 1e-3)
-        independent = (drafted * pair[:, None]).T @ drafted
+        pair = strength * expected
+        independent = (share * pair[:, None]).T @ share
         repelled = (varied * (pair / spread)[:, None]).T @ varied
         return np.maximum(independent - repelled, 1e-6 * independent)

@@ -8,6 +8,7 @@ the same for all tokens between two nodes.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import comb
 
 import numpy as np
@@ -15,27 +16,6 @@ import numpy as np
 from otmd.drafts.exponential_race import growth_series
 from otmd.kernels.weighted_race import silent_winners
 from otmd.probabilities import FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class RaceTimes:
-    """Nodes of the integral over the time of the last win, and what the race needs there.
-
-    Attributes
-    ----------
-    times, steps : ndarray of float64, shape (T,)
-        Nodes and weights.
-    blocked : float
-        Rate of the tokens that must not arrive.
-    absent, present : ndarray of float64, shape (M, T)
-        e^{−q t} and 1 − e^{−q t} of the heavy tokens.
-    """
-
-    times: FloatArray
-    steps: FloatArray
-    blocked: float
-    absent: FloatArray
-    present: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,64 +37,81 @@ class RaceChoice:
     tail: FloatArray
 
 
-def race_choice(
-    race: RaceTimes,
-    heavy_rates: FloatArray,
-    heavy_silent: FloatArray,
-    node_silent: FloatArray,
-    moments: FloatArray,
-) -> RaceChoice:
-    """Evaluate the race at the clocks' times.
+@dataclass(frozen=True, eq=False)
+class TimedRace:
+    """A race, integrated over the time of the last win.
 
-    Parameters
+    Attributes
     ----------
-    race : RaceTimes
-        Of the race.
     heavy_rates : ndarray of float64, shape (M,)
         q of the heavy tokens.
-    heavy_silent : ndarray of float64, shape (J, M)
-        ℓ of the heavy tokens.
-    node_silent : ndarray of float64, shape (J, G)
-        ℓ of the classes of the tail.
-    moments : ndarray of float64, shape (G − 1, n + 1, R)
-        Σ share^a q^r of the tail tokens between two nodes.
-
-    Returns
-    -------
-    RaceChoice
+    blocked : float
+        Rate of the tokens that must not arrive.
+    times, steps : ndarray of float64, shape (T,)
+        Nodes and weights of the integral.
     """
-    order, most = moments.shape[1] - 1, moments.shape[2]
-    powers = race.times ** np.arange(most)[:, None]
-    sums = [_tail_sums(m, node_silent, moments) for m in range(order + 1)]
-    logs = np.zeros((order, node_silent.shape[0], race.times.size))
-    last = np.empty_like(logs)
-    for m in range(order):
-        series = growth_series(m, most)
-        if m:
-            logs[m] = (sums[m] * series) @ powers
-        last[m] = (-1) ** m * ((sums[m + 1][:, 1:] * series[:-1]) @ powers[:-1])
-    everyone = np.exp(-(race.blocked + float(moments[:, 0, 1].sum())) * race.times)
-    count = _exponential_series(logs, everyone)
-    ends = _product(last, count)
-    num_times, shape = node_silent.shape[0], (node_silent.shape[0], order, race.times.size)
-    expected, slopes = np.empty(num_times), np.empty((num_times, heavy_rates.size))
-    by_count, by_last = np.empty(shape), np.empty(shape)
-    count, ends = np.moveaxis(count, 0, 1), np.moveaxis(ends, 0, 1)
-    silent_winners(
-        heavy_rates,
-        heavy_silent,
-        race.absent,
-        race.present,
-        race.steps,
-        np.ascontiguousarray(count),
-        np.ascontiguousarray(ends),
-        expected,
-        slopes,
-        by_count,
-        by_last,
-    )
-    tail = _tail_slopes(count, ends, by_count, by_last, powers)
-    return RaceChoice(expected, slopes, tail)
+
+    heavy_rates: FloatArray
+    blocked: float
+    times: FloatArray
+    steps: FloatArray
+
+    @cached_property
+    def chances(self) -> tuple[FloatArray, FloatArray]:
+        """e^{−q t} and 1 − e^{−q t} of the heavy tokens, each of shape (M, T)."""
+        growth = np.outer(self.heavy_rates, self.times)
+        return np.exp(-growth), -np.expm1(-growth)
+
+    def choice(
+        self, heavy_silent: FloatArray, node_silent: FloatArray, moments: FloatArray
+    ) -> RaceChoice:
+        """Evaluate the race at the clocks' times.
+
+        Parameters
+        ----------
+        heavy_silent : ndarray of float64, shape (J, M)
+            ℓ of the heavy tokens.
+        node_silent : ndarray of float64, shape (J, G)
+            ℓ of the classes of the tail.
+        moments : ndarray of float64, shape (G − 1, n + 1, R)
+            Σ share^a q^r of the tail tokens between two nodes.
+
+        Returns
+        -------
+        RaceChoice
+        """
+        order, most = moments.shape[1] - 1, moments.shape[2]
+        powers = self.times ** np.arange(most)[:, None]
+        sums = [tail_sums(m, node_silent, moments) for m in range(order + 1)]
+        logs = np.zeros((order, node_silent.shape[0], self.times.size))
+        last = np.empty_like(logs)
+        for m in range(order):
+            series = growth_series(m, most)
+            if m:
+                logs[m] = (sums[m] * series) @ powers
+            last[m] = (-1) ** m * ((sums[m + 1][:, 1:] * series[:-1]) @ powers[:-1])
+        everyone = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * self.times)
+        count = _exponential_series(logs, everyone)
+        ends = _product(last, count)
+        num_times = node_silent.shape[0]
+        shape = (num_times, order, self.times.size)
+        expected, slopes = np.empty(num_times), np.empty((num_times, self.heavy_rates.size))
+        by_count, by_last = np.empty(shape), np.empty(shape)
+        count, ends = np.moveaxis(count, 0, 1), np.moveaxis(ends, 0, 1)
+        silent_winners(
+            self.heavy_rates,
+            heavy_silent,
+            *self.chances,
+            self.steps,
+            np.ascontiguousarray(count),
+            np.ascontiguousarray(ends),
+            expected,
+            slopes,
+            by_count,
+            by_last,
+        )
+        tail = _tail_slopes(count, ends, by_count, by_last, powers)
+        return RaceChoice(expected, slopes, tail)
 
 
 def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:
@@ -126,7 +123,7 @@ def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:
     )
 
 
-def _tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> FloatArray:
+def tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> FloatArray:
     """Σ ℓ^power q^r over the tail tokens, shape (J, R)."""
     mixed = mixture_powers(power, node_silent)
     own = moments[:, : power + 1]

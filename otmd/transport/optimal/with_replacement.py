@@ -107,10 +107,10 @@ def _side(
     if rejected:
         targets = np.append(targets, rejected)
     evaluate = _Evaluate(mass, num_drafts, never, bool(rejected))
-    log_weights = balance(evaluate, targets, rejected is None, tol)
+    log_weights, choice = balance(evaluate, targets, rejected is None, tol)
     weights, rates = np.zeros(able.size), np.zeros(able.size)
     weights[able] = np.exp(log_weights[: mass.size])
-    rates[able] = evaluate(log_weights).rates[: mass.size] / mass
+    rates[able] = choice.rates[: mass.size] / mass
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     own = histogram.ratio, draft
     return RatioSide(weights, rejection, *evaluate.nodes(log_weights), classes, rates, *own)

@@ -48,5 +48,5 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
     for inner in (True, False):
         tokens = SideTokens.of(position, inner)
         # Both sides share the tolerance, and in each one the classes and the weights do.
-        sides.append(solve_side(position, tokens, 0.25 * tol) if tokens.able.any() else None)
+        sides.append(None if tokens.empty else solve_side(position, tokens, 0.25 * tol))
     return ChoicePlan(target, cut.subset, cut.rate, *sides)

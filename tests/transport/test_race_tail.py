@@ -1,0 +1,119 @@
+"""A race's tail in full use: lossless, optimal, and rehearsed by few tokens."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from strategies import Array, unit
+
+import otmd
+from otmd.drafts.exponential_race import POWERS
+from otmd.transport.optimal import ChoicePlan, race_side
+from otmd.transport.optimal.race_places import rehearsal
+from otmd.transport.optimal.race_side import RaceSide
+from otmd.transport.optimal.race_tail import Tail
+from otmd.verifiers.optimal import _OptimalRule
+
+
+def prepared(
+    tol: float, target: Array, law: otmd.WithoutReplacement
+) -> tuple[otmd.Rule, ChoicePlan]:
+    rule = otmd.Optimal(tol).prepare(target, law)
+    assert isinstance(rule, _OptimalRule)
+    assert rule._plan is not None
+    return rule, rule._plan
+
+
+def assert_lossless(rule: otmd.Rule, plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
+    """What is accepted of each token is held to its own size, however small.
+
+    The rule sees the set of drafts alone, so that the orders of a set are summed.
+    """
+    output, accepted = np.zeros(law.vocab_size), np.zeros(law.vocab_size)
+    every = np.array(list(combinations(np.flatnonzero(law.draft_probs), law.num_drafts)))
+    probs = np.zeros(len(every))
+    for order in permutations(range(law.num_drafts)):
+        probs += law.tuple_prob(every[:, list(order)])
+    for tokens, prob in zip(every, probs, strict=True):
+        output += prob * rule.conditional_law(tokens)
+        accepted[tokens] += prob * plan.chances(tokens)
+    np.testing.assert_allclose(output, rule.target, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(accepted, plan.accepted, rtol=1e-11, atol=1e-300)
+
+
+def mixed_tokens(plan: ChoicePlan) -> int:
+    """How many tokens lie between two classes."""
+    shares = [side.share for side in (plan.inner, plan.outer) if isinstance(side, RaceSide)]
+    return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
+
+
+@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
+@pytest.mark.parametrize("rehearsed", [False, True])
+@pytest.mark.parametrize(("V", "n", "threshold"), [(60, 2, 2.0), (90, 2, 1.0), (60, 3, 2.5)])
+def test_a_vocabulary_that_is_all_tail(
+    V: int, n: int, threshold: float, rehearsed: bool, tol: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race_side, "HEAVY", threshold)
+    monkeypatch.setattr(race_side, "_LONG", 0 if rehearsed else V)
+    for seed in range(3 if n == 2 else 1):
+        rng = np.random.default_rng([V, n, seed])
+        law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
+        target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
+        rule, plan = prepared(tol, target, law)
+        assert mixed_tokens(plan) > V // 2
+        assert_lossless(rule, plan, law)
+        gap = plan.bound - plan.rate
+        assert -1e-12 <= gap <= max(tol, 1e-6), seed
+
+
+@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
+    mixed = 0
+    for seed in range(6):
+        rng = np.random.default_rng([53, n, seed])
+        draft = unit(np.append(rng.uniform(0.5, 1.0, 5), 10.0 ** rng.uniform(-7.0, -3.3, 5)))
+        target = unit(draft * np.exp(1.5 * rng.standard_normal(10)))
+        law = otmd.WithoutReplacement(draft, n)
+        rule, plan = prepared(tol, target, law)
+        mixed += mixed_tokens(plan)
+        assert_lossless(rule, plan, law)
+        gap = plan.bound - plan.rate
+        assert -1e-12 <= gap <= max(tol, 1e-9), seed
+    assert mixed >= 12
+
+
+@pytest.mark.parametrize("V", [160, 300, 400])
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_a_draft_that_is_nearly_uniform(
+    V: int, n: int, rehearsed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few hundred tokens, all of the tail and most of them within the cut."""
+    monkeypatch.setattr(race_side, "_LONG", 0 if rehearsed else V)
+    for seed in range(12):
+        rng = np.random.default_rng([V, n, seed])
+        draft = unit(1.0 + 0.1 * rng.random(V))
+        spread = [0.3, 0.8, 1.5][seed % 3]
+        target = unit(draft * np.exp(spread * rng.standard_normal(V)))
+        proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, n))
+        assert -1e-12 <= proof.gap <= 1e-6, seed
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_tail_is_rehearsed_by_few_tokens_of_the_same_sums(n: int, seed: int) -> None:
+    rng = np.random.default_rng([59, n, seed])
+    nodes, inert = np.array([0.0, 0.5, 0.9, 2.0]), np.zeros(POWERS)
+    rates, place = 10.0 ** rng.uniform(-20, -1, 5000), rng.uniform(0.1, 2.0, 5000)
+    tail = Tail.at(place, rates, np.ones(5000), nodes, inert, n)
+    wanted = rates * place
+    few, each = rehearsal(tail, wanted)
+    assert few.rates.size < 1500
+    for r in (1, 2):
+        assert few.count @ few.rates**r == pytest.approx((rates**r).sum(), rel=1e-12)
+        np.testing.assert_allclose(few.moments[:, 0, r], tail.moments[:, 0, r], rtol=1e-12)
+    assert few.count @ each == pytest.approx(wanted.sum(), rel=1e-12)
+    np.testing.assert_allclose(each, few.rates * few.place, rtol=1e-9)
