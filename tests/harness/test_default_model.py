@@ -1,10 +1,12 @@
 """The default model itself: fetched once into the cache, so under the marker ``model``."""
 
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
 
+import otmd
 from otmd.harness import (
     DEFAULT_DRAFT,
     DEFAULT_MODEL,
@@ -58,6 +60,10 @@ def test_the_default_draft_is_as_close_as_it_is_said_to_be(default, tmp_path):
     overlap = np.minimum(target, draft).sum(-1)
     # Measured: .63 over many positions; 48 of them have a standard error of about .04.
     assert 0.45 < overlap.mean() < 0.8
+    for row, n in product((5, 30), (2, 4, 8)):
+        for law in (otmd.WithReplacement, otmd.WithoutReplacement):
+            proof = otmd.Optimal().certificate(target[row], law(draft[row], n))
+            assert -1e-12 <= proof.gap <= 1e-6
 
 
 def test_a_gguf_file_is_loaded_by_its_path(default, tmp_path):

@@ -17,6 +17,9 @@ from otmd.probabilities import BoolArray, FloatArray
 # Where several cuts are tight at once weights differ by e^{−23} for each and for a loss of 1e-10.
 _FARTHEST = 200.0
 _MOST_ROUNDS = 100
+# So little misplaced mass must halve in so many rounds, or the search ends: weights that travel on and on
+# make each round dearer.
+_LITTLE, _PATIENCE = 1e-8, 8
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
 # Steps shorter than this are the same, straight or bent.
@@ -81,10 +84,13 @@ def balance(
             rates = np.maximum(now.rates, 1e-300)
             log_weights = settle(log_weights + np.log(targets / rates))
             now = evaluate(log_weights)
+    history: list[float] = []
     for _ in range(_MOST_ROUNDS):
         wrong = now.rates - targets
         excess = float(np.maximum(wrong, 0.0).sum())
-        if excess <= tol:
+        history.append(excess)
+        stalled = len(history) > _PATIENCE and excess > 0.5 * history[-_PATIENCE]
+        if excess <= tol or (stalled and excess < _LITTLE):
             break
         free = settle.free(log_weights, now, targets)
         if not free.any():

@@ -1,0 +1,129 @@
+"""The benchmark against peers on tiny vocabularies: it runs, who is off is seen, and it is drawn."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import otmd
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments" / "performance"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def run(script: Path, *arguments: object) -> str:
+    command = [sys.executable, str(script), *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("peers") / "peers.parquet"
+    limits = ["--rounds", 1, "--time-limit", 0.5]
+    printed = run(FOLDER / "peers.py", "--quick", "--output", path, *limits)
+    assert "| α* | with | 2 | otmd |" in printed
+    assert "float64 vectors" in printed
+    return path
+
+
+@pytest.fixture
+def rows(results: Path) -> pl.DataFrame:
+    return pl.read_parquet(results)
+
+
+def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
+
+
+def test_every_answer_stands_beside_its_time(rows: pl.DataFrame) -> None:
+    solved = rows.filter(pl.col("status") == "solved")
+    assert (solved["seconds"] > 0).all()
+    assert set(solved["size"]) == {4, 8, 300}
+    rates = solved.filter(pl.col("task") != "sort")
+    assert rates["answer"].is_not_null().all()
+    loose = ["torch chain", "torch, ONE verification", "Global Resolution"]
+    exact = rates.filter(~pl.col("name").is_in(loose))
+    assert exact["difference"].abs().max() < 1e-9
+    assert rates.filter(name="torch chain")["difference"].abs().max() < 1e-5
+    assert rates.filter(name="torch, ONE verification")["difference"].abs().max() < 0.25
+    assert rates.filter(name="Global Resolution")["difference"].abs().max() > 1e-3
+
+
+def test_giving_up_lasts(rows: pl.DataFrame) -> None:
+    given_up = rows.filter(name="networkx max-flow", num_drafts=4, size=300).to_dicts()
+    assert [row["status"] for row in given_up] == ["memory limit"]
+    assert rows.filter(pl.col("status") == "solved")["time_limit"].unique().to_list() == [0.5]
+
+
+def test_a_slow_call_is_stopped_and_not_tried_at_larger_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import time
+
+    import peers
+    from peer_solvers import Peer, timed
+
+    slow = Peer("slow", "α*", "with", 2, timed(lambda p, q: time.sleep(p.size / 4)))
+    sort = Peer("argsort(p/q)", "sort", "with", 1, timed(lambda p, q: None))
+    monkeypatch.setattr(peers, "list_peers", lambda *_, **__: [slow, sort])
+    table = peers.measure([1, 4, 5], rounds=1, limit=0.4).filter(name="slow")
+    assert table["status"].to_list() == ["solved", "time limit", "time limit"]
+    assert table["note"].to_list() == ["", "", "not tried"]
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peer_solvers import list_peers
+    from peers import first_call
+
+    monkeypatch.setitem(sys.modules, "ot", None)
+    [pot] = [peer for peer in list_peers(1.0, 10) if peer.name.startswith("POT")]
+    row, again = first_call(pot, pair(5), 5, 1.0)
+    assert (row["status"], again) == ("not installed", None)
+    assert "pip install pot" in row["note"]
+
+
+@pytest.mark.skipif(find_spec("ot") is None, reason="POT is not installed")
+def test_pot_finds_the_optimum() -> None:
+    from peer_solvers import ready_pot
+
+    p, q = pair(7)
+    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2)).rate
+    assert ready_pot(p, q, 7)().answer == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize(("law", "n"), [("with", 2), ("with", 4), ("without", 2)])
+def test_the_scan_of_prefixes_finds_the_optimum(law: str, n: int) -> None:
+    from peer_solvers import LAWS, scan_prefixes
+
+    for size in (3, 9, 50):
+        p, q = pair(size)
+        best = otmd.optimal_acceptance(p, LAWS[law](q, n)).rate
+        assert scan_prefixes(law, n, p, q) == pytest.approx(best, abs=1e-12)
+
+
+def test_memory_is_measured_of_every_verifier(rows: pl.DataFrame) -> None:
+    memory = rows.filter(name="otmd, memory")
+    assert {"α*", "RecursiveRejection", "KSequential", "SpecHub", "Optimal"} <= set(memory["task"])
+    assert (memory["vectors"] >= 1).all()
+
+
+def test_the_figure_is_drawn_from_the_results(results: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    figure = tmp_path / "peers.png"
+    run(ROOT / "paper_figures" / "peers.py", results, figure)
+    with Image.open(figure) as image:
+        assert image.info["Source"] == f"paper_figures/peers.py, {results}"

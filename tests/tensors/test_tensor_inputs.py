@@ -1,0 +1,168 @@
+"""What comes in: clear errors for what does not fit, NaN or an error for what is no distribution."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tensor_pairs import assert_same, in_each_dtype, model_like
+
+import otmd
+from otmd.tensors import (
+    TensorRatioCurve,
+    greedy_rates,
+    probs_from_logits,
+    spechub_rate,
+    target_only_rates,
+)
+
+P = torch.tensor([0.5, 0.3, 0.2])
+Q = torch.tensor([0.2, 0.3, 0.5])
+TAKERS: dict[str, Callable[..., object]] = {
+    "optimal": lambda p, q, **o: TensorRatioCurve(p, q, **o).optimal_rates(3),
+    "recursive": lambda p, q, **o: TensorRatioCurve(p, q, **o).recursive_rejection_rates(3),
+    "k_sequential": lambda p, q, **o: TensorRatioCurve(p, q, **o).k_sequential_rates(3),
+    "greedy": lambda p, q, **o: greedy_rates(p, q, 3, **o),
+    "spechub": lambda p, q, **o: spechub_rate(p, q, **o),
+    "target only": lambda p, q, **o: target_only_rates(p, q, 3, **o),
+}
+takers = pytest.mark.parametrize("taker", TAKERS)
+BAD_FORM = {
+    "an array": (P.numpy(), "got ndarray, wanted a torch.Tensor"),
+    "whole numbers": (torch.tensor([1, 0, 0]), "got dtype torch.int64"),
+    "complex numbers": (P.to(torch.complex64), "got dtype torch.complex64"),
+    "no axis": (torch.tensor(1.0), r"got shape \(\), wanted \(…, V\)"),
+    "no tokens": (torch.zeros(2, 0), r"got shape \(2, 0\)"),
+}
+BAD_VALUES = {
+    "NaN": [0.5, np.nan, 0.5],
+    "infinity": [0.5, np.inf, 0.5],
+    "negative mass": [0.6, -0.1, 0.5],
+    "a sum too small": [0.5, 0.3, 0.1],
+    "a sum too large": [0.5, 0.5, 0.5],
+    "nothing": [0.0, 0.0, 0.0],
+}
+
+
+@takers
+@pytest.mark.parametrize("bad", BAD_FORM)
+def test_a_wrong_form_is_named(bad: str, taker: str) -> None:
+    value, told = BAD_FORM[bad]
+    with pytest.raises(ValueError, match=f"^target_probs: {told}"):
+        TAKERS[taker](value, Q)
+    with pytest.raises(ValueError, match=f"^draft_probs: {told}"):
+        TAKERS[taker](P, value)
+
+
+@takers
+def test_what_does_not_fit_is_named(taker: str) -> None:
+    with pytest.raises(ValueError, match=r"^draft_probs: got 2 tokens, wanted 3, the vocabulary"):
+        TAKERS[taker](P, Q[:2])
+    with pytest.raises(ValueError, match=r"^draft_probs: got leading axes \(4,\).*\(2,\)"):
+        TAKERS[taker](P.expand(2, 3), Q.expand(4, 3))
+    with pytest.raises(ValueError, match=r"^draft_probs: got device meta, wanted cpu, that of"):
+        TAKERS[taker](P, Q.to("meta"))
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
+def test_num_drafts_is_named(count: object) -> None:
+    curve = TensorRatioCurve(P, Q)
+    calls = [curve.optimal_rates, curve.recursive_rejection_rates, curve.k_sequential_rates]
+    calls += [lambda n: greedy_rates(P, Q, n), lambda n: target_only_rates(P, Q, n)]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"^num_drafts: got .*wanted a whole number"):
+            call(count)  # type: ignore[arg-type]
+
+
+@takers
+@in_each_dtype
+@pytest.mark.parametrize("bad", BAD_VALUES)
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_no_distribution_is_nan_in_its_place_or_an_error(
+    side: str, bad: str, dtype: torch.dtype, taker: str
+) -> None:
+    good = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]], dtype=dtype)
+    broken = good.clone()
+    broken[1] = torch.tensor(BAD_VALUES[bad], dtype=dtype)
+    q = Q.to(dtype)
+    q = q / q.sum()
+    pair = (broken, q) if side == "target" else (q, broken)
+    right = TAKERS[taker](*((good, q) if side == "target" else (q, good)), validate=True)
+    got = TAKERS[taker](*pair)
+    assert isinstance(got, torch.Tensor)
+    assert isinstance(right, torch.Tensor)
+    assert torch.equal(got[0], right[0])
+    assert got[1].isnan().all()
+    said = rf"^{side}_probs: got a row at index \(1,\) that sums to .*, wanted finite numbers ≥ 0"
+    with pytest.raises(ValueError, match=said):
+        TAKERS[taker](*pair, validate=True)
+
+
+def test_a_sum_within_rounding_is_divided_out() -> None:
+    p, q = (x.astype(np.float32) * np.float32(1.0001) for x in model_like(2, 300, 4))
+    with pytest.raises(ValueError, match=r"sums to 1\.000.*wanted .* 1 within 1\.5e-08"):
+        TensorRatioCurve(torch.from_numpy(p).double(), torch.from_numpy(q).double(), validate=True)
+    got = TensorRatioCurve(torch.from_numpy(p), torch.from_numpy(q), validate=True).optimal_rates(3)
+    assert_same(got, otmd.RatioCurve(p, q).optimal_rates(3), 1e-6)
+
+
+# ---------------------------------------------------------------- logits
+
+LOGITS = np.array([[1.0, 3.0, 3.0, -2.0], [-np.inf, 80.0, -90.0, 79.5], [0.0, 0.0, 0.0, 0.0]])
+
+
+@in_each_dtype
+@pytest.mark.parametrize("temperature", [0, 0.0, 1e-6, 0.3, 1.0, 2, 1e6])
+def test_probabilities_are_those_of_numpy(temperature: float, dtype: torch.dtype) -> None:
+    logits = torch.from_numpy(LOGITS).to(dtype)
+    got = probs_from_logits(logits, temperature)
+    assert got.dtype == dtype
+    want = otmd.probs_from_logits(LOGITS, temperature)
+    assert_same(got, want, 1e-6 if dtype == torch.float32 else 1e-15)
+    assert torch.equal(logits, torch.from_numpy(LOGITS).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_logits_become_float32(dtype: torch.dtype) -> None:
+    logits = torch.from_numpy(LOGITS).to(dtype)
+    got = probs_from_logits(logits, 0.7)
+    assert got.dtype == torch.float32
+    assert_same(got, otmd.probs_from_logits(logits.double().numpy(), 0.7), 1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
+def test_bad_logits_are_no_distribution(bad: list[float], temperature: float) -> None:
+    p = probs_from_logits(torch.tensor([bad, [0.0, 1.0]]), temperature)
+    assert p[0].isnan().any()
+    assert not p[1].isnan().any()
+    assert TensorRatioCurve(p, torch.tensor([0.5, 0.5])).optimal_rates(1)[
+        :, 0
+    ].isnan().tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_bad_arguments_of_logits_are_named() -> None:
+    for bad in (-1.0, np.nan, np.inf, "1", None):
+        with pytest.raises(ValueError, match=r"^temperature: got"):
+            probs_from_logits(P, bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^logits: got dtype"):
+        probs_from_logits(torch.tensor([1, 2]))
+
+
+def test_importing_otmd_needs_no_torch() -> None:
+    code = (
+        "import sys, otmd, otmd.harness.device_rates\n"
+        "otmd.RatioCurve([0.5, 0.5], [0.5, 0.5])\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert 'polars' not in sys.modules\n"
+        "import otmd.tensors\n"
+        "assert 'torch' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
