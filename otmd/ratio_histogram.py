@@ -6,6 +6,7 @@ lines with the slopes of the interval's edges: where these cross bounds every pr
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -25,16 +26,16 @@ class RatioHistogram:
         p/q of each token, inf where q = 0.
     edges : ndarray of float64, shape (K + 1,)
         Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1].
-    target_before, draft_before : ndarray of float64, shape (K + 1,)
-        p and q of the tokens below each edge.
+    target_mass, draft_mass : ndarray of float64, shape (K,)
+        p and q of the tokens in each interval.
     single : ndarray of bool, shape (K,)
         Whether every token of the interval has the ratio of its lower edge.
     """
 
     ratio: FloatArray
     edges: FloatArray
-    target_before: FloatArray
-    draft_before: FloatArray
+    target_mass: FloatArray
+    draft_mass: FloatArray
     single: BoolArray
     _group: NDArray[np.int16]
     _target: FloatArray
@@ -54,11 +55,20 @@ class RatioHistogram:
         RatioHistogram
         """
         ratio, group = np.empty(target.size), np.empty(target.size, np.int16)
-        p_mass, q_mass = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
-        group_by_ratio(target, draft, ratio, group, p_mass, q_mass)
+        masses = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
+        group_by_ratio(target, draft, ratio, group, *masses)
         single = np.zeros(NUM_GROUPS, dtype=bool)
-        before = _before(p_mass), _before(q_mass)
-        return cls(ratio, group_edges(), *before, single, group, target, draft)
+        return cls(ratio, group_edges(), *masses, single, group, target, draft)
+
+    @cached_property
+    def target_before(self) -> FloatArray:
+        """P of the tokens below each edge, shape (K + 1,)."""
+        return np.concatenate([[0.0], self.target_mass.cumsum()])
+
+    @cached_property
+    def draft_before(self) -> FloatArray:
+        """Q of the tokens below each edge, shape (K + 1,)."""
+        return np.concatenate([[0.0], self.draft_mass.cumsum()])
 
     def resolve(self, intervals: BoolArray) -> Self:
         """Give every ratio that occurs in the chosen groups (K,) an interval of its own.
@@ -72,24 +82,23 @@ class RatioHistogram:
         starts = np.flatnonzero(np.concatenate([ratio[:1] >= 0, ratio[1:] != ratio[:-1]]))
         lows = ratio[starts]
         # The groups' own edges stay, without mass, so that their neighbours reach no further than before.
-        kept = ~(intervals & np.isin(self.edges[:-1], lows))
-        merged = []
-        for before, mass in (
-            (self.target_before, self._target),
-            (self.draft_before, self._draft),
-        ):
-            own = np.add.reduceat(mass[tokens], starts) if starts.size else np.empty(0)
-            others = np.where(intervals, 0.0, np.diff(before))[kept]
-            merged.append(np.concatenate([others, own]))
-        single = np.concatenate([intervals[kept], np.ones(lows.size, dtype=bool)])
+        group = self._group[tokens[starts]]
+        at_edge = group[lows == self.edges[group]]
+        kept = np.ones(intervals.size, dtype=bool)
+        kept[at_edge] = False
         lows = np.concatenate([self.edges[:-1][kept], lows])
         order = np.argsort(lows)
-        target_before, draft_before = (_before(mass[order]) for mass in merged)
+        masses = []
+        for whole, mass in ((self.target_mass, self._target), (self.draft_mass, self._draft)):
+            own = np.add.reduceat(mass[tokens], starts) if starts.size else np.empty(0)
+            others = np.where(intervals, 0.0, whole)[kept]
+            masses.append(np.concatenate([others, own])[order])
+        single = np.concatenate([intervals[kept], np.ones(group.size, dtype=bool)])
         return replace(
             self,
             edges=np.append(lows[order], np.inf),
-            target_before=target_before,
-            draft_before=draft_before,
+            target_mass=masses[0],
+            draft_mass=masses[1],
             single=single[order],
         )
 
@@ -113,7 +122,3 @@ class RatioHistogram:
         left = np.where(bounded, (np.where(bounded, high, 0.0) * q - p) / width, q)
         left = np.clip(left, 0.0, q)
         return self.target_before[nodes[:-1]] + low * left, self.draft_before[nodes[:-1]] + left
-
-
-def _before(mass: FloatArray) -> FloatArray:
-    return np.concatenate([[0.0], mass.cumsum()])

@@ -16,7 +16,6 @@ from otmd.kernels.ratio_groups import (
     NUM_GROUPS,
     group_by_ratio,
     group_edges,
-    split_between_nodes,
     tokens_of_groups,
 )
 from otmd.ratio_histogram import RatioHistogram
@@ -152,28 +151,3 @@ def test_no_prefix_lies_below_the_lines_of_its_span(step: int) -> None:
             scale = max(1.0, edge[0])
             assert (up >= lowest - ROUNDING * scale).all()
             assert across[0] - ROUNDING <= draft[j] <= across[-1] + ROUNDING
-
-
-def test_split_between_nodes_token_by_token() -> None:
-    rng = np.random.default_rng(5)
-    for instance in INSTANCES:
-        ratio = float_ratios(instance.p, instance.q)
-        nodes = np.unique(np.append(0.0, rng.uniform(0, 3, size=int(rng.integers(1, 6)))))
-        low, high = sorted(rng.choice([0.0, 0.5, 1.0, 2.0, np.inf], size=2, replace=False))
-        if low > 0:
-            nodes = nodes[nodes >= low] if (nodes >= low).any() else np.array([low])
-            nodes[0] = low
-        mass = np.zeros(nodes.size)
-        split_between_nodes(np.array(instance.q), np.array(ratio), nodes, low, high, mass)
-        wanted = np.array(naive.split_mass(instance.q, ratio, nodes.tolist(), low, high))
-        np.testing.assert_allclose(mass, wanted, atol=1e-15, rtol=1e-13, err_msg=str(instance))
-
-
-def test_splitting_keeps_both_masses() -> None:
-    p, q = random_pair(200, 3)
-    q += 1e-3
-    nodes = np.array([0.0, 0.1, 0.7, 1.0, 5.0, (p / q).max() + 1])
-    mass = np.zeros(nodes.size)
-    split_between_nodes(q, p / q, nodes, 0.0, np.inf, mass)
-    assert mass.sum() == pytest.approx(q.sum(), abs=ROUNDING)
-    assert mass @ nodes == pytest.approx(p.sum(), abs=ROUNDING)

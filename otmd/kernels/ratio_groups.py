@@ -46,20 +46,3 @@ def tokens_of_groups(group, wanted, count):
             tokens[k] = y
             k += 1
     return tokens[:k]
-
-
-@njit(cache=True)
-def split_between_nodes(q, ratio, nodes, low, high, mass):
-    """Add to mass[g] each token's q, split between the nodes around its ratio so as to keep its p.
-
-    Only tokens with low ≤ p/q < high and q > 0; a ratio beyond the last node goes to it whole.
-    """
-    last = nodes.size - 1
-    for y in range(q.size):
-        r = ratio[y]
-        if r >= low and r < high and q[y] > 0.0:
-            g = np.searchsorted(nodes, r, side="right") - 1
-            share = 1.0 if g >= last else (nodes[g + 1] - r) / (nodes[g + 1] - nodes[g])
-            mass[g] += q[y] * share
-            if g < last:
-                mass[g + 1] += q[y] * (1.0 - share)

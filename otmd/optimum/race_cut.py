@@ -82,8 +82,8 @@ class _Race:
         return RatioHistogram(
             self.ratio,
             np.append(blocks.low, np.inf),
-            np.append(0.0, blocks.sums[:, 0].cumsum()),
-            np.append(0.0, blocks.sums[:, 2].cumsum()),
+            blocks.sums[:, 0],
+            blocks.sums[:, 2],
             blocks.single,
             self.group,
             self.target,

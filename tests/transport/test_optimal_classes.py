@@ -14,7 +14,7 @@ from otmd.optimum.ratio_cut import prefix_values, ratio_cut
 from otmd.ratio_histogram import RatioHistogram
 from otmd.transport.optimal import plan_with_replacement
 from otmd.transport.optimal.balance import Choice, balance
-from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_tokens
+from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
 
 ROUNDING = 1e-12
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
@@ -45,12 +45,12 @@ def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, floa
     found = []
     if size > 0:
         nodes = nodes_between(histogram, lambda mass: mass**n, 0, size, tol)
-        found.append((split_tokens(histogram, q, nodes, 0.0, edges[size]), 0.0, 0.0, value))
+        found.append((split_masses(histogram, nodes, 0, size), 0.0, 0.0, value))
     if edges[size] < np.inf:
         last = max(size, int(np.searchsorted(edges, n)))
         nodes = nodes_between(histogram, lambda mass: mass**n, size, last, tol)
         before = float(histogram.target_before[size]), float(histogram.draft_before[size])
-        found.append((split_tokens(histogram, q, nodes, edges[size], np.inf), *before, value))
+        found.append((split_masses(histogram, nodes, size, histogram.single.size), *before, value))
     return found
 
 
@@ -62,6 +62,22 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
             wanted = target + np.append(0.0, (classes.mass * classes.nodes).cumsum())
             drafted = draft + np.append(0.0, classes.mass.cumsum())
             assert (wanted - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
+
+
+def test_masses_are_split_as_every_token_is() -> None:
+    rng = np.random.default_rng(5)
+    for number, (p, q, n) in enumerate(PAIRS[:150]):
+        histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
+        first, last = (0, size) if number % 2 else (size, histogram.single.size)
+        inside = rng.integers(first, last + 1, size=5)
+        nodes = histogram.edges[np.unique(np.append(inside, first))]
+        nodes = nodes[np.isfinite(nodes)]
+        if nodes.size == 0:
+            continue
+        mass = split_masses(histogram, nodes, first, last).mass
+        ends = float(histogram.edges[first]), float(histogram.edges[last])
+        wanted = naive.split_mass(q.tolist(), histogram.ratio.tolist(), nodes.tolist(), *ends)
+        np.testing.assert_allclose(mass, np.array(wanted), atol=1e-14, err_msg=str(number))
 
 
 def test_classes_keep_both_masses() -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from otmd.kernels.ratio_groups import split_between_nodes
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
 
@@ -84,10 +83,22 @@ def nodes_between(
         chosen = np.sort(np.concatenate([chosen, added]))
 
 
-def split_tokens(
-    histogram: RatioHistogram, draft: FloatArray, nodes: FloatArray, low: float, high: float
+def split_masses(
+    histogram: RatioHistogram, nodes: FloatArray, first: int, last: int
 ) -> RatioClasses:
-    """Split the draft mass of the tokens with low ≤ p/q < high between the nodes."""
-    mass = np.zeros(nodes.size)
-    split_between_nodes(draft, histogram.ratio, nodes, low, high, mass)
+    """Split the draft mass of the tokens between two edges among the nodes, which are edges as well.
+
+    An interval's two masses tell how much of it goes to the node below and to the one above: each token's
+    part is linear in its p and q.
+    """
+    p, q = histogram.target_mass[first:last], histogram.draft_mass[first:last]
+    classes = RatioClasses(nodes, np.zeros(nodes.size))
+    # The ratio of a resolved interval is its lower edge.
+    lower, share = classes.locate(histogram.edges[first:last])
+    upper = np.minimum(lower + 1, nodes.size - 1)
+    part = share * q
+    spread = ~histogram.single[first:last] & (upper > lower)
+    below, above = nodes[lower[spread]], nodes[upper[spread]]
+    part[spread] = np.clip((above * q[spread] - p[spread]) / (above - below), 0.0, q[spread])
+    mass = np.bincount(lower, part, nodes.size) + np.bincount(upper, q - part, nodes.size)
     return RatioClasses(nodes, mass)

@@ -9,7 +9,7 @@ from otmd.optimum.ratio_cut import prefix_values, ratio_cut
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
 from otmd.transport.optimal.balance import Choice, balance
-from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_tokens
+from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import clock_times
 
@@ -77,33 +77,32 @@ def plan_with_replacement(
     if size > 0:
         nodes = nodes_between(histogram, containment, 0, size, 0.2 * tol)
         rejected = max(0.0, contained**num_drafts - float(histogram.target_before[size]))
-        inner = _side(histogram, draft, nodes, 0.0, cut, num_drafts, 0.0, rejected, tol)
+        classes = split_masses(histogram, nodes, 0, size)
+        inner = _side(histogram.ratio, draft, classes, num_drafts, 0.0, rejected, tol)
     if cut < np.inf:
         last = max(size, int(np.searchsorted(histogram.edges, num_drafts)))
         nodes = nodes_between(histogram, containment, size, last, 0.2 * tol)
-        outer = _side(histogram, draft, nodes, cut, np.inf, num_drafts, contained, None, tol)
+        classes = split_masses(histogram, nodes, size, histogram.single.size)
+        outer = _side(histogram.ratio, draft, classes, num_drafts, contained, None, tol)
     return ChoicePlan(target, histogram.ratio < cut, 1.0 + value, inner, outer)
 
 
 def _side(
-    histogram: RatioHistogram,
+    ratio: FloatArray,
     draft: FloatArray,
-    nodes: FloatArray,
-    low: float,
-    high: float,
+    classes: RatioClasses,
     num_drafts: int,
     never: float,
     rejected: float | None,
     tol: float,
 ) -> Side | None:
     """Solve for the weights of one side; ``rejected`` is the mass to be rejected, where any may be."""
-    classes = split_tokens(histogram, draft, nodes, low, high)
     able = (classes.mass > 0) & (classes.nodes > 0)
-    mass, ratio = classes.mass[able], classes.nodes[able]
+    mass, wanted = classes.mass[able], classes.nodes[able]
     if mass.size == 0:
         return None
     never += float(classes.mass[classes.nodes == 0].sum())
-    targets = mass * ratio
+    targets = mass * wanted
     if rejected:
         targets = np.append(targets, rejected)
     evaluate = _Evaluate(mass, num_drafts, never, bool(rejected))
@@ -112,8 +111,8 @@ def _side(
     weights[able] = np.exp(log_weights[: mass.size])
     rates[able] = choice.rates[: mass.size] / mass
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    own = histogram.ratio, draft
-    return RatioSide(weights, rejection, *evaluate.nodes(log_weights), classes, rates, *own)
+    times = evaluate.nodes(log_weights)
+    return RatioSide(weights, rejection, *times, classes, rates, ratio, draft)
 
 
 class _Evaluate:
