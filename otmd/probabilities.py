@@ -9,6 +9,9 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from otmd.kernels.validation import scaled_rows
+from otmd.parallel import in_threads
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -72,24 +75,37 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
     """
     array = _as_real_array(name, value)
     tolerance = sum_tolerance(array.dtype)
-    probs = array.astype(np.float64)
-    if not np.isfinite(probs).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(probs))[0])
-        raise ValueError(f"{name}: got {probs[where]} at index {where}, wanted finite numbers ≥ 0")
-    if (probs < 0).any():
-        where = tuple(int(i) for i in np.argwhere(probs < 0)[0])
-        raise ValueError(f"{name}: got {probs[where]} at index {where}, wanted numbers ≥ 0")
-    with np.errstate(over="ignore"):
-        total = probs.sum(axis=-1, keepdims=True)
-    worst = np.abs(total - 1.0).max(initial=0.0)
-    if worst > tolerance:
-        off = float(total.flat[np.abs(total - 1.0).argmax()])
+    readable = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    rows = np.ascontiguousarray(readable).reshape(-1, array.shape[-1])
+    probs = np.empty(array.shape)
+    totals, negative = np.empty(len(rows)), np.empty(len(rows), np.int64)
+    scaled = probs.reshape(rows.shape)
+
+    def work(start: int, stop: int) -> None:
+        own = slice(start, stop)
+        scaled_rows(rows[own], scaled[own], totals[own], negative[own])
+
+    in_threads(work, *rows.shape)
+    if not np.isfinite(totals).all() or negative.any():
+        _refuse_values(name, readable)
+    off = np.abs(totals - 1.0)
+    if off.max(initial=0.0) > tolerance:
         raise ValueError(
-            f"{name}: got a distribution that sums to {off!r}, wanted 1 within {tolerance:.1e}, "
-            f"the tolerance of its dtype {array.dtype}"
+            f"{name}: got a distribution that sums to {float(totals[off.argmax()])!r}, wanted 1 within "
+            f"{tolerance:.1e}, the tolerance of its dtype {array.dtype}"
         )
-    probs /= total
     return probs
+
+
+def _refuse_values(name: str, probs: FloatArray) -> None:
+    """Raise ValueError with the first number that is not finite, or negative, if there is one."""
+    with np.errstate(invalid="ignore"):
+        for wrong, wanted in ((~np.isfinite(probs), "finite numbers"), (probs < 0, "numbers")):
+            if wrong.any():
+                where = tuple(int(i) for i in np.argwhere(wrong)[0])
+                raise ValueError(
+                    f"{name}: got {probs[where]} at index {where}, wanted {wanted} ≥ 0"
+                )
 
 
 def validate_same_vocabulary(

@@ -12,7 +12,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
+from otmd.kernels.ratio_groups import (
+    NUM_GROUPS,
+    fill_ratios,
+    group_by_ratio,
+    group_edges,
+    tokens_of_groups,
+)
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -56,7 +62,8 @@ class RatioHistogram:
         """
         ratio, group = np.empty(target.size), np.empty(target.size, np.int16)
         masses = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
-        group_by_ratio(target, draft, ratio, group, *masses)
+        fill_ratios(target, draft, ratio)
+        group_by_ratio(target, draft, group, *masses)
         single = np.zeros(NUM_GROUPS, dtype=bool)
         return cls(ratio, group_edges(), *masses, single, group, target, draft)
 

@@ -14,6 +14,7 @@ from otmd.kernels.ratio_groups import (
     FARTHEST_OCTAVE,
     MANTISSA_BITS,
     NUM_GROUPS,
+    fill_ratios,
     group_by_ratio,
     group_edges,
     tokens_of_groups,
@@ -31,7 +32,8 @@ def float_ratios(p: list[float], q: list[float]) -> list[float]:
 def grouped(p: Array, q: Array) -> tuple[Array, Array, Array, Array]:
     ratio, group = np.empty(p.size), np.empty(p.size, np.int16)
     masses = np.zeros((2, NUM_GROUPS))
-    group_by_ratio(p, q, ratio, group, *masses)
+    fill_ratios(p, q, ratio)
+    group_by_ratio(p, q, group, *masses)
     return ratio, group, masses[0], masses[1]
 
 

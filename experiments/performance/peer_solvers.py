@@ -1,6 +1,6 @@
 """The competitors of ``peers.py``: each takes two distributions and returns what otmd returns.
 
-Those that research code would hold as tensors or draw beforehand get them before the clock starts.
+What research code would hold as tensors, or draw beforehand, is made before the clock starts.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from otmd.transport import ProblemShape, program_size
 
 Floats = NDArray[np.float64]
 LAWS = {"with": otmd.WithReplacement, "without": otmd.WithoutReplacement}
+TASKS = [("α*", "with", 1), ("α*", "with", 2), ("α*", "with", 4), ("α*", "without", 2)]
+TASKS += [("α*", "without", 4), ("RRS", "with", 2), ("RRS", "with", 4), ("RRSw", "without", 2)]
 VERIFICATIONS = 100
-MOST_KEPT = 1024
-# Within rounding of the sums, far below the ten digits that are wanted.
-_POT_STEPS = 10_000_000
+HIGHS, NETWORKX = ("compact", "highs"), ("max_flow", "networkx")
 
 
 class Outcome(NamedTuple):
@@ -32,58 +32,38 @@ class Outcome(NamedTuple):
     note: str = ""
 
 
+Run = Callable[[], Outcome]
+Ready = Callable[[Floats, Floats, int], Run]
+
+
 @dataclass(frozen=True)
 class Peer:
     """One competitor at one task.
 
-    Attributes
-    ----------
-    name, task : str
-        Who, and what is asked: "α*", "RRS", "RRSw", "overlap" or "sort".
-    law : str
-        Drafts "with" or "without" replacement.
-    num_drafts : int
-        n.
-    ready : callable
-        ``ready(p, q, size)``: prepares a position; what it returns is timed.
-    known_bytes : callable, optional
-        ``known_bytes(size)``: the arrays needed, in closed form, where tracing sees less.
-    keeps : bool
-        Whether the size is how many tokens are kept of a position of fixed vocabulary.
+    ``ready(p, q, size)`` prepares a position, and what it returns is timed. ``known_bytes(size)``: arrays
+    that tracing does not see. With ``kept_of`` the size is how many tokens are kept of so many.
     """
 
     name: str
     task: str
     law: str
     num_drafts: int
-    ready: Callable[[Floats, Floats, int], Callable[[], Outcome]]
+    ready: Ready
     known_bytes: Callable[[int], int] | None = None
-    keeps: bool = False
+    kept_of: int = 0
 
 
-def timed(answer: Callable[[Floats, Floats], float | None]) -> Any:
-    """Return the ``ready`` of a function of p and q that needs no preparation."""
+def timed(answer: Callable[[Floats, Floats], float | None]) -> Ready:
+    """Prepare nothing for a function of p and q."""
     return lambda p, q, _: lambda: Outcome(answer(p, q))
 
 
-def optimum(law: str, num_drafts: int, p: Floats, q: Floats) -> float:
-    """α* by otmd, the law's own checks included."""
-    return float(otmd.optimal_acceptance(p, LAWS[law](q, num_drafts)).rate)
-
-
-def recursive_rejection(law: str, num_drafts: int, p: Floats, q: Floats) -> float:
-    """Rate of recursive rejection by otmd, exact for these tasks."""
-    return float(otmd.RecursiveRejection().acceptance_rate(p, LAWS[law](q, num_drafts)))
-
-
-def sort_ratios(p: Floats, q: Floats) -> None:
-    """Sort the tokens by p/q, and nothing else."""
-    np.argsort(p / q)
-
-
-def overlap(p: Floats, q: Floats) -> float:
-    """α* of one draft: what speculative sampling costs to evaluate, and the floor of all."""
-    return float(np.minimum(p, q).sum())
+def rate_by_otmd(task: str, law: str, num_drafts: int, p: Floats, q: Floats) -> float:
+    """α*, or the exact rate of recursive rejection, from arrays to number: all checks included."""
+    drafts = LAWS[law](q, num_drafts)
+    if task == "α*":
+        return float(otmd.optimal_acceptance(p, drafts).rate)
+    return float(otmd.RecursiveRejection().acceptance_rate(p, drafts))
 
 
 def scan_prefixes(law: str, num_drafts: int, p: Floats, q: Floats) -> float:
@@ -94,9 +74,8 @@ def scan_prefixes(law: str, num_drafts: int, p: Floats, q: Floats) -> float:
     order = np.argsort(p / q)
     target, draft = p[order], q[order]
     inside = draft.cumsum()
-    if law == "with":
-        contained = inside**num_drafts
-    else:
+    contained = inside**num_drafts
+    if law == "without":
         share = draft / (1.0 - draft)
         contained = inside * share.cumsum() - (share * draft).cumsum()
     return 1.0 + min(0.0, float((target.cumsum() - contained).min()))
@@ -106,8 +85,8 @@ def solve_as_program(
     form: str, solver: str, num_drafts: int, limit: float, p: Floats, q: Floats
 ) -> float:
     """α* as a linear program or maximum flow, from the listing of the tuples to the certificate."""
-    options = {"time_limit": limit} if solver == "highs" else None
-    law = otmd.WithReplacement(q, num_drafts)
+    law, options = otmd.WithReplacement(q, num_drafts), {"time_limit": limit}
+    options = options if solver == "highs" else None
     found = otmd.solve_transport(p, law, form, solver, options=options, throw=False)
     if found.status == "time limit":
         raise TimeoutError
@@ -120,7 +99,7 @@ def program_bytes(form: str, num_drafts: int, size: int) -> int:
     return program_size(ProblemShape.of(law), form).bytes
 
 
-def ready_pot(p: Floats, q: Floats, _: int) -> Callable[[], Outcome]:
+def ready_pot(p: Floats, q: Floats, _: int) -> Run:
     """α* of two drafts by POT on the full coupling, pairs with equal tokens merged."""
     try:
         import ot
@@ -131,38 +110,31 @@ def ready_pot(p: Floats, q: Floats, _: int) -> Callable[[], Outcome]:
         first, second = np.triu_indices(q.size)
         supply = np.where(first == second, 1.0, 2.0) * q[first] * q[second]
         cost = np.ones((first.size, q.size))
-        rows = np.arange(first.size)
-        cost[rows, first] = cost[rows, second] = 0.0
-        plan: Any = ot.emd(supply / supply.sum(), p, cost, numItermax=_POT_STEPS)
+        np.put_along_axis(cost, np.column_stack([first, second]), 0.0, axis=1)
+        plan: Any = ot.emd(supply / supply.sum(), p, cost, numItermax=10**7)
         return Outcome(1.0 - float((plan * cost).sum()), note=f"POT {ot.__version__}")
 
     return run
 
 
-def pot_bytes(size: int) -> int:
-    """Bytes of the cost and the plan alone."""
-    return 16 * size * (size * (size + 1) // 2)
-
-
-def ready_chain(num_drafts: int, p: Floats, q: Floats, _: int) -> Callable[[], Outcome]:
+def ready_chain(num_drafts: int, p: Floats, q: Floats, _: int) -> Run:
     """Rate of RRS in torch and float32: what n rejections in a row leave of the target."""
     import torch
 
-    target, draft = torch.tensor(p, dtype=torch.float32), torch.tensor(q, dtype=torch.float32)
+    target, draft = (torch.tensor(mass, dtype=torch.float32) for mass in (p, q))
 
     def run() -> Outcome:
         left, rejected = target, 1.0
         for _ in range(num_drafts):
             left = torch.relu(left - draft)
             mass = left.sum()
-            rejected *= float(mass)
-            left = left / mass
+            left, rejected = left / mass, rejected * float(mass)
         return Outcome(1.0 - rejected, note="float32")
 
     return run
 
 
-def ready_verifications(p: Floats, q: Floats, _: int) -> Callable[[], Outcome]:
+def ready_verifications(p: Floats, q: Floats, _: int) -> Run:
     """RRSw in torch, one draw of two drafts after the other; the time is of one verification."""
     import torch
 
@@ -186,51 +158,42 @@ def ready_verifications(p: Floats, q: Floats, _: int) -> Callable[[], Outcome]:
     def run() -> Outcome:
         start = perf_counter()
         rate = sum(map(verify, draws)) / VERIFICATIONS
-        error = (rate * (1.0 - rate) / VERIFICATIONS) ** 0.5
-        note = f"one verification; the rate is a mean of {VERIFICATIONS}, ± {error:.2f}"
-        return Outcome(rate, (perf_counter() - start) / VERIFICATIONS, note)
+        seconds = (perf_counter() - start) / VERIFICATIONS
+        return Outcome(rate, seconds, f"seconds of one; the rate is a mean of {VERIFICATIONS}")
 
     return run
 
 
-def ready_resolution(num_drafts: int, p: Floats, q: Floats, size: int) -> Callable[[], Outcome]:
+def ready_resolution(num_drafts: int, p: Floats, q: Floats, size: int) -> Run:
     """Global Resolution on the target's likeliest tokens; only its own part of the call is timed."""
 
     def run() -> Outcome:
         found = resolve(p, q, size, num_drafts)
-        how = "sampled tuples" if found.sampled else "all tuples"
-        ends = "converged" if found.converged else "not converged"
-        return Outcome(found.rate, found.seconds, f"{how}, {ends}, TV from p {found.distance:.1e}")
+        how = f"converged {found.converged}, sampled {found.sampled}"
+        return Outcome(found.rate, found.seconds, f"TV from p {found.distance:.1e}, {how}")
 
     return run
 
 
-def list_peers(limit: float) -> list[Peer]:
+def list_peers(limit: float, kept_of: int) -> list[Peer]:
     """Every competitor at every task, otmd first; ``limit`` is the seconds that HiGHS is given."""
-    ours = [("α*", optimum, "with", n) for n in (1, 2, 4)]
-    ours += [("α*", optimum, "without", n) for n in (2, 4)]
-    ours += [("RRS", recursive_rejection, "with", n) for n in (2, 4)]
-    ours += [("RRSw", recursive_rejection, "without", 2)]
-    found = [Peer("otmd", task, law, n, timed(partial(f, law, n))) for task, f, law, n in ours]
-    found.append(Peer("min(p, q).sum()", "α*", "with", 1, timed(overlap)))
-    found.append(Peer("argsort(p/q)", "sort", "with", 1, timed(sort_ratios)))
-    for law, n in (("with", 2), ("with", 4), ("without", 2)):
-        scan = partial(scan_prefixes, law, n)
-        found.append(Peer("NumPy sort-and-scan", "α*", law, n, timed(scan)))
+    found = [Peer("otmd", *task, timed(partial(rate_by_otmd, *task))) for task in TASKS]
+    overlap = timed(lambda p, q: float(np.minimum(p, q).sum()))
+    sort = timed(lambda p, q: (np.argsort(p / q), None)[1])
+    found.append(Peer("min(p, q).sum()", "α*", "with", 1, overlap))
+    found.append(Peer("argsort(p/q)", "sort", "with", 1, sort))
     for n in (2, 4):
-        for name, form, solver in (
-            ("HiGHS, compact LP", "compact", "highs"),
-            ("networkx max-flow", "max_flow", "networkx"),
-        ):
-            solve = partial(solve_as_program, form, solver, n, limit)
-            known = partial(program_bytes, form, n)
-            found.append(Peer(name, "α*", "with", n, timed(solve), known))
-        resolution = partial(ready_resolution, n)
-        found.append(Peer("Global Resolution, top k", "α*", "with", n, resolution, keeps=True))
-        # Target, difference and what is left of it stand in memory at once.
-        chain = partial(ready_chain, n)
-        found.append(Peer("torch chain", "RRS", "with", n, chain, lambda size: 12 * size))
-    found.append(Peer("POT emd, full coupling", "α*", "with", 2, ready_pot, pot_bytes))
-    one = "torch, ONE verification"
-    found.append(Peer(one, "RRSw", "without", 2, ready_verifications, lambda size: 16 * size))
-    return found
+        scan = timed(partial(scan_prefixes, "with", n))
+        found.append(Peer("sort-and-scan", "α*", "with", n, scan))
+        for name, how in (("HiGHS, compact LP", HIGHS), ("networkx max-flow", NETWORKX)):
+            solve = timed(partial(solve_as_program, *how, n, limit))
+            found.append(Peer(name, "α*", "with", n, solve, partial(program_bytes, how[0], n)))
+        how = partial(ready_resolution, n)
+        found.append(Peer("Global Resolution", "α*", "with", n, how, None, kept_of))
+        how = partial(ready_chain, n)
+        found.append(Peer("torch chain", "RRS", "with", n, how, lambda v: 12 * v))
+    scan = Peer("sort-and-scan", *TASKS[3], timed(partial(scan_prefixes, "without", 2)))
+    loop = Peer("torch, ONE verification", *TASKS[-1], ready_verifications, lambda v: 16 * v)
+    # The bytes of POT are those of the cost and the plan, for every pair of tokens.
+    pot = Peer("POT emd, full", "α*", "with", 2, ready_pot, lambda v: 8 * v * v * (v + 1))
+    return [*found, scan, loop, pot]

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
 from otmd.drafts.top_then import Greedy
+from otmd.drafts.with_replacement import WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -45,7 +46,9 @@ class Hub(ProposalLaw):
         return self._as_greedy().prefix_containment(order, every_n)
 
     def _as_greedy(self) -> Greedy:
-        return Greedy(self.draft_probs, 2)
+        greedy = unchecked(Greedy, self.draft_probs, 2)
+        greedy.top, greedy.rest = 1, WithReplacement
+        return greedy
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         pairs = self._as_greedy()._sample(rng, count)
@@ -73,4 +76,4 @@ class Hub(ProposalLaw):
     def _validate_support(self) -> None:
         if self.num_drafts != 2:
             raise ValueError(f"num_drafts: got {self.num_drafts}, wanted 2: Hub draws pairs")
-        Greedy(self.draft_probs, 2)
+        validate_distinct_support(self.draft_probs, 2)

@@ -2,13 +2,15 @@
 
 import copy
 from abc import abstractmethod
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts.base import DraftLaw, at_positions
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+
+Law = TypeVar("Law", bound="ProposalLaw")
 
 
 class ProposalLaw(DraftLaw):
@@ -87,6 +89,14 @@ class ProposalLaw(DraftLaw):
             return 0.0
         forced_first = order_from(np.argsort(~subset, kind="stable"), self.forced_tokens())
         return float(self.prefix_containment(forced_first)[np.count_nonzero(subset)])
+
+
+def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:
+    """A law at a single position of a distribution (V,) that is known to be valid."""
+    law = kind.__new__(kind)
+    law.draft_probs, law.num_drafts = draft_probs, num_drafts
+    law.vocab_size, law.batch_shape = draft_probs.size, ()
+    return law
 
 
 def order_from(order: IntArray, first: IntArray) -> IntArray:

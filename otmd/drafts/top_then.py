@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts.conditional_poisson import ConditionalPoisson
-from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
 from otmd.kernels.draws import likeliest
@@ -74,9 +74,14 @@ class TopThen(ProposalLaw):
         return contained
 
     def _rest(self) -> ProposalLaw:
+        return unchecked(self.rest, self._others(), self.num_drafts - self.top)
+
+    def _others(self) -> FloatArray:
+        """Q of the tokens that are not forced, renormalised, shape (V,)."""
         others = self.draft_probs.copy()
         others[self.forced_tokens()] = 0.0
-        return self.rest(others / others.sum(), self.num_drafts - self.top)
+        others /= others.sum()
+        return others
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         tokens = np.empty((count, self.num_drafts), np.int64)
@@ -105,6 +110,8 @@ class TopThen(ProposalLaw):
     def _inclusion_probs(self) -> FloatArray:
         if self.top == self.num_drafts:
             drafted = np.zeros(self.vocab_size)
+        elif self.top == self.num_drafts - 1:
+            drafted = self._others()
         else:
             drafted = self._rest()._inclusion_probs()
         drafted[self.forced_tokens()] = 1.0

@@ -5,6 +5,7 @@ import numpy as np
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernels.curve import mass_before
+from otmd.kernels.replacement_rates import inclusion_probs
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -47,5 +48,6 @@ class WithReplacement(ProposalLaw):
         return min(float(self.draft_probs[subset].sum()), 1.0) ** self.num_drafts
 
     def _inclusion_probs(self) -> FloatArray:
-        with np.errstate(divide="ignore"):
-            return -np.expm1(self.num_drafts * np.log1p(-self.draft_probs))
+        probs = np.empty(self.vocab_size)
+        inclusion_probs(self.draft_probs, self.num_drafts, probs)
+        return probs

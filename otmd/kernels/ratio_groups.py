@@ -12,20 +12,105 @@ _SHIFT = 52 - MANTISSA_BITS
 _REACH = FARTHEST_OCTAVE << MANTISSA_BITS
 _OFFSET = (1023 << MANTISSA_BITS) - _REACH
 NUM_GROUPS = 2 * _REACH + 2
+# A group may be split by so many further bits; those at both ends hold many octaves, and are not.
+_PART_BITS = 8
+NUM_PARTS = 1 << _PART_BITS
+_PART_SHIFT = _SHIFT - _PART_BITS
+_AT_A_TIME = 1024
 
 
-@njit(cache=True, error_model="numpy")
-def group_by_ratio(p, q, ratio, group, target_mass, draft_mass):
-    """Fill p/q (inf where q = 0) and the group of each token, and add its masses to its group's."""
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_ratios(p, q, ratio):
+    """p/q of each token, inf where q = 0."""
     for y in range(p.size):
         ratio[y] = p[y] / q[y] if q[y] > 0.0 else np.inf
-    # The bits of a positive float64 are ordered as the numbers are.
+
+
+@njit(cache=True, nogil=True)
+def group_by_ratio(p, q, group, target_mass, draft_mass):
+    """Fill the group of each token, and add its masses to its group's."""
+    # Some ratios at a time: fresh memory for all of them would cost more than to compute them.
+    ratio = np.empty(_AT_A_TIME)
     bits = ratio.view(np.int64)
-    for y in range(p.size):
-        k = min(max((bits[y] >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
-        group[y] = k
-        target_mass[k] += p[y]
-        draft_mass[k] += q[y]
+    for start in range(0, p.size, _AT_A_TIME):
+        stop = min(start + _AT_A_TIME, p.size)
+        fill_ratios(p[start:stop], q[start:stop], ratio)
+        for y in range(start, stop):
+            # The bits of a positive float64 are ordered as the numbers are.
+            k = min(max((bits[y - start] >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+            group[y] = k
+            target_mass[k] += p[y]
+            draft_mass[k] += q[y]
+
+
+@njit(cache=True)
+def part_of(bits, group):
+    """The part of its group that a ratio with these bits is in."""
+    inner = 0 < group < NUM_GROUPS - 1
+    return (bits >> _PART_SHIFT) & (NUM_PARTS - 1) if inner else 0
+
+
+@njit(cache=True)
+def part_edge(group, part):
+    """The smallest ratio of a part, ascending; the parts that hold nothing end their group."""
+    bits = np.empty(1, np.int64)
+    inner = 0 < group < NUM_GROUPS - 1
+    if group == 0 and part == 0:
+        return 0.0
+    if not inner and part > 0:
+        group, part = group + 1, 0
+    if group >= NUM_GROUPS:
+        return np.inf
+    bits[0] = ((group + _OFFSET) << _SHIFT) + (part << _PART_SHIFT)
+    return bits.view(np.float64)[0]
+
+
+@njit(cache=True)
+def tokens_of_groups(group, wanted, count):
+    """The ``count`` tokens whose group is wanted, ascending."""
+    # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
+    tokens = np.empty(count + 1, np.int64)
+    k = 0
+    for y in range(group.size):
+        tokens[k] = y
+        k += wanted[group[y]]
+    return tokens[:k]
+
+
+@njit(cache=True)
+def split_groups(p, q, group, edges, p_mass, q_mass, wanted):
+    """Split the wanted groups into parts.
+
+    Returns the edges and masses of the blocks that result, the tokens of the split groups, the ratios of
+    these and their blocks.
+    """
+    start = np.empty(NUM_GROUPS, np.int64)
+    size = 0
+    for g in range(NUM_GROUPS):
+        start[g] = size
+        size += NUM_PARTS if wanted[g] else 1
+    finer, p_block, q_block = np.empty(size + 1), np.zeros(size), np.zeros(size)
+    for g in range(NUM_GROUPS):
+        if wanted[g]:
+            for part in range(NUM_PARTS):
+                finer[start[g] + part] = part_edge(g, part)
+        else:
+            finer[start[g]] = edges[g]
+            p_block[start[g]] = p_mass[g]
+            q_block[start[g]] = q_mass[g]
+    finer[size] = np.inf
+    tokens = tokens_of_groups(group, wanted, p.size)
+    blocks = np.empty(tokens.size, np.int64)
+    ratio = np.empty(tokens.size)
+    fill_ratios(p[tokens], q[tokens], ratio)
+    bits = ratio.view(np.int64)
+    for i in range(tokens.size):
+        y = tokens[i]
+        block = start[group[y]] + part_of(bits[i], group[y])
+        p_block[block] += p[y]
+        q_block[block] += q[y]
+        blocks[i] = block
+    return finer, p_block, q_block, tokens, ratio, blocks
 
 
 def group_edges():
@@ -34,15 +119,3 @@ def group_edges():
     edges = np.append(bits.view(np.float64), np.inf)
     edges[0] = 0.0
     return edges
-
-
-@njit(cache=True)
-def tokens_of_groups(group, wanted, count):
-    """The ``count`` tokens whose group is wanted, ascending."""
-    tokens = np.empty(count, np.int64)
-    k = 0
-    for y in range(group.size):
-        if wanted[group[y]]:
-            tokens[k] = y
-            k += 1
-    return tokens[:k]

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, ProposalLaw, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import order_from
+from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts.proposal import order_from, unchecked
 from otmd.kernels.curve import mass_before, smallest_minimiser
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.race_cut import race_cut
-from otmd.optimum.ratio_cut import prefix_values, ratio_cut
+from otmd.optimum.ratio_cut import cuts_with_replacement
+from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
@@ -21,7 +22,6 @@ from otmd.probabilities import (
     validate_same_vocabulary,
 )
 from otmd.ratio_curve import RatioCurve
-from otmd.ratio_histogram import RatioHistogram
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
@@ -88,14 +88,28 @@ def optimal_acceptance(
         _validate_curve(curve, drafts)
     batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
     axes = (*batch, drafts.num_drafts) if every_n else batch
+    if isinstance(drafts, WithReplacement):
+        first = 1 if every_n else drafts.num_drafts
+        cuts = cuts_with_replacement(p, drafts.draft_probs, first, drafts.num_drafts)
+        value, found, subset = cuts
+        rate = _certified(1.0 + value, 1.0 + found).reshape(axes)
+        return OptimalAcceptance(
+            rate if axes else float(rate), subset.reshape(*axes, drafts.vocab_size)
+        )
     rate = np.empty(axes)
     subset = np.empty((*axes, drafts.vocab_size), dtype=bool)
-    for index, target, law in positions(p, drafts):
-        laws = _family(law) if every_n else [law]
-        cuts = _cuts(target, law, laws, curve)
-        for n, (member, cut) in enumerate(zip(laws, cuts, strict=True)):
-            where = (*index, n) if every_n else index
-            subset[where], rate[where] = cut[0], _certified_rate(target, member, *cut)
+    every = list(positions(p, drafts))
+
+    def work(start: int, stop: int) -> None:
+        for index, target, law in every[start:stop]:
+            laws = _family(law) if every_n else [law]
+            cuts = _cuts(target, law, laws, curve)
+            for n, (member, (own, found)) in enumerate(zip(laws, cuts, strict=True)):
+                where = (*index, n) if every_n else index
+                value = 1.0 + (float(target[own].sum()) - float(member.containment(own)))
+                subset[where], rate[where] = own, _certified(np.array(value), found)
+
+    in_threads(work, len(every), drafts.vocab_size)
     return OptimalAcceptance(rate if axes else float(rate), subset)
 
 
@@ -132,9 +146,10 @@ def _cuts(
     """The smallest best cut and its rate, for each of ``laws``: the law itself or its family."""
     if not isinstance(law, ProposalLaw):
         return [minimum_cut(target, member) for member in laws]
-    if isinstance(law, WithReplacement | WithoutReplacement):
-        histogram = RatioHistogram.of(target, law.draft_probs)
-        return [_cut_by_groups(target, member, histogram) for member in laws]
+    if _rest_of(law) in (WithReplacement, WithoutReplacement):
+        return [
+            _cut_by_groups(target, member) for member in laws if isinstance(member, ProposalLaw)
+        ]
     ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
     if len(laws) > 1 and law.forced_tokens().size == 0:
         rows = law.prefix_containment(ratio_order, every_n=True)
@@ -159,16 +174,39 @@ def _order_of_rest(
     return RatioCurve(target, others / others.sum()).order
 
 
-def _cut_by_groups(
-    target: FloatArray, law: DraftLaw, histogram: RatioHistogram
-) -> tuple[BoolArray, float]:
-    if isinstance(law, WithoutReplacement) and law.num_drafts > 1:
-        cut = race_cut(target, law)
-        return cut.subset, cut.rate
+def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
+    """The law of the drafts beside those that are always drafted."""
+    if isinstance(law, Hub):
+        return WithReplacement
+    return law.rest if isinstance(law, TopThen) else type(law)
+
+
+def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
+    """The cut of a law with top tokens, if any, and others with or without replacement.
+
+    Any cut but the empty one holds the top tokens; beside them it is that of the others.
+    """
+    forced = law.forced_tokens()
+    count = law.num_drafts - forced.size
+    wanted, others = target, law.draft_probs
+    if forced.size:
+        wanted, others = wanted.copy(), others.copy()
+        wanted[forced] = others[forced] = 0.0
+        others /= max(float(others.sum()), np.finfo(float).tiny)
+    if count == 0:
+        subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.
-    resolved, size = ratio_cut(histogram, law.num_drafts)
-    subset = histogram.ratio < resolved.edges[size]
-    return subset, 1.0 + float(prefix_values(resolved, law.num_drafts)[size])
+    elif count == 1 or _rest_of(law) is WithReplacement:
+        _, found, cut = cuts_with_replacement(wanted, others, count, count)
+        subset, value = cut[0], float(found[0])
+    else:
+        best = race_cut(wanted, unchecked(WithoutReplacement, others, count))
+        subset, value = best.subset, best.rate - 1.0
+    value += float(target[forced].sum())
+    if forced.size and value >= -_SLACK:
+        return np.zeros(target.size, dtype=bool), 1.0
+    subset[forced] = True
+    return subset, 1.0 + value
 
 
 def best_prefix(
@@ -193,11 +231,13 @@ def best_prefix(
     return subset, float(1.0 + (mass[size] - contained[size]))
 
 
-def _certified_rate(target: FloatArray, law: DraftLaw, subset: BoolArray, found: float) -> float:
-    rate = 1.0 + (float(target[subset].sum()) - float(law.containment(subset)))
-    if not abs(rate - found) <= _CERTIFICATE_TOLERANCE:
+def _certified(rate: FloatArray, found: FloatArray | float) -> FloatArray:
+    """The rates of the cuts themselves, if the search found them as well."""
+    off = np.abs(rate - found) > _CERTIFICATE_TOLERANCE
+    if off.any():
         raise ArithmeticError(
-            f"optimal_acceptance: the search found {found!r} and its cut gives {rate!r}, which should "
-            f"agree to {_CERTIFICATE_TOLERANCE:g}; please report the target and draft distributions"
+            f"optimal_acceptance: the search found {np.ravel(found)[np.ravel(off)][0]!r} and its cut "
+            f"gives {rate[off][0]!r}, which should agree to {_CERTIFICATE_TOLERANCE:g}; please report "
+            "the target and draft distributions"
         )
-    return min(max(rate, 0.0), 1.0)
+    return np.clip(rate, 0.0, 1.0)

@@ -13,8 +13,14 @@ import numpy as np
 from otmd.drafts.exponential_race import POWERS, PrefixRace
 from otmd.drafts.without_replacement import RATE_UNIT, WithoutReplacement
 from otmd.kernels.race_prefixes import block_moments
-from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, group_edges, tokens_of_groups
-from otmd.optimum.ratio_cut import SLACK, at_issue
+from otmd.kernels.ratio_cut import SLACK
+from otmd.kernels.ratio_groups import (
+    NUM_GROUPS,
+    fill_ratios,
+    group_by_ratio,
+    group_edges,
+    tokens_of_groups,
+)
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
 
@@ -53,7 +59,8 @@ class _Race:
         """Group the tokens by the leading bits of p/q."""
         sums = np.zeros((NUM_GROUPS, 2 + POWERS))
         p, q, moments = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS), np.zeros((NUM_GROUPS, POWERS))
-        group_by_ratio(self.target, self.draft, self.ratio, self.group, p, q)
+        fill_ratios(self.target, self.draft, self.ratio)
+        group_by_ratio(self.target, self.draft, self.group, p, q)
         self.heavy = self.heavy[np.argsort(self.ratio[self.heavy], kind="stable")]
         block_moments(self.small, self.group, moments)
         sums[:, 0], sums[:, 2:], sums[:, 2] = p, moments, q
@@ -164,11 +171,17 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
 
 
 def _bound(blocks: _Blocks, contained: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """P − g before each block, and which blocks may hold less than the least of these."""
+    """P − g before each block, and which blocks may hold the smallest minimiser.
+
+    Those which may hold less than every prefix known, or as little as the least before the first that does.
+    """
     target = np.append(0.0, blocks.sums[:, 0].cumsum())
     draft = blocks.sums[:, 2]
     values = target - contained
     # Tokens that are never drafted have no ratio, and come last.
     least = np.multiply(blocks.low, draft, out=np.zeros(draft.size), where=draft > 0)
     lowest = np.minimum(values[:-1], target[:-1] + least - contained[1:])
-    return values, at_issue(values, lowest) & ~blocks.single & (draft > 0)
+    best = values.min()
+    before = np.arange(lowest.size) < int(np.argmax(values <= best + SLACK))
+    at_issue = lowest <= np.where(before, best + SLACK, best - SLACK)
+    return values, at_issue & ~blocks.single & (draft > 0)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.optimum.acceptance import positions
+from otmd.parallel import in_threads
 from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
 from otmd.verifiers.rule import Rule, Verdict
 
@@ -120,8 +121,13 @@ class Verifier(ABC):
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
         batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
         low, high = np.empty(batch), np.empty(batch)
-        for index, target, law in positions(p, drafts):
-            low[index], high[index] = self._bounds(target, law, tol)
+        every = list(positions(p, drafts))
+
+        def work(start: int, stop: int) -> None:
+            for index, target, law in every[start:stop]:
+                low[index], high[index] = self._bounds(target, law, tol)
+
+        in_threads(work, len(every), drafts.vocab_size)
         np.clip(low, 0.0, 1.0, out=low)
         np.clip(high, 0.0, 1.0, out=high)
         if not batch:

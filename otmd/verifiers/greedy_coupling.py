@@ -3,6 +3,7 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy
+from otmd.kernels.replacement_rates import least_sum
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rule import Rule, accept_prob, normalised
@@ -23,7 +24,7 @@ class GreedyCoupling(Verifier):
         return _GreedyCouplingRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float(np.minimum(target, law.inclusion_probs()).sum())
+        rate = float(least_sum(target, law.inclusion_probs()))
         return rate, rate
 
 

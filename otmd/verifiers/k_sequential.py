@@ -3,8 +3,9 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, WithReplacement
+from otmd.kernels.ratio_groups import group_edges
+from otmd.kernels.replacement_rates import k_sequential_scales
 from otmd.probabilities import FloatArray, IntArray
-from otmd.ratio_curve import RatioCurve
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
@@ -24,16 +25,23 @@ class KSequential(Verifier):
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithReplacement)
-        curve = RatioCurve(target, law.draft_probs)
-        rate = float(curve.k_sequential_rates(law.num_drafts)[-1])
+        scale, left = _scale(target, law)
+        rate = 1.0 - (1.0 - (1.0 - left) / scale) ** law.num_drafts
         return rate, rate
+
+
+def _scale(target: FloatArray, law: WithReplacement) -> tuple[float, float]:
+    """ρ* and W there."""
+    scales, left = np.empty(law.num_drafts), np.empty(law.num_drafts)
+    k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
+    return float(scales[-1]), float(left[-1])
 
 
 class _KSequentialRule(Rule):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        self.scale = float(RatioCurve(target, self.draft).k_sequential_scale(law.num_drafts))
+        self.scale, _ = _scale(target, law)
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         return accept_prob(self.target[tokens], self.scale * self.draft[tokens])

@@ -4,8 +4,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.drafts.without_replacement import RATE_UNIT
+from otmd.kernels.replacement_rates import recursive_rejection_chain
 from otmd.probabilities import FloatArray, IntArray
-from otmd.ratio_curve import RatioCurve
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rejection_bounds import rejection_probability_bounds
 from otmd.verifiers.rule import Rule, accept_prob, normalised
@@ -37,20 +37,25 @@ class RecursiveRejection(Verifier):
             low, high = rejection_probability_bounds(target, law, tol)
             return 1.0 - high, 1.0 - low
         if isinstance(law, WithReplacement):
-            curve = RatioCurve(target, law.draft_probs)
-            rate = float(curve.recursive_rejection_rates(law.num_drafts)[-1])
+            rate = 1.0 - float(_chain(target, law)[1][-1])
         else:
             assert isinstance(law, Independent)
             rate = _IndependentRule(target, law).rate
         return rate, rate
 
 
+def _chain(target: FloatArray, law: WithReplacement) -> tuple[FloatArray, FloatArray]:
+    """C_1 … C_{n+1} and W at each: see :meth:`RatioCurve.recursive_rejection_chain`."""
+    scales, left = np.empty(law.num_drafts + 1), np.empty(law.num_drafts + 1)
+    recursive_rejection_chain(target, law.draft_probs, scales, left)
+    return scales, left
+
+
 class _WithReplacementRule(Rule):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        curve = RatioCurve(target, self.draft)
-        self.scales, self.left = curve.recursive_rejection_chain(law.num_drafts)
+        self.scales, self.left = _chain(target, law)
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         p, q = self.target[tokens], self.draft[tokens]

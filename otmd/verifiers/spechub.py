@@ -3,6 +3,7 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, Hub
+from otmd.kernels.replacement_rates import least_sum
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rule import Rule, accept_prob, normalised
@@ -22,7 +23,7 @@ class SpecHub(Verifier):
         return _SpecHubRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float(np.minimum(target, law.inclusion_probs()).sum())
+        rate = float(least_sum(target, law.inclusion_probs()))
         return rate, rate
 
 

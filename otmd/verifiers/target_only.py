@@ -25,7 +25,7 @@ class TargetOnly(Verifier):
         return _TargetOnlyRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float((target * law.inclusion_probs()).sum())
+        rate = float(target @ law.inclusion_probs())
         return rate, rate
 
 

@@ -1,0 +1,143 @@
+"""The optimal cut of drafts with replacement: tokens grouped by p/q, and finer where the cut may lie.
+
+Inside a block of tokens, whose ratios lie between two edges, the curve of (q(H), p(H)) lies above two lines
+with these slopes, and p − q^n above its value where they cross. Blocks that this shows to hold no
+better cut are left whole.
+"""
+
+import numpy as np
+from numba import njit
+
+from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, split_groups, tokens_of_groups
+
+# Rounding can make a prefix look better than a smaller one that is as good.
+SLACK = 1e-13
+
+_REASSOCIATE = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True)
+def power(x, n):
+    """x^n for whole n ≥ 1, by squaring."""
+    result = 1.0
+    while n > 0:
+        if n & 1:
+            result *= x
+        x *= x
+        n >>= 1
+    return result
+
+
+@njit(cache=True)
+def mark_blocks(edges, p_mass, q_mass, num_drafts, wanted):
+    """Mark the blocks (K,) between ``edges`` (K + 1,) in which the smallest best cut for n drafts may end.
+
+    Those are marked that may hold less than every prefix that ends between blocks, or as little as the
+    least of these before the first that does.
+    """
+    least, p, q = 0.0, 0.0, 0.0
+    for k in range(p_mass.size):
+        p += p_mass[k]
+        q += q_mass[k]
+        least = min(least, p - power(q, num_drafts))
+    before, p, q = True, 0.0, 0.0
+    for k in range(p_mass.size):
+        before = before and p - power(q, num_drafts) > least + SLACK
+        if q_mass[k] > 0.0:
+            left = q_mass[k]
+            if edges[k + 1] < np.inf:
+                left = (edges[k + 1] * q_mass[k] - p_mass[k]) / (edges[k + 1] - edges[k])
+                left = min(max(left, 0.0), q_mass[k])
+            lowest = p + edges[k] * left - power(q + left, num_drafts)
+            if lowest <= (least + SLACK if before else least - SLACK):
+                wanted[k] = True
+        p += p_mass[k]
+        q += q_mass[k]
+
+
+@njit(cache=True)
+def _candidates(p, q, edges, p_mass, q_mass, tokens, ratio, blocks, wanted):
+    """Prefixes between blocks, and in wanted blocks between ratios: where they end, their p and q."""
+    kept = tokens_of_groups(blocks, wanted, blocks.size)
+    kept = kept[np.argsort(ratio[kept])]
+    tokens, ratio = tokens[kept], ratio[kept]
+    most = p_mass.size + kept.size
+    ends, p_before, q_before = np.empty(most), np.empty(most), np.empty(most)
+    p_sum, q_sum = 0.0, 0.0
+    size, used = 0, 0
+    for k in range(p_mass.size):
+        ends[size], p_before[size], q_before[size] = edges[k], p_sum, q_sum
+        size += 1
+        if not wanted[k]:
+            p_sum += p_mass[k]
+            q_sum += q_mass[k]
+            continue
+        last = k + 1 == p_mass.size
+        while used < kept.size and (last or ratio[used] < edges[k + 1]):
+            if ratio[used] > ends[size - 1]:
+                ends[size], p_before[size], q_before[size] = ratio[used], p_sum, q_sum
+                size += 1
+            p_sum += p[tokens[used]]
+            q_sum += q[tokens[used]]
+            used += 1
+    return ends[:size], p_before[:size], q_before[:size]
+
+
+@njit(cache=True, nogil=True)
+def smallest_cuts(p, q, first, last, edges, ends, values):
+    """The smallest best cuts H for n = first … last drafts with replacement, without a sort of the tokens.
+
+    ``edges`` are those of the groups. H holds the tokens with p/q < ends[i], and p(H) − q(H)^n = values[i].
+    """
+    group = np.empty(p.size, np.int16)
+    p_mass, q_mass = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
+    group_by_ratio(p, q, group, p_mass, q_mass)
+    wanted = np.zeros(NUM_GROUPS, np.bool_)
+    for n in range(first, last + 1):
+        mark_blocks(edges, p_mass, q_mass, n, wanted)
+    finer, p_block, q_block, tokens, ratio, blocks = split_groups(
+        p, q, group, edges, p_mass, q_mass, wanted
+    )
+    closer = np.zeros(p_block.size, np.bool_)
+    for n in range(first, last + 1):
+        mark_blocks(finer, p_block, q_block, n, closer)
+    found, p_before, q_before = _candidates(
+        p, q, finer, p_block, q_block, tokens, ratio, blocks, closer
+    )
+    for i in range(last - first + 1):
+        least = 0.0
+        for k in range(found.size):
+            least = min(least, p_before[k] - power(q_before[k], first + i))
+        k = 0
+        while p_before[k] - power(q_before[k], first + i) > least + SLACK:
+            k += 1
+        ends[i], values[i] = found[k], p_before[k] - power(q_before[k], first + i)
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
+def cut_tokens(p, q, end, subset):
+    """Fill ``subset`` (V,) with the tokens of p/q below ``end``; their p and q."""
+    p_sum, q_sum = 0.0, 0.0
+    for y in range(p.size):
+        # Not so where nothing is drafted: ∞ or 0/0.
+        inside = p[y] / q[y] < end
+        subset[y] = inside
+        p_sum += p[y] if inside else 0.0
+        q_sum += q[y] if inside else 0.0
+    return p_sum, q_sum
+
+
+@njit(cache=True, nogil=True)
+def cut_rows(p, p_row, q, q_row, first, last, edges, value, found, subset):
+    """Cuts of positions, each a row of p (…, V) and one of q, for n = first … last.
+
+    Fills p(H) − q(H)^n summed over H, as the search found it, and H: shapes (B, N), (B, N) and (B, N, V).
+    """
+    size = last - first + 1
+    ends = np.empty(size)
+    for b in range(p_row.size):
+        target, draft = p[p_row[b]], q[q_row[b]]
+        smallest_cuts(target, draft, first, last, edges, ends, found[b])
+        for i in range(size):
+            p_sum, q_sum = cut_tokens(target, draft, ends[i], subset[b, i])
+            value[b, i] = p_sum - power(min(q_sum, 1.0), first + i)
