@@ -1,0 +1,80 @@
+"""Rates with replacement in a few passes: against plain loops, fractions and the sorted curve."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import naive
+import numpy as np
+import pytest
+from strategies import Array, instances
+
+import otmd
+from otmd.kernels.ratio_groups import group_edges
+from otmd.kernels.replacement_rates import (
+    hockey_stick,
+    inclusion_probs,
+    k_sequential_scales,
+    least_sum,
+    recursive_rejection_chain,
+)
+
+HOSTILE = [(np.array(x.p), np.array(x.q)) for x in instances(250, seed=71)]
+NUM_DRAFTS = 6
+
+
+def language_pair(V: int, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng([V, seed])
+    logits, noise = 3.0 * rng.standard_normal(V), rng.choice([0.1, 1.0]) * rng.standard_normal(V)
+    p, q = (otmd.probs_from_logits(x) for x in (logits, logits + noise))
+    return p, q
+
+
+LARGE = [language_pair(V, seed) for V in (3000, 40_000) for seed in range(4)]
+
+
+@pytest.mark.parametrize("C", [0.0, 0.5, 1.0, 1.7, 40.0])
+def test_hockey_stick_and_least_sum(C: float) -> None:
+    for p, q in HOSTILE:
+        wanted = float(
+            naive.hockey_stick(naive.exact(p.tolist()), naive.exact(q.tolist()), Fraction(C))
+        )
+        assert hockey_stick(p, q, C) == pytest.approx(min(wanted, 1.0), abs=1e-15)
+        assert least_sum(p, q) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
+
+
+def test_the_chain_of_recursive_rejection() -> None:
+    for p, q in HOSTILE:
+        C, W = np.empty(NUM_DRAFTS + 1), np.empty(NUM_DRAFTS + 1)
+        recursive_rejection_chain(p, q, C, W)
+        exact = naive.exact(p.tolist()), naive.exact(q.tolist())
+        for n in range(1, NUM_DRAFTS + 1):
+            assert 1.0 - W[n] == pytest.approx(float(naive.rrs_by_curve(*exact, n)), abs=1e-14)
+
+
+@pytest.mark.parametrize("pairs", [HOSTILE, LARGE])
+def test_the_scales_of_k_sequential(pairs: list[tuple[Array, Array]]) -> None:
+    """Against the sorted curve, whose own test is against fractions; large enough to be lossless."""
+    for number, (p, q) in enumerate(pairs):
+        scale, left = np.empty(NUM_DRAFTS), np.empty(NUM_DRAFTS)
+        k_sequential_scales(p, q, group_edges(), scale, left)
+        curve = otmd.RatioCurve(p, q)
+        for n in range(1, NUM_DRAFTS + 1):
+            wanted = curve.k_sequential_scale(n)
+            assert left[n - 1] == pytest.approx(hockey_stick(p, q, scale[n - 1]), abs=1e-13)
+            # Two roots may meet at the scale, which is then known to half of the digits; the rate is not.
+            accepted = (1.0 - left[n - 1]) / scale[n - 1]
+            rate = 1.0 - (1.0 - accepted) ** n
+            assert rate == pytest.approx(curve.k_sequential_rates(n)[-1], abs=1e-12), number
+            if left[n - 1] > 1e-6:
+                assert scale[n - 1] == pytest.approx(wanted, rel=1e-6), number
+            assert (1.0 - accepted) ** n >= left[n - 1] - 1e-14
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 32])
+def test_inclusion_probabilities(n: int) -> None:
+    for p, _ in HOSTILE:
+        found = np.empty(p.size)
+        inclusion_probs(p, n, found)
+        wanted = [float(1 - (1 - Fraction(mass)) ** n) for mass in p.tolist()]
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=0)
