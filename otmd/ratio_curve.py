@@ -70,7 +70,7 @@ class RatioCurve:
             p, q = _merge_by_ratio(p, q, ratio)
             ratio = _ratio(p, q)
         self.batch_shape = p.shape[:-1]
-        self.order = np.argsort(ratio, axis=-1, kind="stable")
+        self.order = np.argsort(ratio, axis=-1)
         self.ratio = np.take_along_axis(ratio, self.order, axis=-1)
         self.target_mass, self.target_tail = self._accumulate(p)
         self.draft_mass, self.draft_tail = self._accumulate(q)

@@ -4,10 +4,11 @@ import numpy as np
 
 from otmd.drafts.exponential_race import POWERS, PrefixRace, quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
+from otmd.drafts.race_inclusion import race_inclusion
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
-from otmd.kernels.race import counts_without_each, prefix_counts
+from otmd.kernels.race import prefix_counts
 from otmd.kernels.race_prefixes import block_moments
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -121,13 +122,9 @@ class WithoutReplacement(ProposalLaw):
             return self.draft_probs.copy()
         if np.count_nonzero(rates) <= num_drafts:
             return (rates > 0).astype(np.float64)
-        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         if num_drafts > 2:
-            slowest = np.partition(rates, -num_drafts - 1)[-num_drafts - 1]
-            times, weights = _nodes(_INVISIBLE / slowest, num_drafts)
-            counts = np.empty(rates.size)
-            counts_without_each(rates, times, weights, num_drafts, counts)
-            times_missed += counts
+            return race_inclusion(rates, num_drafts)
+        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         return np.minimum(rates * times_missed, 1.0)
 
     def times_alone(self) -> FloatArray:

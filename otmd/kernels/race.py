@@ -13,8 +13,6 @@ from numba import njit
 _SERIES = 0.125
 # How many products e^{q t} are chained before e^{−λt} is computed anew.
 _REFRESH = 2048
-# Among more than this many tokens with q t > 1/8 fewer than 16 arrivals have probability < 1e-80.
-_CERTAIN = 2000
 
 # 1/k!, named one by one so that the kernel multiplies where it would divide.
 _C3, _C4, _C5, _C6, _C7 = 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040
@@ -96,72 +94,3 @@ def prefix_counts(rates, outside, times, weights, out):
             for j in range(num_nodes):
                 total += scale[j] * row[j]
             out[m, k + 1] = total
-
-
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
-def counts_without_each(rates, times, weights, num_counts, out):
-    """out[y] = Σ_j w_j e^{−q_y t_j} P(2 ≤ m < n of the tokens other than y have arrived by t_j).
-
-    Where q_y t is small the token is divided out of the count of all; where it is not, the others are
-    multiplied.
-    """
-    num_nodes = times.size
-    first_late = np.empty(rates.size, np.int64)
-    everyone = np.zeros((num_counts, num_nodes))
-    everyone[0] = 1.0
-    absent, present = np.empty(num_nodes), np.empty(num_nodes)
-    for y in range(rates.size):
-        first_late[y] = late = _first_late(rates[y], times, _SERIES)
-        if rates[y] > 0.0:
-            _early_chances(rates[y], times, late, absent, present)
-            _count_one_more(everyone, absent, present, late)
-    out[:] = 0.0
-    for j in range(num_nodes):
-        frequent = np.flatnonzero(first_late <= j)
-        if frequent.size > _CERTAIN:
-            everyone[:, j] = 0.0
-        else:
-            _add_frequent(rates, frequent, times[j], weights[j], everyone[:, j], out)
-    without = np.empty(num_nodes)
-    for y in range(rates.size):
-        late = first_late[y]
-        _growth(rates[y], times, late, present)
-        none, one = everyone[0], everyone[1]
-        for j in range(late):
-            without[j] = one[j] - present[j] * none[j]
-        total = 0.0
-        for m in range(2, num_counts):
-            all_m = everyone[m]
-            for j in range(late):
-                without[j] = all_m[j] - present[j] * without[j]
-                total += weights[j] * without[j]
-        out[y] += total
-
-
-@njit(cache=True)
-def _add_frequent(rates, frequent, time, weight, count, out):
-    """Add a node's terms of the frequent tokens, and count them with the others in ``count``."""
-    most = count.size
-    absent, present = np.exp(-rates[frequent] * time), -np.expm1(-rates[frequent] * time)
-    suffix = np.empty((frequent.size + 1, most))
-    suffix[frequent.size] = count
-    for h in range(frequent.size - 1, -1, -1):
-        suffix[h] = suffix[h + 1]
-        _multiply(suffix[h], absent[h], present[h])
-    prefix = np.zeros(most)
-    prefix[0] = 1.0
-    for h in range(frequent.size):
-        total = 0.0
-        for m in range(2, most):
-            for i in range(m + 1):
-                total += prefix[i] * suffix[h + 1, m - i]
-        out[frequent[h]] += weight * absent[h] * total
-        _multiply(prefix, absent[h], present[h])
-    count[:] = suffix[0]
-
-
-@njit(cache=True)
-def _multiply(count, a, b):
-    for m in range(count.size - 1, 0, -1):
-        count[m] = count[m] * a + count[m - 1] * b
-    count[0] *= a

@@ -76,3 +76,21 @@ def prefix_arrivals(
                 for k in range(num_nodes):
                     total += heavy[i, k] * tail[m - i, k]
         out[b + 1] = total
+
+
+@njit(cache=True, nogil=True)
+def polynomials(rates, coefficients, out):
+    """out[y] = Σ_r c_r q^r for tokens with q ≤ 0.1; powers below 1e-17 of the first are left out."""
+    for y in range(rates.size):
+        rate = rates[y]
+        needed = coefficients.size
+        if rate < 1e-8:
+            needed = min(needed, 4)
+        elif rate < 1e-4:
+            needed = min(needed, 6)
+        elif rate < 3e-3:
+            needed = min(needed, 9)
+        value = coefficients[needed - 1]
+        for r in range(needed - 2, -1, -1):
+            value = value * rate + coefficients[r]
+        out[y] = value

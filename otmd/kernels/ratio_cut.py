@@ -119,8 +119,7 @@ def cut_tokens(p, q, end, subset):
     """Fill ``subset`` (V,) with the tokens of p/q below ``end``; their p and q."""
     p_sum, q_sum = 0.0, 0.0
     for y in range(p.size):
-        # Not so where nothing is drafted: ∞ or 0/0.
-        inside = p[y] / q[y] < end
+        inside = p[y] / q[y] < end if q[y] > 0.0 else False
         subset[y] = inside
         p_sum += p[y] if inside else 0.0
         q_sum += q[y] if inside else 0.0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from naive import counts_of_arrivals
 
-from otmd.kernels.race import counts_without_each, prefix_counts
+from otmd.kernels.race import prefix_counts
 
 RATES = {
     "even": np.full(6, 1 / 6),
@@ -29,27 +29,3 @@ def test_prefix_counts(rates: np.ndarray) -> None:
             counts = np.array(counts_of_arrivals(rates[:k], time, NUM_DRAFTS))
             expected += weight * np.exp(-outside[k] * time) * counts
         np.testing.assert_allclose(out[2:, k], expected[2:], rtol=1e-12, atol=1e-300)
-
-
-@pytest.mark.parametrize("rates", RATES.values(), ids=RATES.keys())
-def test_counts_without_each(rates: np.ndarray) -> None:
-    out = np.empty(rates.size)
-    counts_without_each(rates, TIMES, WEIGHTS, NUM_DRAFTS, out)
-    for y in range(rates.size):
-        expected = sum(
-            weight
-            * np.exp(-rates[y] * time)
-            * sum(counts_of_arrivals(np.delete(rates, y), time, NUM_DRAFTS)[2:])
-            for time, weight in zip(TIMES, WEIGHTS, strict=True)
-        )
-        assert out[y] == pytest.approx(expected, rel=1e-11, abs=1e-18)
-
-
-def test_many_frequent_tokens_count_for_nothing() -> None:
-    rates = np.full(4000, 1 / 4000)
-    times, weights = np.array([4000.0]), np.array([1.0])
-    out = np.empty(rates.size)
-    counts_without_each(rates, times, weights, NUM_DRAFTS, out)
-    exact = sum(counts_of_arrivals(rates[1:], times[0], NUM_DRAFTS)[2:])
-    assert exact < 1e-100
-    assert (out == 0).all()

@@ -39,11 +39,11 @@ def test_every_subset_in_fractions() -> None:
             assert subset.sum() <= len(smallest) + (p == q).sum(), instance
 
 
-@pytest.mark.parametrize("V", [50, 3000, 60_000])
+@pytest.mark.parametrize("V", [50, 2000, 12_000])
 @pytest.mark.parametrize("spread", [1e-6, 0.1, 1.0, 30.0])
 def test_the_sorted_scan(V: int, spread: float) -> None:
     """Ratios all but equal, and over thirty orders of magnitude."""
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng([V, seed])
         logits = 2.0 * rng.standard_normal(V)
         p = otmd.probs_from_logits(logits)
