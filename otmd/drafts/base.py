@@ -201,6 +201,22 @@ class DraftLaw(ABC):
         """The tokens that may be drafted at a single position, ascending."""
         return np.flatnonzero(self._inclusion_probs() > 0)
 
+    def family(self) -> list[Self]:
+        """The laws of the same family with 1, 2, … n drafts.
+
+        Raises
+        ------
+        ValueError
+            For a law that does not exist for every number of drafts.
+        """
+        try:
+            return [self.with_num_drafts(n) for n in range(1, self.num_drafts + 1)]
+        except ValueError as reason:
+            raise ValueError(
+                f"every_n: got {self!r}, wanted a law that exists for every number of drafts from 1; "
+                f"{reason}"
+            ) from reason
+
     def validate_drawable(self, tokens: IntArray) -> None:
         """Raise ValueError for drafts (n,) that the law at a single position never draws."""
         if not self._can_draw(tokens):

@@ -20,6 +20,8 @@ HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 _FASTEST = 2048
+# However many tokens there are: no race is so short beside the wait for the n fastest.
+_SHORTEST = 1e-12
 
 
 def latest_win(draft: FloatArray, num_drafts: int) -> float:
@@ -43,7 +45,8 @@ def latest_win(draft: FloatArray, num_drafts: int) -> float:
     others = max(0.0, float(draft.sum() - fast.sum())) if size < draft.size else 0.0
     slowest = float(fast[-num_drafts])
     early, late = 0.0, _INVISIBLE / slowest
-    for _ in range(60):
+    # A race that is taken for longer than it is costs a few nodes.
+    while late > 1.05 * early and late > _INVISIBLE / slowest * _SHORTEST:
         time = 0.5 * (early + late)
         # Rates may lie so far apart that a product overflows: the token has arrived.
         with np.errstate(over="ignore"):

@@ -26,6 +26,20 @@ _FIELDS = 21
 
 
 @njit(cache=True)
+def classes_of_mass(mass, widest, rank):
+    """Cut descending masses into classes of mass times range at most ``widest``; how many there are."""
+    count = 0
+    first, total = mass[0], 0.0
+    for i in range(mass.size):
+        total += mass[i]
+        if total * (first - mass[i]) > widest:
+            count += 1
+            first, total = mass[i], mass[i]
+        rank[i] = count
+    return count + 1
+
+
+@njit(cache=True)
 def mass_before_in_class(mass, starts, out):
     """Masses before each token of its class: class c fills out[starts[c] + c : starts[c + 1] + c + 1]."""
     for c in range(starts.size - 1):

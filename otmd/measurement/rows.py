@@ -1,6 +1,7 @@
 """One position's rows: α* and every verifier's rate for each law and number of drafts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from otmd.drafts import DraftLaw
 from otmd.measurement.settings import LawFactory, Settings
 from otmd.optimum import optimal_acceptance
 from otmd.probabilities import Processing, validate_probs
-from otmd.ratio_curve import RatioCurve
 from otmd.verifiers import Verifier
 
 SCHEMA: dict[str, Any] = {
@@ -74,18 +74,28 @@ def position_rows(
         The columns from ``law`` to ``status``. Where the draft distribution does not admit a law
         (fewer tokens with mass than drafts) the rates are None and the status says why.
     """
-    curve = RatioCurve(target_probs, draft_probs)
     for name, law in settings.laws:
         counts = [n for n in settings.num_drafts if (name, n) in settings.served]
         made = {n: _make(law, draft_probs, n) for n in counts}
-        optima = _optima(law, target_probs, draft_probs, made, curve)
+        defined = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
+        # A class is a family, whose smaller members come with the largest; a factory may be anything.
+        family = isinstance(law, type)
+        optima = _every_count(defined, family, partial(_optimal_rates, target_probs))
+        rules = dict.fromkeys(pair for n in counts for pair in settings.served[name, n])
+        bounds = {}
+        for label, rule in rules:
+            own = {n: d for n, d in defined.items() if (label, rule) in settings.served[name, n]}
+            whole = family and sorted(own) == list(range(1, len(own) + 1))
+            ask = partial(_rule_bounds, rule, target_probs, settings.tol)
+            bounds[label] = _every_count(own, whole, ask)
         for n, drafts in made.items():
             for label, rule in settings.served[name, n]:
                 row = {"law": name, "num_drafts": n, "verifier": label}
                 if isinstance(drafts, str):
                     yield row | {"status": drafts}
                 else:
-                    yield row | _rates(rule, target_probs, drafts, optima[n], settings.tol)
+                    low, high = bounds[label][n]
+                    yield row | _rates(rule, drafts, low, high, float(optima[n]), settings.tol)
 
 
 def _make(law: LawFactory, draft_probs: np.ndarray, n: int) -> DraftLaw | str:
@@ -95,37 +105,30 @@ def _make(law: LawFactory, draft_probs: np.ndarray, n: int) -> DraftLaw | str:
         return f"undefined: {error}"
 
 
-def _optima(
-    law: LawFactory,
-    target_probs: np.ndarray,
-    draft_probs: np.ndarray,
-    made: dict[int, DraftLaw | str],
-    curve: RatioCurve,
-) -> dict[int, float]:
-    defined = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
-    if not defined:
-        return {}
-    largest = defined[max(defined)]
-    # A law may draw from another distribution than q, to which the curve would not belong.
-    drawn_from = getattr(largest, "draft_probs", np.empty(0))
-    fits = drawn_from.shape == draft_probs.shape and np.allclose(drawn_from, draft_probs, 1e-12, 0)
-    shared = curve if fits else None
-    # A class is a family, whose smaller members come with the largest; a factory may be anything.
-    if len(defined) > 1 and isinstance(law, type):
-        rates = np.asarray(
-            optimal_acceptance(target_probs, largest, every_n=True, curve=shared).rate
-        )
-        return {n: float(rates[n - 1]) for n in defined}
-    return {
-        n: float(optimal_acceptance(target_probs, drafts, curve=shared).rate)
-        for n, drafts in defined.items()
-    }
+def _every_count(
+    laws: dict[int, DraftLaw], family: bool, ask: Callable[[DraftLaw, bool], np.ndarray]
+) -> dict[int, np.ndarray]:
+    """Ask for each number of drafts, for all at once of a family."""
+    if family and len(laws) > 1:
+        every = ask(laws[max(laws)], True)
+        return {n: every[..., n - 1] for n in laws}
+    return {n: ask(drafts, False) for n, drafts in laws.items()}
+
+
+def _optimal_rates(target_probs: np.ndarray, drafts: DraftLaw, every_n: bool) -> np.ndarray:
+    return np.asarray(optimal_acceptance(target_probs, drafts, every_n=every_n).rate)
+
+
+def _rule_bounds(
+    rule: Verifier, target_probs: np.ndarray, tol: float, drafts: DraftLaw, every_n: bool
+) -> np.ndarray:
+    return np.asarray(rule.acceptance_bounds(target_probs, drafts, tol=tol, every_n=every_n))
 
 
 def _rates(
-    rule: Verifier, target_probs: np.ndarray, drafts: DraftLaw, optimal: float, tol: float
+    rule: Verifier, drafts: DraftLaw, low: float, high: float, optimal: float, tol: float
 ) -> dict[str, Any]:
-    low, high = (float(bound) for bound in rule.acceptance_bounds(target_probs, drafts, tol=tol))
+    low, high = float(low), float(high)
     if not low <= high + ROUNDING:
         raise ValueError(
             f"verifiers: {rule!r} gave the bounds {low!r} and {high!r} for {drafts.num_drafts} "

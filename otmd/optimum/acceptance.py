@@ -102,7 +102,7 @@ def optimal_acceptance(
 
     def work(start: int, stop: int) -> None:
         for index, target, law in every[start:stop]:
-            laws = _family(law) if every_n else [law]
+            laws = law.family() if every_n else [law]
             cuts = _cuts(target, law, laws, curve)
             for n, (member, (own, found)) in enumerate(zip(laws, cuts, strict=True)):
                 where = (*index, n) if every_n else index
@@ -121,15 +121,6 @@ def positions(
     targets = np.broadcast_to(target_probs, (*batch, target_probs.shape[-1]))
     for index in np.ndindex(batch):
         yield index, targets[index], drafts[broadcast_index(index, drafts.batch_shape)]
-
-
-def _family(law: DraftLaw) -> list[DraftLaw]:
-    try:
-        return [law.with_num_drafts(n) for n in range(1, law.num_drafts + 1)]
-    except ValueError as reason:
-        raise ValueError(
-            f"every_n: got {law!r}, wanted a law that exists for every number of drafts from 1; {reason}"
-        ) from reason
 
 
 def _validate_curve(curve: RatioCurve, drafts: DraftLaw) -> None:
@@ -192,7 +183,7 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
     if forced.size:
         wanted, others = wanted.copy(), others.copy()
         wanted[forced] = others[forced] = 0.0
-        others /= max(float(others.sum()), np.finfo(float).tiny)
+        others /= others.sum() if others.any() else 1.0
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.

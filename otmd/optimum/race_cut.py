@@ -15,6 +15,7 @@ from otmd.drafts.without_replacement import RATE_UNIT, WithoutReplacement
 from otmd.kernels.race_prefixes import block_moments
 from otmd.kernels.ratio_cut import SLACK
 from otmd.kernels.ratio_groups import (
+    MANTISSA_BITS,
     NUM_GROUPS,
     fill_ratios,
     group_by_ratio,
@@ -153,10 +154,13 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
     RaceCut
     """
     race = _Race(target, law)
-    blocks = race.groups()
+    groups = race.groups()
+    blocks, finest = _opened(race, groups)
     contained = race.containment(blocks)
     values, open_blocks = _bound(blocks, contained)
-    tokens = tokens_of_groups(race.group, open_blocks, target.size)
+    open_blocks &= finest
+    wanted = np.isin(groups.low, blocks.low[open_blocks])
+    tokens = tokens_of_groups(race.group, wanted, target.size)
     tokens = tokens[np.argsort(race.ratio[tokens])]
     for parts in (_PARTS, target.size):
         blocks = race.split(blocks, open_blocks, tokens, parts)
@@ -168,6 +172,21 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
         tokens = tokens[open_blocks[place]]
     size = int(np.argmax(values <= values.min() + SLACK))
     return RaceCut(race.histogram(blocks), contained, size)
+
+
+def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
+    """The groups of octaves that may hold the minimum, and other octaves whole; which are groups (K,)."""
+    starts = np.append(0, np.arange(1, groups.low.size, 2**MANTISSA_BITS))
+    octaves = _Blocks(
+        groups.low[starts], groups.single[starts], np.add.reduceat(groups.sums, starts)
+    )
+    _, at_issue = _bound(octaves, race.containment(octaves))
+    inside = np.repeat(at_issue, np.diff(starts, append=groups.low.size))
+    low = np.concatenate([octaves.low[~at_issue], groups.low[inside]])
+    sums = np.concatenate([octaves.sums[~at_issue], groups.sums[inside]])
+    order = np.argsort(low)
+    blocks = _Blocks(low[order], np.zeros(low.size, dtype=bool), sums[order])
+    return blocks, order >= np.count_nonzero(~at_issue)
 
 
 def _bound(blocks: _Blocks, contained: FloatArray) -> tuple[FloatArray, BoolArray]:

@@ -74,7 +74,11 @@ def acceptance_rate(
 
 
 def acceptance_bounds(
-    rule: Verifier, target_probs: ArrayLike, drafts: DraftLaw, tol: float = 1e-6
+    rule: Verifier,
+    target_probs: ArrayLike,
+    drafts: DraftLaw,
+    tol: float = 1e-6,
+    every_n: bool = False,
 ) -> tuple[FloatArray | float, FloatArray | float]:
     """Certain bounds of a verifier's acceptance rate; equal where it has a closed form.
 
@@ -89,17 +93,20 @@ def acceptance_bounds(
     tol : float
         How far apart the bounds may be; they are further apart, and still certain, where the work
         would be too much.
+    every_n : bool
+        Answer for the law of the same family with 1, 2, … ``drafts.num_drafts`` drafts.
 
     Returns
     -------
-    low, high : float or ndarray of float64, shape (…)
+    low, high : float or ndarray of float64, shape (…) or (…, n)
 
     Raises
     ------
     ValueError
-        For invalid input; UnsupportedLaw for a law that the verifier does not serve.
+        For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a law
+        that the verifier does not serve.
     """
-    return rule.acceptance_bounds(target_probs, drafts, tol)
+    return rule.acceptance_bounds(target_probs, drafts, tol, every_n)
 
 
 def verifiers_serving(drafts: DraftLaw) -> list[Verifier]:

@@ -1,6 +1,7 @@
 """What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
@@ -41,6 +42,12 @@ class Verifier(ABC):
     @abstractmethod
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         """Return bounds of the acceptance rate at a single position; equal for a closed form."""
+
+    def _family_bounds(
+        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
+    ) -> list[tuple[float, float]]:
+        """Return the bounds for laws that differ in the number of drafts alone."""
+        return [self._bounds(target, law, tol) for law in laws]
 
     def prepare(self, target_probs: ArrayLike, drafts: DraftLaw) -> Rule:
         """Prepare one position, to verify many draws of drafts.
@@ -93,7 +100,11 @@ class Verifier(ABC):
         return 0.5 * (low + high)
 
     def acceptance_bounds(
-        self, target_probs: ArrayLike, drafts: DraftLaw, tol: float = 1e-6
+        self,
+        target_probs: ArrayLike,
+        drafts: DraftLaw,
+        tol: float = 1e-6,
+        every_n: bool = False,
     ) -> tuple[FloatArray | float, FloatArray | float]:
         """Certain bounds of the acceptance rate; equal where it has a closed form.
 
@@ -106,31 +117,41 @@ class Verifier(ABC):
         tol : float
             How far apart the bounds may be. Where the work that takes is too much they are further
             apart, and still certain.
+        every_n : bool
+            Answer for the law of the same family with 1, 2, … ``drafts.num_drafts`` drafts.
 
         Returns
         -------
-        low, high : float or ndarray of float64, shape (…)
+        low, high : float or ndarray of float64, shape (…) or (…, n)
 
         Raises
         ------
         ValueError
-            For invalid input; UnsupportedLaw for a law not served.
+            For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a
+            law not served.
         """
         p = self._validate(target_probs, drafts)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
         batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
-        low, high = np.empty(batch), np.empty(batch)
+        axes = (*batch, drafts.num_drafts) if every_n else batch
+        low, high = np.empty(axes), np.empty(axes)
         every = list(positions(p, drafts))
+        for member in drafts.family() if every_n else []:
+            self._require(member)
 
         def work(start: int, stop: int) -> None:
             for index, target, law in every[start:stop]:
-                low[index], high[index] = self._bounds(target, law, tol)
+                if every_n:
+                    bounds = self._family_bounds(target, law.family(), tol)
+                    low[index], high[index] = np.transpose(bounds)
+                else:
+                    low[index], high[index] = self._bounds(target, law, tol)
 
         in_threads(work, len(every), drafts.vocab_size)
         np.clip(low, 0.0, 1.0, out=low)
         np.clip(high, 0.0, 1.0, out=high)
-        if not batch:
+        if not axes:
             return float(low), float(high)
         return low, high
 
@@ -213,6 +234,13 @@ class Verifier(ABC):
     def _validate(self, target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray:
         if not isinstance(drafts, DraftLaw):
             raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
+        self._require(drafts)
+        p = validate_probs("target_probs", target_probs)
+        validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
+        return p
+
+    def _require(self, drafts: DraftLaw) -> None:
+        """Raise UnsupportedLaw for a law not served."""
         if not self.supports(drafts):
             from otmd.verifiers import verifiers_serving
 
@@ -221,6 +249,3 @@ class Verifier(ABC):
                 f"{type(self).__name__} does not serve {drafts!r}; {names} "
                 f"{'do' if ',' in names else 'does'}"
             )
-        p = validate_probs("target_probs", target_probs)
-        validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
-        return p

@@ -1,5 +1,7 @@
 """K-SEQ, the sequential selection of SpecTr."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from otmd.drafts import DraftLaw, WithReplacement
@@ -24,24 +26,30 @@ class KSequential(Verifier):
         return _KSequentialRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, WithReplacement)
-        scale, left = _scale(target, law)
-        rate = 1.0 - (1.0 - (1.0 - left) / scale) ** law.num_drafts
-        return rate, rate
+        return self._family_bounds(target, [law], tol)[0]
+
+    def _family_bounds(
+        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
+    ) -> list[tuple[float, float]]:
+        counts = [law.num_drafts for law in laws]
+        scales, left = _scales(target, laws[0], max(counts))
+        rates = [1.0 - (1.0 - (1.0 - left[n - 1]) / scales[n - 1]) ** n for n in counts]
+        return [(float(rate), float(rate)) for rate in rates]
 
 
-def _scale(target: FloatArray, law: WithReplacement) -> tuple[float, float]:
-    """ρ* and W there."""
-    scales, left = np.empty(law.num_drafts), np.empty(law.num_drafts)
+def _scales(target: FloatArray, law: DraftLaw, most: int) -> tuple[FloatArray, FloatArray]:
+    """ρ* for 1 … ``most`` drafts of this law's distribution, and W there."""
+    assert isinstance(law, WithReplacement)
+    scales, left = np.empty(most), np.empty(most)
     k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
-    return float(scales[-1]), float(left[-1])
+    return scales, left
 
 
 class _KSequentialRule(Rule):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        self.scale, _ = _scale(target, law)
+        self.scale = float(_scales(target, law, law.num_drafts)[0][-1])
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         return accept_prob(self.target[tokens], self.scale * self.draft[tokens])

@@ -1,5 +1,7 @@
 """Recursive rejection sampling, with replacement, without, and for drafts of different laws."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
@@ -7,7 +9,7 @@ from otmd.drafts.without_replacement import RATE_UNIT
 from otmd.kernels.replacement_rates import recursive_rejection_chain
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.rejection_bounds import rejection_probability_bounds
+from otmd.verifiers.rejection_bounds import RejectionPaths
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -33,15 +35,21 @@ class RecursiveRejection(Verifier):
         return _IndependentRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        if isinstance(law, WithoutReplacement):
-            low, high = rejection_probability_bounds(target, law, tol)
-            return 1.0 - high, 1.0 - low
-        if isinstance(law, WithReplacement):
-            rate = 1.0 - float(_chain(target, law)[1][-1])
-        else:
-            assert isinstance(law, Independent)
-            rate = _IndependentRule(target, law).rate
-        return rate, rate
+        return self._family_bounds(target, [law], tol)[0]
+
+    def _family_bounds(
+        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
+    ) -> list[tuple[float, float]]:
+        most = laws[-1]
+        if isinstance(most, WithoutReplacement):
+            paths = RejectionPaths(target, most)
+            rejected = [paths.bounds(law.num_drafts, tol) for law in laws]
+            return [(1.0 - high, 1.0 - low) for low, high in rejected]
+        if isinstance(most, WithReplacement):
+            left = _chain(target, most)[1]
+            return [(1.0 - left[law.num_drafts], 1.0 - left[law.num_drafts]) for law in laws]
+        rates = [_IndependentRule(target, law).rate for law in laws if isinstance(law, Independent)]
+        return [(rate, rate) for rate in rates]
 
 
 def _chain(target: FloatArray, law: WithReplacement) -> tuple[FloatArray, FloatArray]:

@@ -190,7 +190,7 @@ def test_a_bad_position_is_named(dataset):
 
 
 class Contradicting(otmd.TargetOnly):
-    def acceptance_bounds(self, target_probs, drafts, tol=1e-6):
+    def acceptance_bounds(self, target_probs, drafts, tol=1e-6, every_n=False):
         return 0.5, 0.4
 
 

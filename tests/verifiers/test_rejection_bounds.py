@@ -8,10 +8,10 @@ from naive import judged, rrsw, without_replacement
 
 import otmd
 from otmd.kernels.rejection_paths import rejection_bounds, two_draft_rejection
-from otmd.verifiers.rejection_bounds import _classes
+from otmd.verifiers.rejection_bounds import RejectionPaths
 
 ROUNDING = 1e-12
-SPREADS = (30.0, 4.0, 1.0, 0.25)
+WIDEST = (1.0, 0.1, 0.01, 1e-4)
 STOPS = ((0.0, 10**7), (1e-4, 10**7), (1e-2, 10**7), (0.0, 30))
 
 
@@ -26,6 +26,10 @@ def _instance(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     return p, q / q.sum(), int(rng.integers(3, min(V, 4) + 1))
 
 
+def _classes_of(p: np.ndarray, q: np.ndarray, widest: float) -> tuple:
+    return RejectionPaths(p, otmd.WithoutReplacement(q, 1)).classes(widest)
+
+
 def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
     law = without_replacement(q.tolist(), n)
     return 1.0 - float(judged(law, rrsw(p.tolist(), q.tolist()), p.size)[0])
@@ -36,17 +40,28 @@ def test_bounds_hold_the_exact_probability(seed: int) -> None:
     p, q, n = _instance(seed)
     exact = _rejected(p, q, n)
     arrays = otmd.RatioCurve(p, q).arrays(())
-    for spread, (negligible, most) in itertools.product(SPREADS, STOPS):
-        low, high, _ = rejection_bounds(arrays, _classes(p, q, spread), n, negligible, most)
+    for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
+        low, high, _ = rejection_bounds(arrays, _classes_of(p, q, widest), n, negligible, most)
         assert low - ROUNDING <= exact <= high + ROUNDING
 
 
 def test_every_token_its_own_class_is_exact() -> None:
     p, q, n = _instance(3)
-    classes = _classes(p, q, 1e-9)
+    classes = _classes_of(p, q, 0.0)
     low, high, _ = rejection_bounds(otmd.RatioCurve(p, q).arrays(()), classes, n, 0.0, 10**7)
     assert len(classes[0]) == np.count_nonzero(q)
     assert high - low < 1e-14
+
+
+def test_classes_are_as_narrow_as_their_mass_asks() -> None:
+    for seed in range(40):
+        p, q, _ = _instance(seed)
+        for widest in WIDEST:
+            low, high, mass, starts = _classes_of(p, q, widest)[:4]
+            assert (mass * (high - low) <= widest).all()
+            assert (low[:-1] >= high[1:]).all()
+            assert mass.sum() == pytest.approx(1.0)
+            assert starts[-1] == np.count_nonzero(q)
 
 
 def test_two_drafts_are_exact() -> None:
