@@ -10,10 +10,11 @@ ARGS   ?=
 READY_DEMO := $(VENV)/.ready-demo
 READY_DEV  := $(VENV)/.ready-dev
 READY_DOCS := $(VENV)/.ready-docs
+READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format docs clean clean-all
+.PHONY: help setup demo test bench lint format docs clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,10 @@ $(READY_DOCS): $(READY_DEMO)
 	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,docs]"
 	@touch $@
 
+$(READY_BENCH): $(READY_DEMO)
+	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,modeling,bench]"
+	@touch $@
+
 setup: $(READY_DEV)  ## create .venv with everything that demo, test and lint need
 
 demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real model pair
@@ -47,6 +52,11 @@ demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real mod
 
 test: $(READY_DEV)  ## run the whole test suite, the real-model test included
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.png (about five minutes)
+	$(BIN)/python experiments/performance/peers.py $(ARGS)
+	$(BIN)/python experiments/performance/optimal_plan.py
+	$(BIN)/python paper_figures/peers.py
 
 lint: $(READY_DEV)  ## ruff, pyright and the layering contract
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, split_groups, 
 SLACK = 1e-13
 
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
+# One long chain of additions would drift: a sum of sums does not.
+_SUMMED_AT_ONCE = 1024
 
 
 @njit(cache=True)
@@ -118,11 +120,17 @@ def smallest_cuts(p, q, first, last, edges, ends, values):
 def cut_tokens(p, q, end, subset):
     """Fill ``subset`` (V,) with the tokens of p/q below ``end``; their p and q."""
     p_sum, q_sum = 0.0, 0.0
-    for y in range(p.size):
-        inside = p[y] / q[y] < end if q[y] > 0.0 else False
-        subset[y] = inside
-        p_sum += p[y] if inside else 0.0
-        q_sum += q[y] if inside else 0.0
+    for start in range(0, p.size, _SUMMED_AT_ONCE):
+        own = slice(start, start + _SUMMED_AT_ONCE)
+        target, draft, inside = p[own], q[own], subset[own]
+        p_part, q_part = 0.0, 0.0
+        for y in range(target.size):
+            below = target[y] / draft[y] < end if draft[y] > 0.0 else False
+            inside[y] = below
+            p_part += target[y] if below else 0.0
+            q_part += draft[y] if below else 0.0
+        p_sum += p_part
+        q_sum += q_part
     return p_sum, q_sum
 
 

@@ -15,6 +15,7 @@ from otmd.kernels.curve import hockey_stick
 # No C lies beyond it while the draft mass left is a normal float64.
 _FARTHEST = 1.7e308
 _ROUNDING = 1e-15
+_MOST_APART = 8.0
 
 # Columns of a node: the state before and after its next rejection, bounds of the mean below it, and the
 # share-weighted sums over the children visited so far.
@@ -27,12 +28,15 @@ _FIELDS = 21
 
 @njit(cache=True)
 def classes_of_mass(mass, widest, rank):
-    """Cut descending masses into classes of mass times range at most ``widest``; how many there are."""
+    """Cut descending masses into classes of mass times range at most ``widest``; how many there are.
+
+    Where little mass is left the smallest tokens matter: they must not drown in the rounding of large ones.
+    """
     count = 0
     first, total = mass[0], 0.0
     for i in range(mass.size):
         total += mass[i]
-        if total * (first - mass[i]) > widest:
+        if total * (first - mass[i]) > widest or first > _MOST_APART * mass[i]:
             count += 1
             first, total = mass[i], mass[i]
         rank[i] = count

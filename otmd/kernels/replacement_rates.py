@@ -7,14 +7,20 @@ from otmd.kernels.ratio_cut import power
 from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, split_groups, tokens_of_groups
 
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
+# One long chain of additions would drift: a sum of sums does not.
+_SUMMED_AT_ONCE = 1024
 
 
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
 def hockey_stick(p, q, C):
     """W(C) = Σ (p − C q)₊."""
     total = 0.0
-    for y in range(p.size):
-        total += max(p[y] - C * q[y], 0.0)
+    for start in range(0, p.size, _SUMMED_AT_ONCE):
+        here, there = p[start : start + _SUMMED_AT_ONCE], q[start : start + _SUMMED_AT_ONCE]
+        part = 0.0
+        for y in range(here.size):
+            part += max(here[y] - C * there[y], 0.0)
+        total += part
     return min(total, 1.0)
 
 
@@ -140,6 +146,10 @@ def inclusion_probs(q, num_drafts, out):
 def least_sum(p, q):
     """Σ min(p, q)."""
     total = 0.0
-    for y in range(p.size):
-        total += p[y] if p[y] < q[y] else q[y]
+    for start in range(0, p.size, _SUMMED_AT_ONCE):
+        here, there = p[start : start + _SUMMED_AT_ONCE], q[start : start + _SUMMED_AT_ONCE]
+        part = 0.0
+        for y in range(here.size):
+            part += here[y] if here[y] < there[y] else there[y]
+        total += part
     return total

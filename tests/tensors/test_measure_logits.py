@@ -13,8 +13,8 @@ from tensor_pairs import in_each_dtype, on_each_device
 
 import otmd
 from otmd.harness import HarnessError, NGram, NGramDraft, collect, skip_layers
-from otmd.harness.device_rates import device_rates
 from otmd.measurement import summarise
+from otmd.measurement.device_rates import device_rates
 from otmd.measurement.rows import SCHEMA
 from otmd.tensors import measure_logits
 

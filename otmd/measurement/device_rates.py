@@ -16,6 +16,7 @@ from otmd.harness.sequences import (
     with_samples,
 )
 from otmd.harness.settings import RunSettings
+from otmd.measurement.rows import SCHEMA
 
 if TYPE_CHECKING:
     import polars as pl
@@ -176,14 +177,10 @@ def _with_places(
         }
     )
     whole = at[table["index"].to_numpy()].hstack(table.drop("index"))
-    return whole.select(
-        *("index", "prompt_id", "domain", "position", "temperature"),
-        pl.lit(None, pl.Int64).alias("top_k"),
-        *(pl.lit(None, pl.Float64).alias(name) for name in ("top_p", "min_p")),
-        *("law", "num_drafts", "verifier", "optimal", "rate"),
-        # Every rate here is a closed form, so its bounds are the rate itself.
-        *(pl.col("rate").alias(name) for name in ("rate_low", "rate_high")),
-        "gap",
-        *(pl.col("gap").alias(name) for name in ("gap_low", "gap_high")),
-        "status",
-    )
+    nothing = {"top_k": pl.Int64, "top_p": pl.Float64, "min_p": pl.Float64}
+    # Every rate here is a closed form, so its bounds are the rate itself.
+    same = {"rate": ("rate_low", "rate_high"), "gap": ("gap_low", "gap_high")}
+    return whole.with_columns(
+        *(pl.lit(None, kind).alias(name) for name, kind in nothing.items()),
+        *(pl.col(name).alias(bound) for name, bounds in same.items() for bound in bounds),
+    ).select(list(SCHEMA))
