@@ -14,7 +14,7 @@ from otmd.drafts.exponential_race import (
     latest_win,
     quadrature_step,
 )
-from otmd.kernels.race_prefixes import block_moments, polynomials
+from otmd.kernels.race_prefixes import polynomials, power_sums
 from otmd.probabilities import FloatArray
 
 # ∫ from 0 to a time at which this part of a token has arrived is below the rounding of 1.
@@ -44,9 +44,7 @@ def race_inclusion(rates: FloatArray, num_drafts: int) -> FloatArray:
     heavy = np.flatnonzero(rates > HEAVY / latest)
     small = rates * latest
     fast, small[heavy] = small[heavy], 0.0
-    moments = np.zeros((1, POWERS))
-    block_moments(small, np.zeros(small.size, np.int64), moments)
-    slow = _slow_counts(moments[0], parts, num_drafts)
+    slow = _slow_counts(power_sums(small, POWERS), parts, num_drafts)
     before, after = _heavy_counts(fast, parts, num_drafts)
     weights = step * parts
     included = np.empty(rates.size)

@@ -9,7 +9,8 @@ from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
 from otmd.kernels.race import prefix_counts
-from otmd.kernels.race_prefixes import block_moments
+from otmd.kernels.race_prefixes import power_sums
+from otmd.kernels.replacement_rates import sum_where
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
@@ -97,10 +98,10 @@ class WithoutReplacement(ProposalLaw):
     def _containment(self, subset: BoolArray) -> float:
         if self.num_drafts == 1:
             return float(self.draft_probs[subset].sum())
-        if np.count_nonzero(self.draft_probs[subset]) < self.num_drafts:
+        if np.count_nonzero(self.draft_probs.astype(bool) & subset) < self.num_drafts:
             return 0.0
-        outside = RATE_UNIT * float(self.draft_probs[~subset].sum())
-        waits = 1.0 / RATE_UNIT + float(self.times_alone()[subset].sum())
+        outside = RATE_UNIT * sum_where(self.draft_probs, ~subset)
+        waits = 1.0 / RATE_UNIT + sum_where(self.times_alone(), subset)
         if self.num_drafts > 2:
             waits += self._arrivals_of_several(subset, outside)
         return min(max(1.0 - outside * waits, 0.0), 1.0)
@@ -110,7 +111,7 @@ class WithoutReplacement(ProposalLaw):
         race = PrefixRace(RATE_UNIT * self.draft_probs, self.num_drafts)
         tokens = np.flatnonzero(subset)
         moments = np.zeros((1, POWERS))
-        block_moments(race.small[tokens], np.zeros(tokens.size, np.int64), moments)
+        moments[0, 1:] = power_sums(np.where(subset, race.small, 0.0), POWERS)[1:]
         heavy = tokens[race.is_heavy[tokens]]
         return float(
             race.arrivals(moments, heavy, np.zeros(heavy.size, np.int64), np.full(2, outside))[1]

@@ -4,6 +4,7 @@ import numpy as np
 from numba import njit
 
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
+_AT_A_TIME = 1024
 
 
 @njit(cache=True)
@@ -18,6 +19,30 @@ def block_moments(rates, block, moments):
             power *= rates[i]
             if power < 1e-20:
                 break
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def power_sums(rates, most):
+    """Σ q^r for r = 1 … most − 1, and 0 for r = 0; powers below 1e-20 are left out, some tokens at a time."""
+    sums, powers = np.zeros(most), np.empty(_AT_A_TIME)
+    for start in range(0, rates.size, _AT_A_TIME):
+        own = rates[start : start + _AT_A_TIME]
+        power = powers[: own.size]
+        largest = 0.0
+        for y in range(own.size):
+            power[y] = own[y]
+            largest = own[y] if own[y] > largest else largest
+        reach = largest
+        for r in range(1, most):
+            total = 0.0
+            for y in range(own.size):
+                total += power[y]
+                power[y] *= own[y]
+            sums[r] += total
+            reach *= largest
+            if reach < 1e-20:
+                break
+    return sums
 
 
 @njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")

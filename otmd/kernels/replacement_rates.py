@@ -153,3 +153,19 @@ def least_sum(p, q):
             part += here[y] if here[y] < there[y] else there[y]
         total += part
     return total
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def sum_where(values, subset):
+    """Σ of the values in the subset."""
+    total = 0.0
+    for start in range(0, values.size, _SUMMED_AT_ONCE):
+        own, inside = (
+            values[start : start + _SUMMED_AT_ONCE],
+            subset[start : start + _SUMMED_AT_ONCE],
+        )
+        part = 0.0
+        for y in range(own.size):
+            part += own[y] if inside[y] else 0.0
+        total += part
+    return total

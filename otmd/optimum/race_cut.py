@@ -63,7 +63,8 @@ class _Race:
         fill_ratios(self.target, self.draft, self.ratio)
         group_by_ratio(self.target, self.draft, self.group, p, q)
         self.heavy = self.heavy[np.argsort(self.ratio[self.heavy], kind="stable")]
-        block_moments(self.small, self.group, moments)
+        if self.race is not None:
+            block_moments(self.small, self.group, moments)
         sums[:, 0], sums[:, 2:], sums[:, 2] = p, moments, q
         sums[:, 1] = np.bincount(self.group, self.alone, NUM_GROUPS)
         return _Blocks(group_edges()[:-1], np.zeros(NUM_GROUPS, dtype=bool), sums)
@@ -75,13 +76,16 @@ class _Race:
         every = max(1, runs.size // parts)
         starts = np.union1d(runs[::every], np.searchsorted(ratio, blocks.low[chosen]))
         starts = starts[starts < tokens.size]
-        rows = np.empty((tokens.size, 2 + POWERS))
-        rows[:, 0], rows[:, 1] = self.target[tokens], self.alone[tokens]
-        rows[:, 2:] = self.small[tokens, None] ** np.arange(POWERS)
-        rows[:, 2] = self.draft[tokens]
+        sums, moments = np.zeros((starts.size, 2 + POWERS)), np.zeros((starts.size, POWERS))
+        if self.race is not None:
+            own = np.repeat(np.arange(starts.size), np.diff(starts, append=tokens.size))
+            block_moments(self.small[tokens], own, moments)
+        sums[:, 2:] = moments
+        for column, values in enumerate((self.target, self.alone, self.draft)):
+            sums[:, column] = np.add.reduceat(values[tokens], starts)
         low = np.concatenate([blocks.low[~chosen], ratio[starts]])
         alone = np.concatenate([blocks.single[~chosen], np.full(starts.size, every == 1)])
-        sums = np.concatenate([blocks.sums[~chosen], np.add.reduceat(rows, starts)])
+        sums = np.concatenate([blocks.sums[~chosen], sums])
         order = np.argsort(low, kind="stable")
         return _Blocks(low[order], alone[order], sums[order])
 

@@ -5,7 +5,7 @@ import pytest
 from naive import counts_of_arrivals
 
 from otmd.drafts.exponential_race import POWERS, PrefixRace
-from otmd.kernels.race_prefixes import block_moments
+from otmd.kernels.race_prefixes import block_moments, power_sums
 
 
 def few_heavy(size: int, seed: int) -> np.ndarray:
@@ -48,3 +48,12 @@ def test_moments_by_block() -> None:
     expected = [[sum(rates[block == b] ** r) for r in range(1, POWERS)] for b in range(3)]
     np.testing.assert_allclose(found[:, 1:], expected, rtol=1e-12, atol=1e-20)
     assert (found[:, 0] == 0).all()
+
+
+def test_power_sums_are_sums_of_powers() -> None:
+    """In parts of all sizes, the faintest powers left out."""
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 1023, 1024, 2500):
+        rates = 10.0 ** rng.uniform(-12, -1, size)
+        wanted = [0.0] + [float((rates**r).sum()) for r in range(1, POWERS)]
+        np.testing.assert_allclose(power_sums(rates, POWERS), wanted, rtol=1e-13, atol=size * 1e-20)

@@ -17,6 +17,7 @@ from otmd.kernels.replacement_rates import (
     k_sequential_scales,
     least_sum,
     recursive_rejection_chain,
+    sum_where,
 )
 
 HOSTILE = [(np.array(x.p), np.array(x.q)) for x in instances(250, seed=71)]
@@ -74,3 +75,10 @@ def test_inclusion_probabilities(n: int) -> None:
         inclusion_probs(p, n, found)
         wanted = [float(1 - (1 - Fraction(mass)) ** n) for mass in p.tolist()]
         np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=0)
+
+
+def test_sums_over_a_subset() -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 1024, 5000):
+        values, subset = rng.random(size), rng.random(size) < 0.3
+        assert sum_where(values, subset) == pytest.approx(values[subset].sum(), abs=1e-12)
