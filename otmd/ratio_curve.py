@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.kernels import curve as kernels
+from otmd.kernels.ratio_groups import FARTHEST_OCTAVE, MANTISSA_BITS
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -17,10 +18,6 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-
-# Groups share their exponent and this many bits of the mantissa of p/q: 16 a factor of two.
-_MANTISSA_BITS = 4
-_FARTHEST_OCTAVE = 40
 
 
 class RatioCurve:
@@ -182,9 +179,9 @@ def _merge_by_ratio(
 ) -> tuple[FloatArray, FloatArray]:
     """Masses of the groups of tokens whose ratios share their leading bits, shape (…, K)."""
     # The bits of a positive float64 are ordered as the numbers are.
-    finest = ratio.astype(np.float64).view(np.int64) >> (52 - _MANTISSA_BITS)
-    one = 1023 << _MANTISSA_BITS
-    reach = _FARTHEST_OCTAVE << _MANTISSA_BITS
+    finest = ratio.astype(np.float64).view(np.int64) >> (52 - MANTISSA_BITS)
+    one = 1023 << MANTISSA_BITS
+    reach = FARTHEST_OCTAVE << MANTISSA_BITS
     group = np.clip(finest - one, -reach, reach) + reach
     group[ratio == 0] = 0
     group[ratio == np.inf] = 2 * reach + 1

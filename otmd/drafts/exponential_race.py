@@ -115,6 +115,20 @@ def growth_series(power: int, most: int) -> FloatArray:
     return series
 
 
+def exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
+    """Coefficients of z^k in constant·exp(Σ (−1)^{m+1} z^m logs[m]/m), by Newton's identities; same shape."""
+    series = np.empty_like(logs)
+    series[0] = constant
+    for k in range(1, len(logs)):
+        series[k] = sum((-1) ** (m + 1) * logs[m] * series[k - m] for m in range(1, k + 1)) / k
+    return series
+
+
+def product_of_series(one: FloatArray, two: FloatArray) -> FloatArray:
+    """The product of two series along the first axis, as long as they are."""
+    return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])
+
+
 class PrefixRace:
     """Arrivals among growing sets of tokens.
 

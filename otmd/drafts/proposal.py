@@ -65,6 +65,15 @@ class ProposalLaw(DraftLaw):
         """Tokens without which g(H) = 0, likeliest first, at a single position."""
         return np.empty(0, np.int64)
 
+    def mass_beside(self, forced: IntArray) -> FloatArray:
+        """What q leaves beside the forced tokens, renormalised, at a single position, shape (V,)."""
+        if forced.size == 0:
+            return self.draft_probs
+        others = self.draft_probs.copy()
+        others[forced] = 0.0
+        others /= others.sum() if others.any() else 1.0
+        return others
+
     @abstractmethod
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
         """Containment of every prefix of ``order`` at a single position.

@@ -10,8 +10,10 @@ import numpy as np
 from otmd.drafts.exponential_race import (
     HEAVY,
     POWERS,
+    exponential_series,
     growth_series,
     latest_win,
+    product_of_series,
     quadrature_step,
 )
 from otmd.kernels.race_prefixes import polynomials, power_sums
@@ -48,8 +50,10 @@ def race_inclusion(rates: FloatArray, num_drafts: int) -> FloatArray:
     before, after = _heavy_counts(fast, parts, num_drafts)
     weights = step * parts
     included = np.empty(rates.size)
-    polynomials(small, _coefficients(_product(before[:, -1], slow), parts, weights), included)
-    others = _product(before[:, :-1], after[:, 1:])
+    polynomials(
+        small, _coefficients(product_of_series(before[:, -1], slow), parts, weights), included
+    )
+    others = product_of_series(before[:, :-1], after[:, 1:])
     # Fewer than n others: so many heavy ones, and at most as many slow ones as are left.
     at_most = slow.cumsum(axis=0)[::-1]
     missed = np.einsum("kit,kt->it", others, at_most) * np.exp(-np.outer(fast, parts))
@@ -60,12 +64,8 @@ def race_inclusion(rates: FloatArray, num_drafts: int) -> FloatArray:
 def _slow_counts(moments: FloatArray, parts: FloatArray, size: int) -> FloatArray:
     """P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T)."""
     powers = parts ** np.arange(POWERS)[:, None]
-    logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(1, size)]
-    counts = np.empty((size, parts.size))
-    counts[0] = np.exp(-moments[1] * parts)
-    for k in range(1, size):
-        counts[k] = sum((-1) ** m * logs[m] * counts[k - 1 - m] for m in range(k)) / k
-    return counts
+    logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(size)]
+    return exponential_series(np.stack(logs), np.exp(-moments[1] * parts))
 
 
 def _heavy_counts(fast: FloatArray, parts: FloatArray, size: int) -> tuple[FloatArray, FloatArray]:
@@ -93,8 +93,3 @@ def _coefficients(counts: FloatArray, parts: FloatArray, weights: FloatArray) ->
         integrals = (powers * at_most[m]) @ weights
         coefficients[1:] += (-1) ** m * growth_series(m, POWERS)[:-1] * integrals
     return coefficients
-
-
-def _product(one: FloatArray, two: FloatArray) -> FloatArray:
-    """The product of two series along the first axis, as long as they are."""
-    return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])

@@ -74,14 +74,8 @@ class TopThen(ProposalLaw):
         return contained
 
     def _rest(self) -> ProposalLaw:
-        return unchecked(self.rest, self._others(), self.num_drafts - self.top)
-
-    def _others(self) -> FloatArray:
-        """Q of the tokens that are not forced, renormalised, shape (V,)."""
-        others = self.draft_probs.copy()
-        others[self.forced_tokens()] = 0.0
-        others /= others.sum()
-        return others
+        others = self.mass_beside(self.forced_tokens())
+        return unchecked(self.rest, others, self.num_drafts - self.top)
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         tokens = np.empty((count, self.num_drafts), np.int64)
@@ -111,7 +105,7 @@ class TopThen(ProposalLaw):
         if self.top == self.num_drafts:
             drafted = np.zeros(self.vocab_size)
         elif self.top == self.num_drafts - 1:
-            drafted = self._others()
+            drafted = self.mass_beside(self.forced_tokens())
         else:
             drafted = self._rest()._inclusion_probs()
         drafted[self.forced_tokens()] = 1.0

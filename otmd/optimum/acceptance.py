@@ -179,11 +179,10 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
     """
     forced = law.forced_tokens()
     count = law.num_drafts - forced.size
-    wanted, others = target, law.draft_probs
+    wanted, others = target, law.mass_beside(forced)
     if forced.size:
-        wanted, others = wanted.copy(), others.copy()
-        wanted[forced] = others[forced] = 0.0
-        others /= others.sum() if others.any() else 1.0
+        wanted = wanted.copy()
+        wanted[forced] = 0.0
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.

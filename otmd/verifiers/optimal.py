@@ -150,11 +150,10 @@ def _plan_of_rest(
     count = law.num_drafts - always.size
     if count == 0:
         return None
-    wanted, others = target, law.draft_probs
+    wanted, others = target, law.mass_beside(always)
     if always.size:
-        wanted, others = wanted.copy(), others.copy()
-        wanted[always] = others[always] = 0.0
-        others /= others.sum()
+        wanted = wanted.copy()
+        wanted[always] = 0.0
     rest = law.rest if isinstance(law, TopThen) else type(law)
     if count > 1 and rest is WithoutReplacement:
         return plan_without_replacement(wanted, WithoutReplacement(others, count), tol)

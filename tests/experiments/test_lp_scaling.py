@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from scripts import ROOT, run
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "experiments" / "lp_scaling.py"
 
 
@@ -18,13 +16,6 @@ SCRIPT = ROOT / "experiments" / "lp_scaling.py"
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("paper_figures", "experiments"):
         monkeypatch.syspath_prepend(str(ROOT / folder))
-
-
-def run(script: Path, *arguments: object) -> str:
-    command = [sys.executable, str(script), *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

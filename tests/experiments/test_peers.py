@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,23 +9,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from scripts import ROOT, run
 
 import otmd
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "performance"
 
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-
-
-def run(script: Path, *arguments: object) -> str:
-    command = [sys.executable, str(script), *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-from otmd.drafts.exponential_race import growth_series
+from otmd.drafts.exponential_race import exponential_series, growth_series, product_of_series
 from otmd.kernels.weighted_race import silent_winners
 from otmd.probabilities import FloatArray
 
@@ -91,8 +91,8 @@ class TimedRace:
                 logs[m] = (sums[m] * series) @ powers
             last[m] = (-1) ** m * ((sums[m + 1][:, 1:] * series[:-1]) @ powers[:-1])
         everyone = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * self.times)
-        count = _exponential_series(logs, everyone)
-        ends = _product(last, count)
+        count = exponential_series(logs, everyone)
+        ends = product_of_series(last, count)
         num_times = node_silent.shape[0]
         shape = (num_times, order, self.times.size)
         expected, slopes = np.empty(num_times), np.empty((num_times, self.heavy_rates.size))
@@ -128,19 +128,6 @@ def tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> Float
     mixed = mixture_powers(power, node_silent)
     own = moments[:, : power + 1]
     return mixed.reshape(len(mixed), -1) @ own.reshape(-1, own.shape[-1])
-
-
-def _exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
-    """Coefficients of z^k in constant·exp(Σ (−1)^{m+1} z^m logs[m]/m), by Newton's identities."""
-    series = np.empty_like(logs)
-    series[0] = constant
-    for k in range(1, len(logs)):
-        series[k] = sum((-1) ** (m + 1) * logs[m] * series[k - m] for m in range(1, k + 1)) / k
-    return series
-
-
-def _product(one: FloatArray, two: FloatArray) -> FloatArray:
-    return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])
 
 
 def _tail_slopes(
