@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,13 +111,16 @@ def _run(
     with progress_bar("measuring positions", len(dataset), shown=progress) as update:
         update(finished, "")
         work = partial(measure_chunk, settings)
-        for chunk, table in run_jobs(work, read_chunks(dataset, left), workers, executor):
-            if store:
-                store.add(chunk.numbers[0], chunk.numbers[-1], table)
-            else:
-                tables[chunk.numbers[0]] = table
-            finished += len(chunk.numbers)
-            update(finished, "")
+        jobs = run_jobs(work, read_chunks(dataset, left), workers, executor)
+        # Closed here, not when collected: an interrupt that comes while it ends must not be lost.
+        with closing(jobs):
+            for chunk, table in jobs:
+                if store:
+                    store.add(chunk.numbers[0], chunk.numbers[-1], table)
+                else:
+                    tables[chunk.numbers[0]] = table
+                finished += len(chunk.numbers)
+                update(finished, "")
     # Chunks finish in any order; the table is in the dataset's.
     return [tables[first] for first in sorted(tables)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from otmd.harness import Dataset
 from otmd.measurement import measure
 from otmd.measurement.chunk import CHUNK_SIZE, consecutive_runs
 from otmd.measurement.pool import THREAD_VARIABLES, run_jobs
+from otmd.measurement.store import Store
 from otmd.probabilities import Processing
 
 ROWS_A_POSITION = {
@@ -250,6 +251,20 @@ def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
 def test_a_worker_that_dies_is_an_error_in_words():
     with pytest.raises(RuntimeError, match="a worker process ended before its work did"):
         list(run_jobs(die, range(2), workers=2))
+
+
+def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_path):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Store, "add", full)
+    monkeypatch.setattr(Future, "cancel", interrupted)
+    settings = {"laws": [otmd.Greedy], "verifiers": [otmd.TargetOnly], "num_drafts": (2,)}
+    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
+        measure(dataset, **settings, output=tmp_path, executor=executor)
 
 
 def test_jobs_are_drawn_as_workers_come_free():
