@@ -36,6 +36,8 @@ class RatioHistogram:
         p and q of the tokens in each interval.
     single : ndarray of bool, shape (K,)
         Whether every token of the interval has the ratio of its lower edge.
+    group : ndarray of int16, shape (V,)
+        The group of each token, see :mod:`otmd.kernels.ratio_groups`.
     """
 
     ratio: FloatArray
@@ -43,7 +45,7 @@ class RatioHistogram:
     target_mass: FloatArray
     draft_mass: FloatArray
     single: BoolArray
-    _group: NDArray[np.int16]
+    group: NDArray[np.int16]
     _target: FloatArray
     _draft: FloatArray
 
@@ -83,13 +85,13 @@ class RatioHistogram:
         Only a histogram that was not resolved before can be.
         """
         assert not self.single.any()
-        tokens = tokens_of_groups(self._group, intervals, self.ratio.size)
+        tokens = tokens_of_groups(self.group, intervals, self.ratio.size)
         tokens = tokens[np.argsort(self.ratio[tokens])]
         ratio = self.ratio[tokens]
         starts = np.flatnonzero(np.concatenate([ratio[:1] >= 0, ratio[1:] != ratio[:-1]]))
         lows = ratio[starts]
         # The groups' own edges stay, without mass, so that their neighbours reach no further than before.
-        group = self._group[tokens[starts]]
+        group = self.group[tokens[starts]]
         at_edge = group[lows == self.edges[group]]
         kept = np.ones(intervals.size, dtype=bool)
         kept[at_edge] = False

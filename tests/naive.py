@@ -184,6 +184,33 @@ def counts_of_arrivals(rates: Probs, time: float, most: int) -> list[float]:
 # ---------------------------------------------------------------- the optimum
 
 
+def classes_of_mass(mass: Sequence[float], widest: float) -> tuple[list[int], list[int]]:
+    """Where each class of descending masses starts, and the class of each.
+
+    A class is closed before its mass times its range would exceed ``widest``, or its range a factor of 8.
+    """
+    starts, ranks = [0], []
+    for i, smallest in enumerate(mass):
+        total, largest = sum(mass[starts[-1] : i + 1]), mass[starts[-1]]
+        if total * (largest - smallest) > widest or largest > 8.0 * smallest:
+            starts.append(i)
+        ranks.append(len(starts) - 1)
+    return starts, ranks
+
+
+def tokens_by_class(
+    level: Sequence[int], ratio: Sequence[float], p: Sequence[float], q: Sequence[float]
+) -> tuple[list[float], list[float], list[float]]:
+    """Ratios class by class, and p and q before each token of its class and after the last one."""
+    dealt: tuple[list[float], list[float], list[float]] = ([], [], [])
+    for c in sorted(set(level)):
+        own = [i for i, other in enumerate(level) if other == c]
+        dealt[0].extend(ratio[i] for i in own)
+        for before, mass in zip(dealt[1:], (p, q), strict=True):
+            before.extend(sum(mass[i] for i in own[:k]) for k in range(len(own) + 1))
+    return dealt
+
+
 def subsets(vocab_size: int) -> Iterable[Tokens]:
     for size in range(vocab_size + 1):
         yield from combinations(range(vocab_size), size)
@@ -684,3 +711,30 @@ def race_choice_rates(
                 rates[g] += chance * weights[g] / total if total else 0
             rates[-1] += chance * rejection / total if total else 0
     return rates
+
+
+def token_rates(
+    law: Law, classes: Sequence[int], shares: Probs, weights: Probs, rejection: Number
+) -> list[Number]:
+    """P(token y is chosen) by clocks, each token of its class or of the next one, drawn by its share."""
+    rates: list[Number] = [0] * len(classes)
+    for tokens, mass in law.items():
+        located = [classes[y] for y in tokens], [shares[y] for y in tokens]
+        for y, chance in zip(tokens, clock_chances(*located, weights, rejection), strict=True):
+            rates[y] += mass * chance
+    return rates
+
+
+def pair_cell(
+    ratio: float, q: float, cut: float, octaves: tuple[int, int], parts: int, nearest: int
+) -> tuple[object, int]:
+    """Which tokens without replacement are alike: the same key, first in p/q and then in q."""
+    largest, count = octaves
+    octave = min(max(-largest - math.floor(math.log2(q)), 0), count - 1)
+    side = ratio >= cut
+    apart = abs(ratio / cut - 1.0)
+    near = nearest if apart == 0 else min(-math.floor(math.log2(apart)), nearest)
+    if 2.0**-near * parts < 1.0:
+        return (side, "near", near), octave
+    whole = math.floor(math.log2(ratio))
+    return (side, whole, math.floor(parts * (ratio / 2.0**whole - 1.0))), octave

@@ -48,6 +48,42 @@ def choice_rates(weights, masses, num_drafts, never, with_rejection, times, step
             coupling[h, g] = coupling[g, h]
 
 
+@njit(cache=True, error_model="numpy")
+def pair_rates(weights, pairs, alone, idle, with_rejection, rates, coupling):
+    """Probability that each class is chosen, for two drafts: of classes with w and w' by w/(w + w' + w_0).
+
+    ``pairs`` (A, A) says how often two classes are drafted together, twice for two of one class, ``alone``
+    (A,) how often one with what is never chosen, and ``idle`` how often nothing else is drafted. Fills
+    rates and coupling as :func:`choice_rates` does.
+    """
+    size = alone.size
+    rejection = weights[size] if with_rejection else 0.0
+    rates[:] = 0.0
+    coupling[:] = 0.0
+    rejected = idle
+    for g in range(size):
+        for h in range(g + 1):
+            wait = 1.0 / (weights[g] + weights[h] + rejection)
+            meet = pairs[g, h] * wait * (0.5 if g == h else 1.0)
+            answers = meet * wait
+            rates[g] += meet * weights[g]
+            rates[h] += meet * weights[h]
+            rejected += meet * rejection
+            if g != h:
+                coupling[g, h] = coupling[h, g] = answers * weights[g] * weights[h]
+            if with_rejection:
+                coupling[g, size] += answers * weights[g] * rejection
+                coupling[h, size] += answers * weights[h] * rejection
+        wait = 1.0 / (weights[g] + rejection)
+        rates[g] += alone[g] * wait * weights[g]
+        rejected += alone[g] * wait * rejection
+        if with_rejection:
+            coupling[g, size] += alone[g] * wait * wait * weights[g] * rejection
+    if with_rejection:
+        rates[size] = rejected
+        coupling[size, :size] = coupling[:size, size]
+
+
 @njit(cache=True)
 def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
     """Probability that each draft is chosen, given the drafts.

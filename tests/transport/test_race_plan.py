@@ -12,7 +12,6 @@ import pytest
 from strategies import Array, unit
 
 from otmd.drafts.exponential_race import HEAVY, POWERS, latest_win, win_times
-from otmd.transport.optimal.pair_race import PairRace
 from otmd.transport.optimal.race_balance import RaceBalance
 from otmd.transport.optimal.race_model import TimedRace
 from otmd.transport.optimal.race_tail import Tail
@@ -88,9 +87,7 @@ class Race:
         heavy = np.arange(1 if seed % 3 == 0 and n < 4 else 0, 4)
         gone = heavy[0]
         blocked = float(rates[:gone].sum())
-        race = PairRace(rates[heavy], blocked)
-        if n > 2 or seed >= 6:
-            race = TimedRace(rates[heavy], blocked, *win_times(1.0, latest, n, n))
+        race = TimedRace(rates[heavy], blocked, *win_times(1.0, latest, n, n))
         places = rng.choice([0.0, 0.3, 0.7, 1.1, 1.5], 3)
         tail = Tail.at(places, rates[4:], np.ones(3), NODES, np.zeros(POWERS), n)
         able = rng.random(heavy.size) < 0.8
@@ -151,14 +148,3 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
             slopes = np.array(naive.race_slopes(race.law, silent), float)
             slopes = slopes[4 - race.balance.able_heavy.size : 4]
             np.testing.assert_allclose(found.heavy[j], slopes, atol=ROUNDING, err_msg=str(seed))
-
-
-def test_two_drafts_of_which_one_is_all_but_certain() -> None:
-    """What is left beside such a token is summed, and not what is missing of 1."""
-    q = np.array([1.0 - 3e-13, 1e-13, 2e-13])
-    q[0] = 1.0
-    inert = np.zeros((1, 3, POWERS))
-    found = PairRace(q, 0.0).choice(np.ones((1, 3)), np.ones((1, 2)), inert)
-    assert found.expected[0] == pytest.approx(1.0, abs=1e-15)
-    wanted = [1.0, 1e-13 * (1.0 + 1.0 / 3e-13), 2e-13 * (1.0 + 1.0 / 3e-13)]
-    np.testing.assert_allclose(found.heavy[0], wanted, rtol=1e-12)

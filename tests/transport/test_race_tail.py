@@ -10,9 +10,8 @@ from strategies import Array, unit
 
 import otmd
 from otmd.drafts.exponential_race import POWERS
-from otmd.transport.optimal import ChoicePlan, race_side
+from otmd.transport.optimal import ChoicePlan, pair_plan, pair_position, race_side
 from otmd.transport.optimal.race_places import rehearsal
-from otmd.transport.optimal.race_side import RaceSide
 from otmd.transport.optimal.race_tail import Tail
 from otmd.verifiers.optimal import _OptimalRule
 
@@ -45,8 +44,17 @@ def assert_lossless(rule: otmd.Rule, plan: ChoicePlan, law: otmd.WithoutReplacem
 
 def mixed_tokens(plan: ChoicePlan) -> int:
     """How many tokens lie between two classes."""
-    shares = [side.share for side in (plan.inner, plan.outer) if isinstance(side, RaceSide)]
+    shares = []
+    for side, own in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
+        if side is not None:
+            shares.append(side.locate(np.flatnonzero(own))[1])
     return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
+
+
+def rehearse_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rehearse tails that are longer than this."""
+    for module in (race_side, pair_plan):
+        monkeypatch.setattr(module, "_LONG", size)
 
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
@@ -56,7 +64,9 @@ def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, rehearsed: bool, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_side, "HEAVY", threshold)
-    monkeypatch.setattr(race_side, "_LONG", 0 if rehearsed else V)
+    monkeypatch.setattr(pair_position, "_HEAVIEST", 0.03)
+    monkeypatch.setattr(pair_position, "_MOST_NEAR", 12)
+    rehearse_from(0 if rehearsed else V, monkeypatch)
     for seed in range(3 if n == 2 else 1):
         rng = np.random.default_rng([V, n, seed])
         law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
@@ -92,7 +102,7 @@ def test_a_draft_that_is_nearly_uniform(
     V: int, n: int, rehearsed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few hundred tokens, all of the tail and most of them within the cut."""
-    monkeypatch.setattr(race_side, "_LONG", 0 if rehearsed else V)
+    rehearse_from(0 if rehearsed else V, monkeypatch)
     for seed in range(12):
         rng = np.random.default_rng([V, n, seed])
         draft = unit(1.0 + 0.1 * rng.random(V))
@@ -100,6 +110,22 @@ def test_a_draft_that_is_nearly_uniform(
         target = unit(draft * np.exp(spread * rng.standard_normal(V)))
         proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, n))
         assert -1e-12 <= proof.gap <= 1e-6, seed
+
+
+@pytest.mark.parametrize("V", [300, 2000, 20_000])
+@pytest.mark.parametrize("spread", [0.02, 0.3, 1.0, 3.0])
+def test_pairs_from_tails_of_any_shape(V: int, spread: float) -> None:
+    """Nearly equal tokens, power laws, a few loud ones, and draws of all sizes; p close to q and far."""
+    ranks, rng = np.arange(1.0, V + 1.0), np.random.default_rng([71, V])
+    loud = np.where(rng.random(V) < 0.1, 10.0, 1e-3)
+    shapes = [rng.random(V) + 9.0, ranks**-0.7, ranks**-1.5, loud * rng.random(V) + 1e-12]
+    for number, shape in enumerate([*shapes, rng.dirichlet(np.full(V, 0.3)) + 1e-300]):
+        draft = unit(shape)
+        for power in (0.5, 1.0):
+            noise = np.exp(spread * rng.standard_normal(V))
+            target = unit(shape**power * noise * (rng.random(V) < 0.9) + 1e-30)
+            proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, 2))
+            assert -1e-11 <= proof.gap <= 1e-6, (number, power)
 
 
 @pytest.mark.parametrize("n", [2, 4])

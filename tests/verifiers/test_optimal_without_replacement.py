@@ -11,7 +11,6 @@ from strategies import KINDS, Array, Instance, instances, package_law, unit
 
 import otmd
 from otmd.transport.optimal import ChoicePlan
-from otmd.transport.optimal.race_side import RaceSide
 from otmd.verifiers.optimal import _OptimalRule
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
@@ -249,12 +248,12 @@ def plan_of(target: Array, law: otmd.WithoutReplacement, tol: float = 1e-10) -> 
 
 def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
     """Σ offered = P(some draft beside H* has a clock); few tokens have one by chance."""
-    side = plan.outer
-    assert isinstance(side, RaceSide)
-    upper = np.minimum(side.lower + 1, side.weights.size - 1)
-    silent = side.share * (side.weights[side.lower] == 0)
-    silent += (1.0 - side.share) * (side.weights[upper] == 0)
-    silent[plan.subset | (plan.target == 0)] = 1.0
+    side, own = plan.outer, np.flatnonzero(~plan.subset & (plan.target > 0))
+    assert side is not None
+    lower, share = side.locate(own)
+    upper = np.minimum(lower + 1, side.weights.size - 1)
+    silent = np.ones(law.vocab_size)
+    silent[own] = share * (side.weights[lower] == 0) + (1.0 - share) * (side.weights[upper] == 0)
     low, high = (1.0 - float(law.containment(mute)) for mute in (silent > 0, silent == 1))
     assert low - 1e-10 <= side.offered(np.flatnonzero(~plan.subset)).sum() <= high + 1e-10
     assert high == pytest.approx(1.0 - float(law.containment(plan.subset)), abs=1e-10)

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import get_lapack_funcs
 
 from otmd.probabilities import BoolArray, FloatArray
 
 # Where several cuts are tight at once weights differ by e^{−23} for each and for a loss of 1e-10.
-_FARTHEST = 200.0
+_FARTHEST, _WIDEST = 200.0, 40.0
 _MOST_ROUNDS = 100
 # So little misplaced mass must halve in so many rounds, or the search ends: weights that travel on and on
 # make each round dearer.
@@ -28,6 +28,9 @@ _SHORTEST = 1e-12
 # How steep the objective may rise at the end of a step, beside how it fell at its beginning.
 _OVERSHOOT = 0.3
 _RIDGE = 1e-3
+
+# By Cholesky's factors; scipy's own wrappers would cost as much again.
+(_solve_positive,) = get_lapack_funcs(("posv",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +125,9 @@ class _Settle:
         """Scale the weights and keep them within what acts as 0 and infinity."""
         if self.capped:
             below = np.minimum(log_weights, 0.0)
-            return np.clip(below - below[self.counts].max(), -_FARTHEST, 0.0)
-        return np.clip(log_weights - log_weights[self.largest], -_FARTHEST, _FARTHEST)
+            return np.clip(_narrowed(below - below[self.counts].max()), -_FARTHEST, 0.0)
+        narrowed = _narrowed(log_weights)
+        return np.clip(narrowed - narrowed[self.largest], -_FARTHEST, _FARTHEST)
 
     def free(self, log_weights: FloatArray, now: Choice, targets: FloatArray) -> BoolArray:
         """The classes that a step may move."""
@@ -140,6 +144,15 @@ class _Settle:
         return free & ~held
 
 
+def _narrowed(log_weights: FloatArray) -> FloatArray:
+    """Narrow gaps between weights so wide that only rounding would decide how wide, from the largest down."""
+    order = np.argsort(-log_weights)
+    falls = np.minimum(-np.diff(log_weights[order]), _WIDEST)
+    narrowed = np.empty(order.size)
+    narrowed[order] = log_weights[order[0]] - np.append(0.0, falls.cumsum())
+    return narrowed
+
+
 def _newton_step(
     coupling: FloatArray, wrong: FloatArray, free: BoolArray, ridge: FloatArray
 ) -> FloatArray:
@@ -149,11 +162,11 @@ def _newton_step(
     hessian /= scale[:, None] * scale
     damping = 1e-14
     while True:
-        try:
-            damped = hessian + damping * np.eye(scale.size)
-            return -cho_solve(cho_factor(damped), wrong[free] / scale) / scale
-        except LinAlgError:
-            damping *= 10.0
+        damped = hessian + damping * np.eye(scale.size)
+        _, step, refused = _solve_positive(damped, wrong[free] / scale)
+        if not refused:
+            return -step / scale
+        damping *= 10.0
 
 
 def _search(

@@ -6,7 +6,6 @@ import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import Choice
-from otmd.transport.optimal.pair_race import PairRace
 from otmd.transport.optimal.race_model import RaceChoice, TimedRace
 from otmd.transport.optimal.race_tail import Tail
 from otmd.transport.optimal.times import clock_times
@@ -29,7 +28,7 @@ class RaceBalance:
 
     Attributes
     ----------
-    race : TimedRace or PairRace
+    race : TimedRace
         The race, and its heavy tokens.
     tail : Tail
         The other tokens.
@@ -39,7 +38,7 @@ class RaceBalance:
         Whether all drafts may be rejected.
     """
 
-    race: TimedRace | PairRace
+    race: TimedRace
     tail: Tail
     able_nodes: BoolArray
     able_heavy: BoolArray

@@ -7,8 +7,6 @@ from otmd.probabilities import FloatArray
 from otmd.transport.optimal.classes import nodes_between
 from otmd.transport.optimal.race_tail import Tail
 
-# How far tokens may move beyond the farthest ratio, in its logarithm.
-_HEADROOM = 0.1
 _LOWEST_RATIO = 1e-13
 # Tokens are rehearsed as one whose q agree to half an octave, or lie below 2^−60, and that lie in the same of
 # so many parts of the way between two nodes.
@@ -18,7 +16,12 @@ _LOWEST = (1023 - _HALVES // 2) << 1
 
 
 def nodes_of_tail(
-    cut: RaceCut, ratio: FloatArray, inner: bool, drafted: float, tol: float
+    cut: RaceCut,
+    ends: tuple[float, float],
+    room: float,
+    inner: bool,
+    drafted: float,
+    tol: float,
 ) -> FloatArray:
     """Choose nodes from 0 to beyond these ratios, so that no corner of the tangents lies below the cut.
 
@@ -26,8 +29,10 @@ def nodes_of_tail(
     ----------
     cut : RaceCut
         The best cut.
-    ratio : ndarray of float64
-        p/q of the tail tokens that may be chosen.
+    ends : tuple of float
+        Between these lies p/q of the tail tokens that may be chosen.
+    room : float
+        How far tokens may move beyond.
     inner : bool
         Whether the side is H*.
     drafted : float
@@ -39,26 +44,23 @@ def nodes_of_tail(
     -------
     ndarray of float64, shape (G,)
     """
-    if ratio.size == 0:
-        return np.array([0.0, 1.0])
     edges = cut.histogram.edges
 
     def containment(mass: FloatArray) -> FloatArray:
         return np.interp(mass, cut.histogram.draft_before, cut.contained)
 
-    highest = float(ratio.max())
+    lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
+    farthest = highest + room
     if inner:
         nodes = nodes_between(cut.histogram, containment, 0, cut.size, tol)
-        highest *= np.exp(_HEADROOM)
     else:
         last = max(cut.size, int(np.searchsorted(edges, min(highest, drafted))))
         nodes = nodes_between(cut.histogram, containment, cut.size, last, tol)
-        highest = min(highest * np.exp(_HEADROOM), drafted)
-    lowest = max(float(ratio.min()), _LOWEST_RATIO)
+        farthest = min(farthest, drafted)
     # The last class must hold some token from the start, or nothing could move towards it.
-    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(highest, ratio.max()))]
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
     first = [0.0] if inner else [0.0, lowest]
-    return np.unique(np.concatenate([first, inside, [max(highest, lowest)]]))
+    return np.unique(np.concatenate([first, inside, [max(farthest, lowest + room)]]))
 
 
 def rehearsal(tail: Tail, wanted: FloatArray) -> tuple[Tail, FloatArray]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import balance
-from otmd.transport.optimal.pair_race import PairRace
 from otmd.transport.optimal.race_balance import RaceBalance
 from otmd.transport.optimal.race_model import TimedRace
 from otmd.transport.optimal.race_tail import Tail
@@ -51,7 +50,7 @@ class RaceSearch:
 
     Attributes
     ----------
-    race : TimedRace or PairRace
+    race : TimedRace
         The race.
     able_heavy : ndarray of bool, shape (M,)
         The heavy tokens that may be chosen.
@@ -65,7 +64,7 @@ class RaceSearch:
         How much mass may be misplaced.
     """
 
-    race: TimedRace | PairRace
+    race: TimedRace
     able_heavy: BoolArray
     heavy: FloatArray
     total: float

@@ -8,7 +8,6 @@ import numpy as np
 from otmd.drafts.exponential_race import HEAVY, win_times
 from otmd.optimum.race_cut import RaceCut
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.transport.optimal.pair_race import PairRace
 from otmd.transport.optimal.plan import Side
 from otmd.transport.optimal.race_model import TimedRace
 from otmd.transport.optimal.race_places import nodes_of_tail, rehearsal
@@ -17,6 +16,8 @@ from otmd.transport.optimal.race_tail import Tail, power_sums
 
 # Longer tails are rehearsed before they are played.
 _LONG = 4096
+# How far tokens may move beyond the farthest ratio, in units of it.
+_HEADROOM = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,15 +135,17 @@ def solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSi
     """
     n = position.num_drafts
     rates, heavy_rates = position.rates[tokens.tail], position.rates[tokens.heavy]
-    race = PairRace(heavy_rates, tokens.blocked)
-    if n > 2:
-        race = TimedRace(heavy_rates, tokens.blocked, *win_times(1.0, position.latest, n, n))
+    race = TimedRace(heavy_rates, tokens.blocked, *win_times(1.0, position.latest, n, n))
     moments = np.tile(tokens.inert + power_sums(rates), (1, n + 1, 1))
     everyone = race.choice(np.ones((1, heavy_rates.size)), np.ones((1, 2)), moments)
     # A token of the tail is drafted with probability q times this, to first order in q.
     drafted = float(everyone.tail[:, 1, 0].sum()) * position.latest
     ratio = np.minimum(position.cut.histogram.ratio[tokens.tail], max(drafted, 1.0))
-    nodes = nodes_of_tail(position.cut, ratio, tokens.inner, drafted, 0.1 * tol)
+    nodes = np.array([0.0, 1.0])
+    if ratio.size:
+        ends = float(ratio.min()), float(ratio.max())
+        room = _HEADROOM * ends[1]
+        nodes = nodes_of_tail(position.cut, ends, room, tokens.inner, drafted, 0.1 * tol)
     place = np.clip(ratio, 0.0 if tokens.inner else nodes[1], nodes[-1])
     tail = Tail.at(place, rates, np.ones(rates.size), nodes, tokens.inert, n)
     wanted, heavy = position.target[tokens.tail], position.target[tokens.heavy]

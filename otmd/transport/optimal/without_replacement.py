@@ -6,6 +6,7 @@ from otmd.drafts import WithoutReplacement
 from otmd.drafts.exponential_race import latest_win
 from otmd.optimum.race_cut import race_cut
 from otmd.probabilities import FloatArray
+from otmd.transport.optimal.pair_plan import plan_of_pairs
 from otmd.transport.optimal.plan import ChoicePlan
 from otmd.transport.optimal.race_side import RacePosition, SideTokens, solve_side
 
@@ -41,6 +42,8 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
             f"draft_probs: got {needed!r} as the largest probability but {law.num_drafts - 1}, wanted "
             f"{_SLOWEST} or more: Optimal's integrals over the race need it"
         )
+    if law.num_drafts == 2:
+        return plan_of_pairs(target, law, tol)
     cut = race_cut(target, law)
     latest = latest_win(draft, law.num_drafts)
     position = RacePosition(target, draft * latest, law.num_drafts, latest, cut)

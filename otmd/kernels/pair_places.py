@@ -1,0 +1,188 @@
+"""Tokens among the classes of two drafts without replacement: where each is chosen with its p, and the sums.
+
+Let a share s of a token with odds β = q/(1 − q) be of the class of the node below, and the rest of that of
+the node above. It is chosen with probability q·(s F + (1 − s) F' + 2β s(1 − s)·bend), where F at a node
+is both + β·(first − 2 own): what has the node's weight is chosen as often beside all that may be drafted
+with it, less what would be the token itself. ``terms`` (G, TERMS) has a row for each node.
+"""
+
+import numpy as np
+from numba import njit
+
+from otmd.kernels.ratio_groups import FARTHEST_OCTAVE, MANTISSA_BITS, NUM_GROUPS
+
+# Columns of the terms: Σ (a + b) w/(w + w') and Σ a w/(w + w') over all classes, a = q and b = q/(1 − q); and
+# w/(w + w') of the node beside itself, of the node beside the next one, and of that one beside it.
+BOTH, FIRST, OWN, UP, DOWN = range(5)
+TERMS = 5
+# Sums over the tokens between two nodes: of q and q s, with e = qβ of e, e s and e s², and of what tokens
+# want more than they are given, of the node below and of the one above.
+SUMS = 7
+# Tokens that are alike in p/q are told apart by octaves of q below 2^−LARGEST, the last of which has no end.
+# Those nearer to the cut than a group is wide are told apart by octaves of how near.
+LARGEST, OCTAVES, NEAREST = 8, 4, 28
+NEARNESS = NEAREST - MANTISSA_BITS
+NUM_CELLS = 2 + NUM_GROUPS + 2 * NEARNESS
+# The search for a token's place begins by a table with so many bits of the mantissa of p/q.
+_PART_BITS = 6
+_PART_SHIFT = 52 - _PART_BITS
+_PART_OFFSET = (1023 - FARTHEST_OCTAVE) << _PART_BITS
+_PARTS = (2 * FARTHEST_OCTAVE + 1) << _PART_BITS
+
+
+@njit(cache=True, error_model="numpy")
+def tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer):
+    """Sums over the light tokens that are alike in p/q and q.
+
+    ``cells`` (NUM_CELLS, OCTAVES, 3) takes the sums of q, p and q²/(1 − q): first of tokens with p = 0 or
+    with q too small for a ratio, then group by group, that of the ratio ``cut`` once for either side of it,
+    and last of tokens near the cut, those below it before the others. Fills the light tokens of other
+    cells than the first, those below the cut and those from it on; returns how many there are, and the
+    largest ratios.
+    """
+    bits = np.empty(2)
+    exponents = bits.view(np.int64)
+    below, beside = 0, 0
+    highest, farthest = 0.0, 0.0
+    for y in range(draft.size):
+        q = draft[y]
+        if q > 0.0 and not single[y]:
+            chosen, over = 0.0 < ratio[y] < np.inf, ratio[y] >= cut
+            bits[0], bits[1] = q, abs(ratio[y] / cut - 1.0)
+            octave = min(max(1023 - LARGEST - (exponents[0] >> 52), 0), OCTAVES - 1)
+            near = min(1023 - (exponents[1] >> 52), NEAREST) - MANTISSA_BITS - 1
+            cell = group[y] + 1 + over if chosen else 0
+            if near >= 0 and chosen:
+                cell = NUM_GROUPS + 2 + over * NEARNESS + near
+            own = cells[cell, octave]
+            own[0] += q
+            own[1] += target[y]
+            own[2] += q * q / (1.0 - q)
+            # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
+            inner[below], outer[beside] = y, y
+            below += chosen and not over
+            beside += chosen and over
+            if chosen:
+                highest = max(highest, ratio[y]) if not over else highest
+                farthest = max(farthest, ratio[y])
+    return (below, beside), (highest, farthest)
+
+
+@njit(cache=True)
+def _effective(terms):
+    """What F is made of at the nodes, base + β·slope, and the bend between each and the next."""
+    slope = terms[:, FIRST] - 2.0 * terms[:, OWN]
+    bend = np.zeros(len(terms))
+    bend[:-1] = terms[:-1, OWN] + terms[1:, OWN] - terms[:-1, UP] - terms[:-1, DOWN]
+    return terms[:, BOTH].copy(), slope, bend
+
+
+@njit(cache=True)
+def _starts(base, lowest, first, stop):
+    """Where the search for a ratio begins, for each part from ``first`` to before ``stop``.
+
+    A node that the ratio reaches at β = 0, or ``lowest``.
+    """
+    last = base.size - 2
+    starts = np.empty(stop - first, np.int64)
+    edge = np.empty(1)
+    bits = edge.view(np.int64)
+    g = lowest
+    for part in range(first, stop):
+        bits[0] = (part + _PART_OFFSET) << _PART_SHIFT
+        while g < last and part > 0 and base[g + 1] <= edge[0]:
+            g += 1
+        starts[part - first] = g
+    return starts
+
+
+@njit(cache=True)
+def _part(bits):
+    """The part of an octave that a ratio with these bits is in."""
+    return min(max((bits >> _PART_SHIFT) - _PART_OFFSET, 0), _PARTS - 1)
+
+
+@njit(inline="always", error_model="numpy")
+def _place(ratio, odds, nodes, base, slope, bend, lowest, g):
+    """The node below, not below ``lowest``, and the share of it of a token to be chosen with q·ratio.
+
+    The search begins at node ``g``, and ends where F ≤ ratio < F'.
+    """
+    last = nodes.size - 2
+    while g < last and ratio >= base[g + 1] + odds * slope[g + 1]:
+        g += 1
+    while g > lowest and ratio < base[g] + odds * slope[g]:
+        g -= 1
+    low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]
+    if not (high - low) * nodes[g + 1] > 1e-6 * high * (nodes[g + 1] - nodes[g]):
+        # Where two nodes are worth the same the place between them does not matter.
+        return g, 0.0 if ratio >= high else 1.0
+    width = 1.0 / (high - low)
+    s, b = min(max((high - ratio) * width, 0.0), 1.0), 2.0 * odds * bend[g] * width
+    # The solution of s' = s + b s'(1 − s') for small b, up to b³.
+    both, turned = s * (1.0 - s), 1.0 - 2.0 * s
+    bent = s + b * both * (1.0 + b * (turned + b * (turned * turned - both)))
+    return g, min(max(bent, 0.0), 1.0)
+
+
+@njit(inline="always", error_model="numpy")
+def _value(odds, share, base, slope, bend, g):
+    low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]
+    return share * low + (1.0 - share) * (high + 2.0 * odds * share * bend[g])
+
+
+@njit(cache=True, error_model="numpy")
+def sum_places(tokens, mass, draft, ratio, nodes, terms, lowest, sums):
+    """Place tokens, and add up their masses between two nodes.
+
+    A token y of ``tokens`` with q = draft[y] stands for mass[y] of its like; no place is below ``lowest``.
+    Returns the mass that tokens want and that their places do not give, and what these give too
+    much; ``sums`` (G − 1, SUMS) is added to.
+    """
+    base, slope, bend = _effective(terms)
+    starts = _starts(base, lowest, 0, _PARTS)
+    bits = ratio.view(np.int64)
+    short, excess = 0.0, 0.0
+    for i in range(tokens.size):
+        y = tokens[i]
+        odds = draft[y] / (1.0 - draft[y])
+        start = starts[_part(bits[y])]
+        g, s = _place(ratio[y], odds, nodes, base, slope, bend, lowest, start)
+        given = _value(odds, s, base, slope, bend, g)
+        missing = mass[y] * (ratio[y] - given)
+        short += max(missing, 0.0)
+        excess -= min(missing, 0.0)
+        if missing < 0.0 and g == lowest > 0 and s == 1.0:
+            # As little as the first of such tokens, lest they hold one another where they are.
+            missing = mass[y] * (nodes[g] - given)
+        square = mass[y] * odds
+        sums[g, 0] += mass[y]
+        sums[g, 1] += mass[y] * s
+        sums[g, 2] += square
+        sums[g, 3] += square * s
+        sums[g, 4] += square * s * s
+        sums[g, 5] += missing * s
+        sums[g, 6] += missing * (1.0 - s)
+    return short, excess
+
+
+@njit(cache=True, error_model="numpy")
+def locate_pairs(draft, ratio, nodes, terms, lowest, lower, share):
+    """Fill the node below each token (T,), and the token's share of it."""
+    base, slope, bend = _effective(terms)
+    bits = ratio.view(np.int64)
+    for y in range(draft.size):
+        odds = draft[y] / (1.0 - draft[y])
+        # The search begins where that of all tokens does, lest it end elsewhere.
+        part = _part(bits[y])
+        start = _starts(base, lowest, part, part + 1)[0]
+        lower[y], share[y] = _place(ratio[y], odds, nodes, base, slope, bend, lowest, start)
+
+
+@njit(cache=True, error_model="numpy")
+def pair_values(draft, lower, share, terms, values):
+    """How often each token (T,) is chosen, from its place."""
+    base, slope, bend = _effective(terms)
+    for y in range(draft.size):
+        odds = draft[y] / (1.0 - draft[y])
+        values[y] = draft[y] * _value(odds, share[y], base, slope, bend, lower[y])
