@@ -238,6 +238,14 @@ def test_measure_prints_the_table_and_where_it_is(results, dump, capsys):
     assert set(table["temperature"]) == {0.6, 1.0}
 
 
+def test_the_command_measures_what_the_function_does_by_default():
+    from otmd.cli.measure import DEFAULT_VERIFIERS
+    from otmd.cli.options import VERIFIERS
+
+    names = [VERIFIERS[name] for name in DEFAULT_VERIFIERS.split(",")]
+    assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
+
+
 def test_measure_in_json_and_its_default_folder(dump, capsys):
     arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "greedy-coupling"]
     assert main([*arguments, "--num-drafts", "2", "--workers", "1", "--json"]) == 0

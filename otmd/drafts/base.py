@@ -1,6 +1,7 @@
 """What a draft law is: the joint distribution of the draft tokens at one position."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -54,6 +55,11 @@ class DraftLaw(ABC):
     @abstractmethod
     def _inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
+
+    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        """P(a token of the target is among n drafts of the family) at a single position, for each n."""
+        laws = [self.with_num_drafts(n) for n in counts]
+        return [float(target @ law._inclusion_probs()) for law in laws]
 
     def _can_draw(self, tokens: IntArray) -> bool:
         """Whether Q(tokens) > 0 for drafts (n,) at a single position, even where it underflows.

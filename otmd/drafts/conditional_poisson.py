@@ -3,7 +3,6 @@
 from math import factorial
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit
 
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
@@ -59,6 +58,8 @@ class ConditionalPoisson(ProposalLaw):
             log_q = np.log(q)
         if np.count_nonzero(q) == n:
             return np.where(q > 0, 0.0, -np.inf)
+        # Imported here: every worker process would wait for all of scipy.optimize.
+        from scipy.optimize import brentq
 
         def surplus(log_scale: float) -> float:
             return float(expit(log_q + log_scale).sum()) - n

@@ -160,7 +160,7 @@ class PrefixRace:
     def arrivals(
         self, moments: FloatArray, heavy: IntArray, block: IntArray, outside: FloatArray
     ) -> FloatArray:
-        """∫ e^{−λt} P(2 ≤ N(t) < n) dt for the first 0, 1, … K blocks of tokens, shape (K + 1,).
+        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k = 3 … n and the first 0, 1, … K blocks, shape (n − 2, K + 1).
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class PrefixRace:
         outside : ndarray of float64, shape (K + 1,)
             λ, the rate of all other tokens, in the unit of the rates.
         """
-        found = np.empty(outside.size)
+        found = np.empty((len(self.series) - 2, outside.size))
         with np.errstate(over="ignore"):
             growth = np.outer(self.rates[heavy], self.times)
         chances = np.exp(-growth), -np.expm1(-growth)

@@ -73,7 +73,9 @@ class Hub(ProposalLaw):
     def _inclusion_probs(self) -> FloatArray:
         return self._as_greedy()._inclusion_probs()
 
-    def _validate_support(self) -> None:
+    def _validate_count(self) -> None:
         if self.num_drafts != 2:
             raise ValueError(f"num_drafts: got {self.num_drafts}, wanted 2: Hub draws pairs")
+
+    def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, 2)

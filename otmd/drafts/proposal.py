@@ -40,6 +40,7 @@ class ProposalLaw(DraftLaw):
         self.vocab_size = self.draft_probs.shape[-1]
         self.batch_shape = self.draft_probs.shape[:-1]
         self.num_drafts = validate_count("num_drafts", num_drafts)
+        self._validate_count()
         self._validate_support()
 
     def __repr__(self) -> str:
@@ -58,7 +59,10 @@ class ProposalLaw(DraftLaw):
         """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
         other = copy.copy(self)
         other.num_drafts = validate_count("num_drafts", num_drafts)
-        other._validate_support()
+        other._validate_count()
+        # What has tokens enough for some drafts has enough for fewer.
+        if other.num_drafts > self.num_drafts:
+            other._validate_support()
         return other
 
     def forced_tokens(self) -> IntArray:
@@ -89,6 +93,9 @@ class ProposalLaw(DraftLaw):
         -------
         ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
         """
+
+    def _validate_count(self) -> None:
+        """Raise ValueError for a number of drafts that the law is not defined for."""
 
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""

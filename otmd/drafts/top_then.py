@@ -111,9 +111,11 @@ class TopThen(ProposalLaw):
         drafted[self.forced_tokens()] = 1.0
         return drafted
 
-    def _validate_support(self) -> None:
+    def _validate_count(self) -> None:
         if self.top > self.num_drafts:
             raise ValueError(f"top: got {self.top}, wanted at most num_drafts = {self.num_drafts}")
+
+    def _validate_support(self) -> None:
         distinct = self.num_drafts
         if self.rest is WithReplacement:
             distinct = min(self.top + 1, self.num_drafts)
@@ -144,8 +146,7 @@ class Greedy(TopThen):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the greedy law with ``num_drafts`` tokens, all but one of them the likeliest."""
+        # Set before the number is checked: no number is too small for as many top tokens as it has.
         other = copy.copy(self)
-        other.num_drafts = validate_count("num_drafts", num_drafts)
-        other.top = other.num_drafts - 1
-        other._validate_support()
-        return other
+        other.top = validate_count("num_drafts", num_drafts) - 1
+        return super(Greedy, other).with_num_drafts(num_drafts)

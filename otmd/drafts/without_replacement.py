@@ -1,22 +1,21 @@
 """Drafts drawn one after another, each from what the ones before it left."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from otmd.drafts.exponential_race import POWERS, PrefixRace, quadrature_step
+from otmd.drafts.exponential_race import quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
-from otmd.drafts.race_inclusion import race_inclusion
+from otmd.drafts.race_inclusion import RaceInclusion
+from otmd.drafts.subset_race import RATE_UNIT, SubsetRace, mass_of_others, times_alone
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
 from otmd.kernels.race import prefix_counts
-from otmd.kernels.race_prefixes import power_sums
-from otmd.kernels.replacement_rates import sum_where
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
 _INVISIBLE = 42.0
-# Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
-RATE_UNIT = 2.0**256
 # ∫ of t² from 0 to this is below half an ulp of 1, and counts of two or more are at most t²/2.
 _EARLIEST = 4e-6 / RATE_UNIT
 
@@ -96,26 +95,7 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def _containment(self, subset: BoolArray) -> float:
-        if self.num_drafts == 1:
-            return float(self.draft_probs[subset].sum())
-        if np.count_nonzero(self.draft_probs.astype(bool) & subset) < self.num_drafts:
-            return 0.0
-        outside = RATE_UNIT * sum_where(self.draft_probs, ~subset)
-        waits = 1.0 / RATE_UNIT + sum_where(self.times_alone(), subset)
-        if self.num_drafts > 2:
-            waits += self._arrivals_of_several(subset, outside)
-        return min(max(1.0 - outside * waits, 0.0), 1.0)
-
-    def _arrivals_of_several(self, subset: BoolArray, outside: float) -> float:
-        """∫ e^{−λt} P(2 ≤ N_H(t) < n) dt, λ = q(V∖H), in the unit of time."""
-        race = PrefixRace(RATE_UNIT * self.draft_probs, self.num_drafts)
-        tokens = np.flatnonzero(subset)
-        moments = np.zeros((1, POWERS))
-        moments[0, 1:] = power_sums(np.where(subset, race.small, 0.0), POWERS)[1:]
-        heavy = tokens[race.is_heavy[tokens]]
-        return float(
-            race.arrivals(moments, heavy, np.zeros(heavy.size, np.int64), np.full(2, outside))[1]
-        )
+        return SubsetRace(self.draft_probs, self.num_drafts).containment(subset, self.num_drafts)
 
     def _inclusion_probs(self) -> FloatArray:
         rates, num_drafts = RATE_UNIT * self.draft_probs, self.num_drafts
@@ -124,20 +104,28 @@ class WithoutReplacement(ProposalLaw):
         if np.count_nonzero(rates) <= num_drafts:
             return (rates > 0).astype(np.float64)
         if num_drafts > 2:
-            return race_inclusion(rates, num_drafts)
+            return RaceInclusion(rates, num_drafts).probs(num_drafts)
         times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         return np.minimum(rates * times_missed, 1.0)
 
+    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        support = np.count_nonzero(self.draft_probs)
+        raced = [n for n in counts if 1 < n < support]
+        hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))
+        if 1 in hits:
+            hits[1] = float(target @ self.draft_probs)
+        if raced:
+            race = RaceInclusion(RATE_UNIT * self.draft_probs, max(raced))
+            hits |= zip(raced, race.hit_rates(target, raced), strict=True)
+        return [hits[n] for n in counts]
+
     def times_alone(self) -> FloatArray:
-        """∫ P(token i and no other has arrived) dt = q_i/(1 − q_i), in units of 1/RATE_UNIT, shape (V,)."""
-        return self.draft_probs / (RATE_UNIT * self.mass_of_others())
+        """See :func:`otmd.drafts.subset_race.times_alone`, shape (V,)."""
+        return times_alone(self.draft_probs)
 
     def mass_of_others(self) -> FloatArray:
-        """1 − q_i for every token, summed over the others where the difference would cancel."""
-        others = 1.0 - self.draft_probs
-        for i in np.flatnonzero(self.draft_probs > 0.5):
-            others[i] = np.delete(self.draft_probs, i).sum()
-        return np.where(others > 0, others, np.inf)
+        """See :func:`otmd.drafts.subset_race.mass_of_others`, shape (V,)."""
+        return mass_of_others(self.draft_probs)
 
     def _sum_of_others(self, values: FloatArray) -> FloatArray:
         """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""

@@ -37,8 +37,8 @@ def tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer):
     ``cells`` (NUM_CELLS, OCTAVES, 3) takes the sums of q, p and q²/(1 − q): first of tokens with p = 0 or
     with q too small for a ratio, then group by group, that of the ratio ``cut`` once for either side of it,
     and last of tokens near the cut, those below it before the others. Fills the light tokens of other
-    cells than the first, those below the cut and those from it on; returns how many there are, and the
-    largest ratios.
+    cells than the first, those below the cut and those from it on; returns how many there are, and how far
+    their places may reach: what a token does not meet of itself moves it by less than q/(1 − q).
     """
     bits = np.empty(2)
     exponents = bits.view(np.int64)
@@ -63,8 +63,9 @@ def tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer):
             below += chosen and not over
             beside += chosen and over
             if chosen:
-                highest = max(highest, ratio[y]) if not over else highest
-                farthest = max(farthest, ratio[y])
+                reach = ratio[y] + 2.0 * q / (1.0 - q)
+                farthest = max(farthest, reach)
+                highest = highest if over else max(highest, reach)
     return (below, beside), (highest, farthest)
 
 

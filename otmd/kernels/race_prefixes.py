@@ -21,16 +21,25 @@ def block_moments(rates, block, moments):
                 break
 
 
-@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+@njit(cache=True, nogil=True)
 def power_sums(rates, most):
-    """Σ q^r for r = 1 … most − 1, and 0 for r = 0; powers below 1e-20 are left out, some tokens at a time."""
+    """Σ q^r for r = 1 … most − 1, and 0 for r = 0: see :func:`weighted_power_sums`."""
+    return weighted_power_sums(rates, np.ones(rates.size), most)
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def weighted_power_sums(rates, weights, most):
+    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0.
+
+    Powers below 1e-20 are left out, some tokens at a time.
+    """
     sums, powers = np.zeros(most), np.empty(_AT_A_TIME)
     for start in range(0, rates.size, _AT_A_TIME):
-        own = rates[start : start + _AT_A_TIME]
+        own, weight = rates[start : start + _AT_A_TIME], weights[start : start + _AT_A_TIME]
         power = powers[: own.size]
         largest = 0.0
         for y in range(own.size):
-            power[y] = own[y]
+            power[y] = own[y] * weight[y]
             largest = own[y] if own[y] > largest else largest
         reach = largest
         for r in range(1, most):
@@ -45,11 +54,11 @@ def power_sums(rates, most):
     return sums
 
 
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
 def prefix_arrivals(
     moments, series, powers, heavy_block, absent, present, outside, times, steps, out
 ):
-    """out[b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < n), N the arrivals by t among the first b blocks.
+    """out[k, b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < 3 + k), N the arrivals by t among the first b blocks.
 
     λ_b = outside[b] is the rate of all other tokens, in the unit of ``times``; small rates and ``powers`` may
     be in another. ``moments`` (K, R) are power sums of the small rates of
@@ -65,7 +74,7 @@ def prefix_arrivals(
     logs = np.zeros((order, num_nodes))
     tail = np.zeros((order, num_nodes))
     used = 0
-    out[0] = 0.0
+    out[:, 0] = 0.0
     for b in range(moments.shape[0]):
         for r in range(most):
             sums[r] += moments[b, r]
@@ -100,7 +109,7 @@ def prefix_arrivals(
             for i in range(m + 1):
                 for k in range(num_nodes):
                     total += heavy[i, k] * tail[m - i, k]
-        out[b + 1] = total
+            out[m - 2, b + 1] = total
 
 
 @njit(cache=True, nogil=True)

@@ -77,10 +77,11 @@ def _scale_between(p, q, tokens, p_above, q_above, low, high, num_drafts):
 
 
 @njit(cache=True, nogil=True)
-def _brackets(edges, p_mass, q_mass, p_tail, q_tail, above, wanted):
+def _brackets(edges, p_mass, q_mass, p_tail, q_tail, highest, above, wanted):
     """The first edge above 1 that is a large enough ρ for each n, 0 where 1 is; marks the blocks below them.
 
-    Fills the masses from each edge on. Edges beyond n count as large enough.
+    Fills the masses from each edge on. Edges from ``highest`` (N,) on count as large enough, and it is
+    lowered to the edges found: sums over finer blocks, rounded otherwise, must not leave those marked before.
     """
     p_tail[-1] = q_tail[-1] = 0.0
     for k in range(p_mass.size - 1, -1, -1):
@@ -90,12 +91,13 @@ def _brackets(edges, p_mass, q_mass, p_tail, q_tail, above, wanted):
     for i in range(above.size):
         # What is too small for one draft less is too small.
         k = max(one, above[i - 1]) if i > 0 else one
-        while edges[k] < i + 1 or k == one:
+        while edges[k] < highest[i]:
             W = min(max(p_tail[k] - edges[k] * q_tail[k], 0.0), 1.0)
             if _enough(W, edges[k], i + 1):
                 break
             k += 1
         above[i] = k if k > one else 0
+        highest[i] = min(highest[i], edges[k])
         if k > one:
             wanted[k - 1] = True
 
@@ -112,13 +114,15 @@ def k_sequential_scales(p, q, edges, scale, W):
     group_by_ratio(p, q, group, p_mass, q_mass)
     above, wanted = np.zeros(scale.size, np.int64), np.zeros(NUM_GROUPS, np.bool_)
     p_tail, q_tail = np.empty(NUM_GROUPS + 1), np.empty(NUM_GROUPS + 1)
-    _brackets(edges, p_mass, q_mass, p_tail, q_tail, above, wanted)
+    # A single draft needs ρ = 1, and n drafts at most n.
+    highest = np.arange(1.0, scale.size + 1.0)
+    _brackets(edges, p_mass, q_mass, p_tail, q_tail, highest, above, wanted)
     edges, p_mass, q_mass, tokens, _, blocks = split_groups(
         p, q, group, edges, p_mass, q_mass, wanted
     )
     closer = np.zeros(p_mass.size, np.bool_)
     p_tail, q_tail = np.empty(edges.size), np.empty(edges.size)
-    _brackets(edges, p_mass, q_mass, p_tail, q_tail, above, closer)
+    _brackets(edges, p_mass, q_mass, p_tail, q_tail, highest, above, closer)
     kept = tokens_of_groups(blocks, closer, blocks.size)
     tokens, blocks = tokens[kept], blocks[kept]
     one = np.searchsorted(edges, 1.0)

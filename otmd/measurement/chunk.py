@@ -82,7 +82,8 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
                     f"dataset: position {place.index} (prompt {place.prompt_id}, "
                     f"position {place.position}): {error}"
                 ) from error
-            rows += [at | asdict(step) | row for row in found]
+            common = at | asdict(step)
+            rows += [common | row for row in found]
     return pl.DataFrame(rows, schema=SCHEMA)
 
 

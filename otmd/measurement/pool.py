@@ -21,6 +21,12 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
     "POLARS_MAX_THREADS",
 )
+# Memory that one position has freed is kept for the next: pages that the system takes back cost more than
+# what is computed in them. 32 MiB is the most that glibc takes for the second.
+WORKER_ENVIRONMENT = dict.fromkeys(THREAD_VARIABLES, "1") | {
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+}
 
 
 # How long Ctrl-C may go unnoticed: polars installs a signal handler that restarts a waiting lock.
@@ -97,7 +103,7 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_enter_worker)
     try:
-        with _one_thread_each():
+        with _worker_environment():
             yield pool
         pool.shutdown(wait=True)
     except BrokenProcessPool as error:
@@ -113,10 +119,10 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let processes that start within see one thread each: they divide the CPUs among them."""
-    kept = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+def _worker_environment() -> Iterator[None]:
+    """Let processes that start within see one thread each, since they divide the CPUs among them."""
+    kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    os.environ.update(WORKER_ENVIRONMENT)
     try:
         yield
     finally:

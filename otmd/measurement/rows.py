@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
 from otmd.drafts import DraftLaw
 from otmd.measurement.settings import LawFactory, Settings
-from otmd.optimum import optimal_acceptance
+from otmd.optimum.acceptance import family_rates
 from otmd.probabilities import Processing, validate_probs
 from otmd.verifiers import Verifier
+
+Answer = TypeVar("Answer")
 
 SCHEMA: dict[str, Any] = {
     "index": pl.Int64,
@@ -76,59 +78,57 @@ def position_rows(
     """
     for name, law in settings.laws:
         counts = [n for n in settings.num_drafts if (name, n) in settings.served]
-        made = {n: _make(law, draft_probs, n) for n in counts}
-        defined = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
-        # A class is a family, whose smaller members come with the largest; a factory may be anything.
+        made = _make(law, draft_probs, counts)
+        # A class is a family, which is asked for all numbers of drafts at once.
         family = isinstance(law, type)
-        optima = _every_count(defined, family, partial(_optimal_rates, target_probs))
-        rules = dict.fromkeys(pair for n in counts for pair in settings.served[name, n])
+        laws = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
+        optima = _asked(laws, family, partial(family_rates, target_probs))
         bounds = {}
-        for label, rule in rules:
-            own = {n: d for n, d in defined.items() if (label, rule) in settings.served[name, n]}
-            whole = family and sorted(own) == list(range(1, len(own) + 1))
-            ask = partial(_rule_bounds, rule, target_probs, settings.tol)
-            bounds[label] = _every_count(own, whole, ask)
+        for pair in dict.fromkeys(pair for n in counts for pair in settings.served[name, n]):
+            own = {n: drafts for n, drafts in laws.items() if pair in settings.served[name, n]}
+            ask = partial(pair[1].family_bounds, target_probs, tol=settings.tol)
+            bounds[pair] = _asked(own, family, ask)
         for n, drafts in made.items():
-            for label, rule in settings.served[name, n]:
+            for pair in settings.served[name, n]:
+                label, rule = pair
                 row = {"law": name, "num_drafts": n, "verifier": label}
                 if isinstance(drafts, str):
                     yield row | {"status": drafts}
                 else:
-                    low, high = bounds[label][n]
-                    yield row | _rates(rule, drafts, low, high, float(optima[n]), settings.tol)
+                    low, high = bounds[pair][n]
+                    yield row | _rates(rule, drafts, low, high, optima[n], settings.tol)
 
 
-def _make(law: LawFactory, draft_probs: np.ndarray, n: int) -> DraftLaw | str:
-    try:
-        return law(draft_probs, n)
-    except ValueError as error:
-        return f"undefined: {error}"
+def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:
+    """The law for each number of drafts, or why it is undefined."""
+    made: dict[int, DraftLaw | str] = {}
+    largest: DraftLaw | None = None
+    for n in reversed(counts):
+        try:
+            made[n] = drafts = largest.with_num_drafts(n) if largest else law(draft_probs, n)
+        except ValueError as error:
+            made[n] = f"undefined: {error}"
+        else:
+            # The smaller members of a class come with the largest, whose input is checked once.
+            largest = drafts if isinstance(law, type) else None
+    return {n: made[n] for n in counts}
 
 
-def _every_count(
-    laws: dict[int, DraftLaw], family: bool, ask: Callable[[DraftLaw, bool], np.ndarray]
-) -> dict[int, np.ndarray]:
-    """Ask for each number of drafts, for all at once of a family."""
-    if family and len(laws) > 1:
-        every = ask(laws[max(laws)], True)
-        return {n: every[..., n - 1] for n in laws}
-    return {n: ask(drafts, False) for n, drafts in laws.items()}
-
-
-def _optimal_rates(target_probs: np.ndarray, drafts: DraftLaw, every_n: bool) -> np.ndarray:
-    return np.asarray(optimal_acceptance(target_probs, drafts, every_n=every_n).rate)
-
-
-def _rule_bounds(
-    rule: Verifier, target_probs: np.ndarray, tol: float, drafts: DraftLaw, every_n: bool
-) -> np.ndarray:
-    return np.asarray(rule.acceptance_bounds(target_probs, drafts, tol=tol, every_n=every_n))
+def _asked(
+    laws: dict[int, DraftLaw], family: bool, ask: Callable[[list[DraftLaw]], list[Answer]]
+) -> dict[int, Answer]:
+    """Ask about each number of drafts, about all at once of a family."""
+    together = [list(laws)] if family and laws else [[n] for n in laws]
+    return {
+        n: answer
+        for counts in together
+        for n, answer in zip(counts, ask([laws[n] for n in counts]), strict=True)
+    }
 
 
 def _rates(
     rule: Verifier, drafts: DraftLaw, low: float, high: float, optimal: float, tol: float
 ) -> dict[str, Any]:
-    low, high = float(low), float(high)
     if not low <= high + ROUNDING:
         raise ValueError(
             f"verifiers: {rule!r} gave the bounds {low!r} and {high!r} for {drafts.num_drafts} "

@@ -1,6 +1,6 @@
 """The optimal acceptance rate α* = 1 + min over subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +8,11 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import order_from, unchecked
+from otmd.drafts.subset_race import SubsetRace
 from otmd.kernels.curve import mass_before, smallest_minimiser
+from otmd.kernels.replacement_rates import sum_where
 from otmd.optimum.minimum_cut import minimum_cut
-from otmd.optimum.race_cut import race_cut
+from otmd.optimum.race_cut import race_cut, race_cuts
 from otmd.optimum.ratio_cut import cuts_with_replacement
 from otmd.parallel import in_threads
 from otmd.probabilities import (
@@ -104,13 +106,36 @@ def optimal_acceptance(
         for index, target, law in every[start:stop]:
             laws = law.family() if every_n else [law]
             cuts = _cuts(target, law, laws, curve)
-            for n, (member, (own, found)) in enumerate(zip(laws, cuts, strict=True)):
+            for n, (own, contained, found) in enumerate(cuts):
                 where = (*index, n) if every_n else index
-                value = 1.0 + (float(target[own].sum()) - float(member.containment(own)))
-                subset[where], rate[where] = own, _certified(np.array(value), found)
+                subset[where], rate[where] = own, _rate_of_cut(target, own, contained, found)
 
     in_threads(work, len(every), drafts.vocab_size)
     return OptimalAcceptance(rate if axes else float(rate), subset)
+
+
+def family_rates(target: FloatArray, laws: Sequence[DraftLaw]) -> list[float]:
+    """α* at a single position, for laws that differ in the number of drafts alone.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p, known to be valid.
+    laws : sequence of DraftLaw
+        Without leading axes, the number of drafts ascending.
+
+    Returns
+    -------
+    list of float
+    """
+    most = laws[-1]
+    if isinstance(most, WithReplacement):
+        first = laws[0].num_drafts
+        value, found, _ = cuts_with_replacement(target, most.draft_probs, first, most.num_drafts)
+        rates = _certified(1.0 + value, 1.0 + found)
+        return [float(rates[law.num_drafts - first]) for law in laws]
+    cuts = _cuts(target, most, list(laws), None)
+    return [float(_rate_of_cut(target, *cut)) for cut in cuts]
 
 
 def positions(
@@ -133,8 +158,36 @@ def _validate_curve(curve: RatioCurve, drafts: DraftLaw) -> None:
 
 def _cuts(
     target: FloatArray, law: DraftLaw, laws: list[DraftLaw], curve: RatioCurve | None
+) -> Iterator[tuple[BoolArray, float, float]]:
+    """The smallest best cut, its g and its rate, for each of ``laws``: the law itself or its family."""
+    if isinstance(law, WithoutReplacement):
+        yield from _cuts_of_race(target, law.draft_probs, [member.num_drafts for member in laws])
+        return
+    found = _cuts_of_others(target, law, laws, curve)
+    for member, (subset, rate) in zip(laws, found, strict=True):
+        yield subset, float(member.containment(subset)), rate
+
+
+def _cuts_of_race(
+    target: FloatArray, draft: FloatArray, counts: list[int]
+) -> Iterator[tuple[BoolArray, float, float]]:
+    """The same for several numbers of drafts without replacement, whose race is one."""
+    several = [n for n in counts if n > 1]
+    if len(several) < len(counts):
+        # A single draft is the same with and without replacement.
+        _, value, subset = cuts_with_replacement(target, draft, 1, 1)
+        yield subset[0], sum_where(draft, subset[0]), 1.0 + float(value[0])
+    if several:
+        race = SubsetRace(draft, max(several))
+        for n, cut in zip(several, race_cuts(target, race, several), strict=True):
+            subset = cut.subset
+            yield subset, race.containment(subset, n), cut.rate
+
+
+def _cuts_of_others(
+    target: FloatArray, law: DraftLaw, laws: list[DraftLaw], curve: RatioCurve | None
 ) -> list[tuple[BoolArray, float]]:
-    """The smallest best cut and its rate, for each of ``laws``: the law itself or its family."""
+    """The smallest best cut and its rate under any other law."""
     if not isinstance(law, ProposalLaw):
         return [minimum_cut(target, member) for member in laws]
     if _rest_of(law) in (WithReplacement, WithoutReplacement):
@@ -144,7 +197,7 @@ def _cuts(
     ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
     if len(laws) > 1 and law.forced_tokens().size == 0:
         rows = law.prefix_containment(ratio_order, every_n=True)
-        return [best_prefix(target, ratio_order, row) for row in rows]
+        return [best_prefix(target, ratio_order, rows[member.num_drafts - 1]) for member in laws]
     cuts = []
     for member in laws:
         assert isinstance(member, ProposalLaw)
@@ -219,6 +272,12 @@ def best_prefix(
     subset = np.zeros(order.size, dtype=bool)
     subset[order[:size]] = True
     return subset, float(1.0 + (mass[size] - contained[size]))
+
+
+def _rate_of_cut(
+    target: FloatArray, subset: BoolArray, contained: float, found: float
+) -> FloatArray:
+    return _certified(np.array(1.0 + (sum_where(target, subset) - contained)), found)
 
 
 def _certified(rate: FloatArray, found: FloatArray | float) -> FloatArray:

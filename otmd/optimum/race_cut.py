@@ -6,12 +6,14 @@ ratio and g below its chord: p − g is at least the smaller of its bounds at th
 hold the minimum are split, down to single ratios.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from otmd.drafts.exponential_race import POWERS, PrefixRace
-from otmd.drafts.without_replacement import RATE_UNIT, WithoutReplacement
+from otmd.drafts.exponential_race import POWERS
+from otmd.drafts.subset_race import RATE_UNIT, SubsetRace
+from otmd.drafts.without_replacement import WithoutReplacement
 from otmd.kernels.race_prefixes import block_moments
 from otmd.kernels.ratio_cut import SLACK
 from otmd.kernels.ratio_groups import (
@@ -43,18 +45,13 @@ class _Blocks:
 
 
 class _Race:
-    """A position and its race."""
+    """A position, its race, and the numbers of drafts that are asked for."""
 
-    def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
-        self.target, self.draft, self.num_drafts = target, law.draft_probs, law.num_drafts
-        self.alone = law.times_alone()
-        self.race = None
-        self.small, is_heavy = np.zeros(target.size), np.zeros(target.size, dtype=bool)
-        if self.num_drafts > 2:
-            self.race = PrefixRace(RATE_UNIT * self.draft, self.num_drafts)
-            self.small, is_heavy = self.race.small, self.race.is_heavy
+    def __init__(self, target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> None:
+        self.target, self.draft, self.counts = target, drafts.draft, counts
+        self.alone, self.race = drafts.alone, drafts.race if max(counts) > 2 else None
         self.ratio, self.group = np.empty(target.size), np.empty(target.size, np.int16)
-        self.heavy = np.flatnonzero(is_heavy)
+        self.heavy = np.empty(0, np.int64)
 
     def groups(self) -> _Blocks:
         """Group the tokens by the leading bits of p/q."""
@@ -62,9 +59,10 @@ class _Race:
         p, q, moments = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS), np.zeros((NUM_GROUPS, POWERS))
         fill_ratios(self.target, self.draft, self.ratio)
         group_by_ratio(self.target, self.draft, self.group, p, q)
-        self.heavy = self.heavy[np.argsort(self.ratio[self.heavy], kind="stable")]
         if self.race is not None:
-            block_moments(self.small, self.group, moments)
+            heavy = np.flatnonzero(self.race.is_heavy)
+            self.heavy = heavy[np.argsort(self.ratio[heavy], kind="stable")]
+            block_moments(self.race.small, self.group, moments)
         sums[:, 0], sums[:, 2:], sums[:, 2] = p, moments, q
         sums[:, 1] = np.bincount(self.group, self.alone, NUM_GROUPS)
         return _Blocks(group_edges()[:-1], np.zeros(NUM_GROUPS, dtype=bool), sums)
@@ -79,7 +77,7 @@ class _Race:
         sums, moments = np.zeros((starts.size, 2 + POWERS)), np.zeros((starts.size, POWERS))
         if self.race is not None:
             own = np.repeat(np.arange(starts.size), np.diff(starts, append=tokens.size))
-            block_moments(self.small[tokens], own, moments)
+            block_moments(self.race.small[tokens], own, moments)
         sums[:, 2:] = moments
         for column, values in enumerate((self.target, self.alone, self.draft)):
             sums[:, column] = np.add.reduceat(values[tokens], starts)
@@ -103,15 +101,27 @@ class _Race:
         )
 
     def containment(self, blocks: _Blocks) -> FloatArray:
-        """G of the tokens before each block and of all, shape (K + 1,)."""
+        """G of the tokens before each block and of all, for each number of drafts, shape (N, K + 1)."""
         draft, moments = blocks.sums[:, 2], blocks.sums[:, 2:].copy()
         moments[:, 0] = 0.0
         outside = RATE_UNIT * np.append(draft[::-1].cumsum()[::-1], 0.0)
-        waits = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, 1].cumsum())
+        alone = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, 1].cumsum())
+        waits = np.tile(alone, (len(self.counts), 1))
         if self.race is not None:
             block = np.searchsorted(blocks.low, self.ratio[self.heavy], side="right") - 1
-            waits += self.race.arrivals(moments, self.heavy, block, outside)
+            several = self.race.arrivals(moments, self.heavy, block, outside)
+            for own, count in zip(waits, self.counts, strict=True):
+                own += several[count - 3] if count > 2 else 0.0
         return np.clip(1.0 - outside * waits, 0.0, 1.0)
+
+    def bound(self, blocks: _Blocks) -> tuple[FloatArray, FloatArray, BoolArray]:
+        """G and p − g before each block, shape (N, K + 1), and which blocks may hold a minimum (K,)."""
+        contained = self.containment(blocks)
+        values = np.append(0.0, blocks.sums[:, 0].cumsum()) - contained
+        at_issue = np.zeros(blocks.low.size, dtype=bool)
+        for own, rate in zip(contained, values, strict=True):
+            at_issue |= _at_issue(blocks, own, rate)
+        return contained, values, at_issue
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,25 +167,44 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
     -------
     RaceCut
     """
-    race = _Race(target, law)
+    counts = [law.num_drafts]
+    return race_cuts(target, SubsetRace(law.draft_probs, law.num_drafts), counts)[0]
+
+
+def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> list[RaceCut]:
+    """The cuts for several numbers of drafts, found on the same blocks.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p; it need not sum to 1.
+    drafts : SubsetRace
+        The race of the draft distribution.
+    counts : sequence of int
+        The numbers of drafts, each from 2 to the race's.
+
+    Returns
+    -------
+    list of RaceCut
+    """
+    race = _Race(target, drafts, counts)
     groups = race.groups()
     blocks, finest = _opened(race, groups)
-    contained = race.containment(blocks)
-    values, open_blocks = _bound(blocks, contained)
+    _, _, open_blocks = race.bound(blocks)
     open_blocks &= finest
     wanted = np.isin(groups.low, blocks.low[open_blocks])
     tokens = tokens_of_groups(race.group, wanted, target.size)
     tokens = tokens[np.argsort(race.ratio[tokens])]
     for parts in (_PARTS, target.size):
         blocks = race.split(blocks, open_blocks, tokens, parts)
-        contained = race.containment(blocks)
-        values, open_blocks = _bound(blocks, contained)
+        contained, values, open_blocks = race.bound(blocks)
         if not open_blocks.any():
             break
         place = np.searchsorted(blocks.low, race.ratio[tokens], side="right") - 1
         tokens = tokens[open_blocks[place]]
-    size = int(np.argmax(values <= values.min() + SLACK))
-    return RaceCut(race.histogram(blocks), contained, size)
+    histogram = race.histogram(blocks)
+    sizes = [int(np.argmax(own <= own.min() + SLACK)) for own in values]
+    return [RaceCut(histogram, own, size) for own, size in zip(contained, sizes, strict=True)]
 
 
 def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
@@ -184,7 +213,7 @@ def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
     octaves = _Blocks(
         groups.low[starts], groups.single[starts], np.add.reduceat(groups.sums, starts)
     )
-    _, at_issue = _bound(octaves, race.containment(octaves))
+    _, _, at_issue = race.bound(octaves)
     inside = np.repeat(at_issue, np.diff(starts, append=groups.low.size))
     low = np.concatenate([octaves.low[~at_issue], groups.low[inside]])
     sums = np.concatenate([octaves.sums[~at_issue], groups.sums[inside]])
@@ -193,18 +222,17 @@ def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
     return blocks, order >= np.count_nonzero(~at_issue)
 
 
-def _bound(blocks: _Blocks, contained: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """P − g before each block, and which blocks may hold the smallest minimiser.
+def _at_issue(blocks: _Blocks, contained: FloatArray, values: FloatArray) -> BoolArray:
+    """Which blocks may hold the smallest minimiser of p − g, whose values before each block are given.
 
     Those which may hold less than every prefix known, or as little as the least before the first that does.
     """
-    target = np.append(0.0, blocks.sums[:, 0].cumsum())
+    target = values + contained
     draft = blocks.sums[:, 2]
-    values = target - contained
     # Tokens that are never drafted have no ratio, and come last.
     least = np.multiply(blocks.low, draft, out=np.zeros(draft.size), where=draft > 0)
     lowest = np.minimum(values[:-1], target[:-1] + least - contained[1:])
     best = values.min()
     before = np.arange(lowest.size) < int(np.argmax(values <= best + SLACK))
     at_issue = lowest <= np.where(before, best + SLACK, best - SLACK)
-    return values, at_issue & ~blocks.single & (draft > 0)
+    return at_issue & ~blocks.single & (draft > 0)

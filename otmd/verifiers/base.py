@@ -49,6 +49,28 @@ class Verifier(ABC):
         """Return the bounds for laws that differ in the number of drafts alone."""
         return [self._bounds(target, law, tol) for law in laws]
 
+    def family_bounds(
+        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
+    ) -> list[tuple[float, float]]:
+        """What :meth:`acceptance_bounds` says at a single position, for laws of one family, input unchecked.
+
+        Parameters
+        ----------
+        target : ndarray of float64, shape (V,)
+            p, known to be valid.
+        laws : sequence of DraftLaw
+            Supported laws without leading axes that differ in the number of drafts alone, ascending.
+        tol : float
+            How far apart the bounds may be.
+
+        Returns
+        -------
+        list of (low, high)
+        """
+        bounds = self._family_bounds(target, laws, tol)
+        inside = np.clip(bounds, 0.0, 1.0).tolist()
+        return [(low, high) for low, high in inside]
+
     def prepare(self, target_probs: ArrayLike, drafts: DraftLaw) -> Rule:
         """Prepare one position, to verify many draws of drafts.
 
@@ -142,15 +164,10 @@ class Verifier(ABC):
 
         def work(start: int, stop: int) -> None:
             for index, target, law in every[start:stop]:
-                if every_n:
-                    bounds = self._family_bounds(target, law.family(), tol)
-                    low[index], high[index] = np.transpose(bounds)
-                else:
-                    low[index], high[index] = self._bounds(target, law, tol)
+                bounds = self.family_bounds(target, law.family() if every_n else [law], tol)
+                low[index], high[index] = np.transpose(bounds) if every_n else bounds[0]
 
         in_threads(work, len(every), drafts.vocab_size)
-        np.clip(low, 0.0, 1.0, out=low)
-        np.clip(high, 0.0, 1.0, out=high)
         if not axes:
             return float(low), float(high)
         return low, high

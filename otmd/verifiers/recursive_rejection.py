@@ -43,7 +43,7 @@ class RecursiveRejection(Verifier):
         most = laws[-1]
         if isinstance(most, WithoutReplacement):
             paths = RejectionPaths(target, most)
-            rejected = [paths.bounds(law.num_drafts, tol) for law in laws]
+            rejected = paths.bounds([law.num_drafts for law in laws], tol)
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
         if isinstance(most, WithReplacement):
             left = _chain(target, most)[1]

@@ -1,5 +1,7 @@
 """Draw from the target and see whether the token was drafted."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from otmd.drafts import DraftLaw
@@ -25,8 +27,13 @@ class TargetOnly(Verifier):
         return _TargetOnlyRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float(target @ law.inclusion_probs())
-        return rate, rate
+        return self._family_bounds(target, [law], tol)[0]
+
+    def _family_bounds(
+        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
+    ) -> list[tuple[float, float]]:
+        hits = laws[-1]._hit_rates(target, [law.num_drafts for law in laws])
+        return [(hit, hit) for hit in hits]
 
 
 class _TargetOnlyRule(Rule):

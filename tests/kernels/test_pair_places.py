@@ -177,11 +177,13 @@ def test_cells_hold_the_sums_of_tokens_that_are_alike(cut: float) -> None:
     group_by_ratio(target, draft, group, *masses)
     single = rng.random(400) < 0.1
     cells, inner, outer = np.zeros((NUM_CELLS, OCTAVES, 3)), *np.empty((2, 401), np.int64)
-    counts, highest = tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer)
+    counts, reach = tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer)
     light = np.flatnonzero(~single & (draft > 0) & (target > 0))
     assert inner[: counts[0]].tolist() == light[ratio[light] < cut].tolist()
     assert outer[: counts[1]].tolist() == light[ratio[light] >= cut].tolist()
-    assert highest[1] == ratio[light].max()
+    places = ratio + 2.0 * draft / (1.0 - draft)
+    assert reach[1] == pytest.approx(places[light].max(), rel=1e-15)
+    assert reach[0] == pytest.approx(places[inner[: counts[0]]].max(initial=0.0), rel=1e-15)
     alike: dict[object, Array] = defaultdict(lambda: np.zeros(3))
     for y in light:
         q = draft[y]

@@ -5,7 +5,7 @@ import pytest
 from naive import counts_of_arrivals
 
 from otmd.drafts.exponential_race import POWERS, PrefixRace
-from otmd.kernels.race_prefixes import block_moments, power_sums
+from otmd.kernels.race_prefixes import block_moments, power_sums, weighted_power_sums
 
 
 def few_heavy(size: int, seed: int) -> np.ndarray:
@@ -26,12 +26,12 @@ def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
     found = race.arrivals(moments, heavy, blocks[heavy], outside)
     for b in range(6):
         own = rates[blocks < b]
-        several = [
-            sum(counts_of_arrivals(own.tolist(), t, num_drafts)[2:]) for t in race.times.tolist()
-        ]
-        expected = float((race.steps * np.exp(-outside[b] * race.times)) @ several)
+        counts = np.array(
+            [counts_of_arrivals(own.tolist(), t, num_drafts)[2:] for t in race.times.tolist()]
+        )
+        expected = (race.steps * np.exp(-outside[b] * race.times)) @ counts.cumsum(axis=1)
         # Times are counted in units of 1/Σq, in which the whole race takes at most a few.
-        assert found[b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
+        assert found[:, b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
 
 
 def test_small_rates_are_all_there_is_at_a_large_vocabulary() -> None:
@@ -57,3 +57,7 @@ def test_power_sums_are_sums_of_powers() -> None:
         rates = 10.0 ** rng.uniform(-12, -1, size)
         wanted = [0.0] + [float((rates**r).sum()) for r in range(1, POWERS)]
         np.testing.assert_allclose(power_sums(rates, POWERS), wanted, rtol=1e-13, atol=size * 1e-20)
+        weights = rng.random(size)
+        wanted = [0.0] + [float((weights * rates**r).sum()) for r in range(1, POWERS)]
+        found = weighted_power_sums(rates, weights, POWERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=size * 1e-20)

@@ -68,6 +68,16 @@ def test_the_scales_of_k_sequential(pairs: list[tuple[Array, Array]]) -> None:
             assert (1.0 - accepted) ** n >= left[n - 1] - 1e-14
 
 
+def test_a_single_draft_needs_no_scale() -> None:
+    """1 − (1 − W) may round below W, which made ρ a little more than 1 and lost the tokens about it."""
+    for seed in range(60):
+        p, q = language_pair(2000, seed)
+        scale, left = np.empty(3), np.empty(3)
+        k_sequential_scales(p, q, group_edges(), scale, left)
+        assert scale[0] == 1.0
+        assert left[0] == pytest.approx(hockey_stick(p, q, 1.0), abs=1e-13)
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 32])
 def test_inclusion_probabilities(n: int) -> None:
     for p, _ in HOSTILE:

@@ -191,8 +191,8 @@ def test_a_bad_position_is_named(dataset):
 
 
 class Contradicting(otmd.TargetOnly):
-    def acceptance_bounds(self, target_probs, drafts, tol=1e-6, every_n=False):
-        return 0.5, 0.4
+    def family_bounds(self, target, laws, tol):
+        return [(0.5, 0.4) for _ in laws]
 
 
 def test_bounds_that_contradict_each_other_stop_the_run(dataset):

@@ -26,9 +26,9 @@ import otmd
 from otmd.measurement import measure
 
 class Slow(otmd.TargetOnly):
-    def acceptance_bounds(self, *args, **options):
+    def family_bounds(self, *args, **options):
         time.sleep(0.05)
-        return super().acceptance_bounds(*args, **options)
+        return super().family_bounds(*args, **options)
 
 if __name__ == "__main__":
     measure(sys.argv[1], laws=[otmd.Greedy], verifiers=[("TargetOnly", Slow())],
@@ -51,11 +51,11 @@ class Interrupted(otmd.TargetOnly):
 
     left = 17
 
-    def acceptance_bounds(self, *args, **options):
+    def family_bounds(self, *args, **options):
         type(self).left -= 1
         if type(self).left == 0:
             raise KeyboardInterrupt
-        return super().acceptance_bounds(*args, **options)
+        return super().family_bounds(*args, **options)
 
 
 def quick(dataset, **changes):
@@ -165,7 +165,7 @@ def test_another_process_may_be_first(dataset, tmp_path):
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
     broken = Interrupted()
-    broken.acceptance_bounds = lambda *_, **__: (1.0, 0.0)
+    broken.family_bounds = lambda _, laws, tol: [(1.0, 0.0) for _ in laws]
     with pytest.raises(ValueError, match="gave the bounds"):
         quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))

@@ -5,8 +5,9 @@ import pytest
 from strategies import instances
 
 import otmd
-from otmd.optimum.acceptance import best_prefix
-from otmd.optimum.race_cut import race_cut
+from otmd.drafts.subset_race import SubsetRace
+from otmd.optimum.acceptance import best_prefix, family_rates
+from otmd.optimum.race_cut import race_cut, race_cuts
 
 
 def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarray, float]:
@@ -74,3 +75,23 @@ def test_a_target_of_less_than_all_mass() -> None:
     subset, rate = cut.subset, cut.rate
     assert rate == pytest.approx(scanned(0.7 * target, law)[1], abs=1e-12)
     assert subset.any()
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
+    target, draft = pair(6_000, noise, seed=5)
+    race = SubsetRace(draft, 5)
+    for n, cut in zip((2, 3, 5), race_cuts(target, race, (2, 3, 5)), strict=True):
+        law = otmd.WithoutReplacement(draft, n)
+        assert cut.rate == pytest.approx(race_cut(target, law).rate, abs=1e-12)
+        own = race.containment(cut.subset, n)
+        assert own == pytest.approx(law.containment(cut.subset), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy])
+@pytest.mark.parametrize("counts", [(1,), (3,), (1, 2, 3, 4), (2, 4)])
+def test_rates_of_a_family(kind: type, counts: tuple[int, ...]) -> None:
+    target, draft = pair(3_000, 1.0, seed=6)
+    laws = [kind(draft, n) for n in counts]
+    wanted = [otmd.optimal_acceptance(target, law).rate for law in laws]
+    assert family_rates(target, laws) == pytest.approx(wanted, abs=1e-12)

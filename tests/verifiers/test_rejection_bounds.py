@@ -68,7 +68,9 @@ def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
         left = otmd.WithoutReplacement(q, 2).mass_of_others()
-        rejected = two_draft_rejection(*otmd.RatioCurve(p, q).arrays(()), p, q, left)
+        by_mass = np.argsort(-q)
+        masses = p[by_mass], q[by_mass], left[by_mass]
+        rejected = two_draft_rejection(otmd.RatioCurve(p, q).arrays(()), *masses)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 
@@ -83,6 +85,21 @@ def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
     tight = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-4)
     assert tight[1] - tight[0] <= 1e-4
     assert wide[0] - ROUNDING <= tight[0] <= tight[1] <= wide[1] + ROUNDING
+
+
+def test_bounds_of_a_family_are_each_as_close_as_asked() -> None:
+    rng = np.random.default_rng(1)
+    logits = 2.5 * rng.standard_normal(5_000)
+    q = otmd.probs_from_logits(logits)
+    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(5_000))
+    drafts = otmd.WithoutReplacement(q, 4)
+    bounds = otmd.RecursiveRejection().family_bounds(p, drafts.family(), 1e-4)
+    for n, (wide_low, wide_high) in enumerate(bounds, start=1):
+        member = otmd.WithoutReplacement(q, n)
+        low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, member, tol=1e-5)
+        assert wide_high - wide_low <= 1e-4
+        assert wide_low - ROUNDING <= high
+        assert low <= wide_high + ROUNDING
 
 
 def test_what_work_cannot_reach_is_said() -> None:

@@ -15,9 +15,8 @@ from otmd.transport.optimal.race_places import nodes_of_tail
 
 # Tokens of larger q are classes of their own.
 _HEAVIEST = 2.0**-LARGEST
-# How far tokens may move beyond the farthest ratio, in units of the largest q/(1 − q): what they do not meet
-# of themselves is less than once that.
-_HEADROOM, _LEAST_ROOM = 2.0, 1e-9
+# How far the last node lies beyond the others, at least, in units of it.
+_LEAST_ROOM = 1e-9
 # So many tokens that lie nearer to the cut than so many times their q are classes of their own as well: there
 # weights run to infinity, in an order that classes of many tokens could not keep.
 _MOST_NEAR, _NEAR = 128, 100.0
@@ -55,8 +54,8 @@ class PairPosition:
         Their q/(1 − q).
     light : tuple of ndarray of int64
         The other tokens that may be chosen, in H* and beside it.
-    highest : tuple of float
-        Their largest ratios.
+    reach : tuple of float
+        How far their places may reach.
     cells : ndarray of float64, shape (K, OCTAVES, 3)
         Sums of q, p and q²/(1 − q), see :func:`~otmd.kernels.pair_places.tail_cells`.
     sums : ndarray of float64, shape (K, 3)
@@ -72,7 +71,7 @@ class PairPosition:
     heavy: IntArray
     second: FloatArray
     light: tuple[IntArray, IntArray]
-    highest: tuple[float, float]
+    reach: tuple[float, float]
     cells: FloatArray
     sums: FloatArray
     edges: FloatArray
@@ -87,14 +86,14 @@ class PairPosition:
         heavy = np.flatnonzero(single)
         light = [np.empty(draft.size + 1, np.int64) for _ in range(2)]
         tokens = target, draft, cut.histogram.ratio, cut.histogram.group, single
-        counts, highest = tail_cells(*tokens, edge, cells, *light)
+        counts, reach = tail_cells(*tokens, edge, cells, *light)
         inner, outer = (each[:count] for each, count in zip(light, counts, strict=True))
         second = draft[heavy] / law.mass_left(heavy[:, None])
         sums = cells.sum(axis=1)
         edges = np.sort(np.concatenate([[0.0], groups, [edge]]))
         edges = np.concatenate([edges, np.repeat([0.5 * edge, edge], NEARNESS)])
         return cls(
-            target, draft, cut, edge, heavy, second, (inner, outer), highest, cells, sums, edges
+            target, draft, cut, edge, heavy, second, (inner, outer), reach, cells, sums, edges
         )
 
     def cells_of(self, inner: bool) -> BoolArray:
@@ -124,10 +123,10 @@ class PairPosition:
         if used.size:
             light = inert + sums[own].sum(axis=0)
             drafted = float(first.sum() + second.sum() + 2.0 * light[0] + light[2])
-            mean, odds = sums[used, 1:].T / sums[used, 0]
+            mean = sums[used, 1] / sums[used, 0]
             # The farthest cell must have a share of the last node, or nothing could move there.
             ends = float(self.edges[used].min()), min(float(mean.max()), max(drafted, 1.0))
-            reach = self.highest[0 if inner else 1] + _HEADROOM * float(odds.max())
+            reach = self.reach[0 if inner else 1]
             if inner:
                 # No class beyond can have its share of p.
                 reach = min(reach, self.edge, drafted)
