@@ -23,6 +23,10 @@ SUMS = 7
 LARGEST, OCTAVES, NEAREST = 8, 4, 28
 NEARNESS = NEAREST - MANTISSA_BITS
 NUM_CELLS = 2 + NUM_GROUPS + 2 * NEARNESS
+_AT_A_TIME = 256
+_SIGNLESS = {"contract", "nsz"}
+# A rise so small beside F is none.
+_FLAT = 1e-12
 # The search for a token's place begins by a table with so many bits of the mantissa of p/q.
 _PART_BITS = 6
 _PART_SHIFT = 52 - _PART_BITS
@@ -79,60 +83,61 @@ def _effective(terms):
 
 
 @njit(cache=True)
-def _starts(base, lowest, first, stop):
-    """Where the search for a ratio begins, for each part from ``first`` to before ``stop``.
-
-    A node that the ratio reaches at β = 0, or ``lowest``.
-    """
+def _starts(base, lowest):
+    """Where the search for a ratio of each part of an octave begins: at a node that it reaches at β = 0."""
     last = base.size - 2
-    starts = np.empty(stop - first, np.int64)
+    starts = np.empty(_PARTS, np.int32)
     edge = np.empty(1)
     bits = edge.view(np.int64)
     g = lowest
-    for part in range(first, stop):
+    for part in range(_PARTS):
         bits[0] = (part + _PART_OFFSET) << _PART_SHIFT
         while g < last and part > 0 and base[g + 1] <= edge[0]:
             g += 1
-        starts[part - first] = g
+        starts[part] = g
     return starts
 
 
-@njit(cache=True)
-def _part(bits):
-    """The part of an octave that a ratio with these bits is in."""
-    return min(max((bits >> _PART_SHIFT) - _PART_OFFSET, 0), _PARTS - 1)
+@njit(inline="always", error_model="numpy", fastmath=_SIGNLESS)
+def _bracket(ratio, odds, starts, base, slope, lowest, lower, low, high):
+    """Fill the node, not below ``lowest``, with F ≤ ratio < F' at the next one; and F and F'."""
+    last, one = np.uint64(base.size - 2), np.uint64(1)
+    bits = ratio.view(np.int64)
+    for i in range(ratio.size):
+        part = min(max((bits[i] >> _PART_SHIFT) - _PART_OFFSET, 0), _PARTS - 1)
+        # Unsigned, or every index would be asked whether it counts from the end.
+        g = np.uint64(starts[part])
+        f, above = base[g] + odds[i] * slope[g], base[g + one] + odds[i] * slope[g + one]
+        while g < last and ratio[i] >= above:
+            g += one
+            f, above = above, base[g + one] + odds[i] * slope[g + one]
+        while g > lowest and ratio[i] < f:
+            g -= one
+            f, above = base[g] + odds[i] * slope[g], f
+        lower[i], low[i], high[i] = g, f, above
 
 
-@njit(inline="always", error_model="numpy")
-def _place(ratio, odds, nodes, base, slope, bend, lowest, g):
-    """The node below, not below ``lowest``, and the share of it of a token to be chosen with q·ratio.
+@njit(inline="always", error_model="numpy", fastmath=_SIGNLESS)
+def _place(ratio, low, high, bent, share, value):
+    """Fill the share of the class below with which tokens are chosen with q·ratio, or nearly; and by what.
 
-    The search begins at node ``g``, and ends where F ≤ ratio < F'.
+    ``bent`` is 2β·bend, and ``value`` is in units of q.
     """
-    last = nodes.size - 2
-    while g < last and ratio >= base[g + 1] + odds * slope[g + 1]:
-        g += 1
-    while g > lowest and ratio < base[g] + odds * slope[g]:
-        g -= 1
-    low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]
-    if not (high - low) * nodes[g + 1] > 1e-6 * high * (nodes[g + 1] - nodes[g]):
+    for i in range(ratio.size):
+        rise, r = high[i] - low[i], ratio[i]
+        width = 1.0 / rise
+        s, b = min(max((high[i] - r) * width, 0.0), 1.0), bent[i] * width
+        # The solution of s' = s + b s'(1 − s') for small b, up to b³.
+        both, turned = s * (1.0 - s), 1.0 - 2.0 * s
+        s += b * both * (1.0 + b * (turned + b * (turned * turned - both)))
+        s = min(max(s, 0.0), 1.0)
         # Where two nodes are worth the same the place between them does not matter.
-        return g, 0.0 if ratio >= high else 1.0
-    width = 1.0 / (high - low)
-    s, b = min(max((high - ratio) * width, 0.0), 1.0), 2.0 * odds * bend[g] * width
-    # The solution of s' = s + b s'(1 − s') for small b, up to b³.
-    both, turned = s * (1.0 - s), 1.0 - 2.0 * s
-    bent = s + b * both * (1.0 + b * (turned + b * (turned * turned - both)))
-    return g, min(max(bent, 0.0), 1.0)
+        s = s if rise > _FLAT * high[i] else (0.0 if r >= high[i] else 1.0)
+        share[i] = s
+        value[i] = s * low[i] + (1.0 - s) * (high[i] + s * bent[i])
 
 
-@njit(inline="always", error_model="numpy")
-def _value(odds, share, base, slope, bend, g):
-    low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]
-    return share * low + (1.0 - share) * (high + 2.0 * odds * share * bend[g])
-
-
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", fastmath=_SIGNLESS)
 def sum_places(tokens, mass, draft, ratio, nodes, terms, lowest, sums):
     """Place tokens, and add up their masses between two nodes.
 
@@ -141,43 +146,53 @@ def sum_places(tokens, mass, draft, ratio, nodes, terms, lowest, sums):
     much; ``sums`` (G − 1, SUMS) is added to.
     """
     base, slope, bend = _effective(terms)
-    starts = _starts(base, lowest, 0, _PARTS)
-    bits = ratio.view(np.int64)
+    starts = _starts(base, lowest)
+    # One by one: of rows of a table the compiler would not know that they lie apart.
+    own, wanted, odds = np.zeros(_AT_A_TIME), np.zeros(_AT_A_TIME), np.zeros(_AT_A_TIME)
+    low, high, bent = np.zeros(_AT_A_TIME), np.zeros(_AT_A_TIME), np.zeros(_AT_A_TIME)
+    share, value = np.zeros(_AT_A_TIME), np.zeros(_AT_A_TIME)
+    lower = np.empty(_AT_A_TIME, np.uint64)
     short, excess = 0.0, 0.0
-    for i in range(tokens.size):
-        y = tokens[i]
-        odds = draft[y] / (1.0 - draft[y])
-        start = starts[_part(bits[y])]
-        g, s = _place(ratio[y], odds, nodes, base, slope, bend, lowest, start)
-        given = _value(odds, s, base, slope, bend, g)
-        missing = mass[y] * (ratio[y] - given)
-        short += max(missing, 0.0)
-        excess -= min(missing, 0.0)
-        if missing < 0.0 and g == lowest > 0 and s == 1.0:
-            # As little as the first of such tokens, lest they hold one another where they are.
-            missing = mass[y] * (nodes[g] - given)
-        square = mass[y] * odds
-        sums[g, 0] += mass[y]
-        sums[g, 1] += mass[y] * s
-        sums[g, 2] += square
-        sums[g, 3] += square * s
-        sums[g, 4] += square * s * s
-        sums[g, 5] += missing * s
-        sums[g, 6] += missing * (1.0 - s)
+    for start in range(0, tokens.size, _AT_A_TIME):
+        some = tokens[start : start + _AT_A_TIME]
+        few = slice(0, some.size)
+        for i in range(some.size):
+            y = np.uint64(some[i])
+            own[i], wanted[i], odds[i] = mass[y], ratio[y], draft[y]
+        for i in range(_AT_A_TIME):
+            odds[i] /= 1.0 - odds[i]
+        _bracket(wanted[few], odds, starts, base, slope, lowest, lower, low, high)
+        for i in range(some.size):
+            bent[i] = 2.0 * odds[i] * bend[lower[i]]
+        _place(wanted, low, high, bent, share, value)
+        for i in range(some.size):
+            g, s, square = lower[i], share[i], own[i] * odds[i]
+            missing = own[i] * (wanted[i] - value[i])
+            short += max(missing, 0.0)
+            excess -= min(missing, 0.0)
+            if missing < 0.0 and g == lowest > 0 and s == 1.0:
+                # As little as the first of such tokens, lest they hold one another where they are.
+                missing = own[i] * (nodes[g] - value[i])
+            sums[g, 0] += own[i]
+            sums[g, 1] += own[i] * s
+            sums[g, 2] += square
+            sums[g, 3] += square * s
+            sums[g, 4] += square * s * s
+            sums[g, 5] += missing * s
+            sums[g, 6] += missing * (1.0 - s)
     return short, excess
 
 
 @njit(cache=True, error_model="numpy")
-def locate_pairs(draft, ratio, nodes, terms, lowest, lower, share):
+def locate_pairs(draft, ratio, terms, lowest, lower, share):
     """Fill the node below each token (T,), and the token's share of it."""
     base, slope, bend = _effective(terms)
-    bits = ratio.view(np.int64)
-    for y in range(draft.size):
-        odds = draft[y] / (1.0 - draft[y])
-        # The search begins where that of all tokens does, lest it end elsewhere.
-        part = _part(bits[y])
-        start = _starts(base, lowest, part, part + 1)[0]
-        lower[y], share[y] = _place(ratio[y], odds, nodes, base, slope, bend, lowest, start)
+    low, high, value = np.empty((3, draft.size))
+    found = np.empty(draft.size, np.uint64)
+    odds = draft / (1.0 - draft)
+    _bracket(ratio, odds, _starts(base, lowest), base, slope, lowest, found, low, high)
+    _place(ratio, low, high, 2.0 * odds * bend[found], share, value)
+    lower[:] = found
 
 
 @njit(cache=True, error_model="numpy")
@@ -185,5 +200,6 @@ def pair_values(draft, lower, share, terms, values):
     """How often each token (T,) is chosen, from its place."""
     base, slope, bend = _effective(terms)
     for y in range(draft.size):
-        odds = draft[y] / (1.0 - draft[y])
-        values[y] = draft[y] * _value(odds, share[y], base, slope, bend, lower[y])
+        g, s, odds = lower[y], share[y], draft[y] / (1.0 - draft[y])
+        low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]
+        values[y] = draft[y] * (s * low + (1.0 - s) * (high + 2.0 * odds * s * bend[g]))

@@ -71,7 +71,7 @@ class Pairs:
     def places(self, terms: Array) -> tuple[Array, Array]:
         lower, share = np.empty(self.light.size, np.int64), np.empty(self.light.size)
         own = self.draft[self.light], self.ratio[self.light]
-        locate_pairs(*own, NODES, terms, self.tokens.lowest, lower, share)
+        locate_pairs(*own, terms, self.tokens.lowest, lower, share)
         return lower, share
 
     def balance(self, terms: Array) -> PairBalance:

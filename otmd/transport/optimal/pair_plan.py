@@ -39,7 +39,7 @@ class PairSide(Side):
         """See :class:`Side`."""
         heavy, number = self._heavy(tokens)
         lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
-        places = self.tokens.nodes, self.found.before, self.tokens.lowest, lower, share
+        places = self.found.before, self.tokens.lowest, lower, share
         locate_pairs(np.where(heavy, 0.0, self.draft[tokens]), self.ratio[tokens], *places)
         lower[heavy], share[heavy] = self.tokens.nodes.size + number[heavy], 1.0
         return lower, share
