@@ -125,14 +125,15 @@ def _place(ratio, low, high, bent, share, value):
     """
     for i in range(ratio.size):
         rise, r = high[i] - low[i], ratio[i]
-        width = 1.0 / rise
+        steep = rise > _FLAT * high[i]
+        width = 1.0 / rise if steep else 0.0
         s, b = min(max((high[i] - r) * width, 0.0), 1.0), bent[i] * width
         # The solution of s' = s + b s'(1 − s') for small b, up to b³.
         both, turned = s * (1.0 - s), 1.0 - 2.0 * s
         s += b * both * (1.0 + b * (turned + b * (turned * turned - both)))
         s = min(max(s, 0.0), 1.0)
         # Where two nodes are worth the same the place between them does not matter.
-        s = s if rise > _FLAT * high[i] else (0.0 if r >= high[i] else 1.0)
+        s = s if steep else (0.0 if r >= high[i] else 1.0)
         share[i] = s
         value[i] = s * low[i] + (1.0 - s) * (high[i] + s * bent[i])
 

@@ -3,55 +3,49 @@
 import numpy as np
 from numba import njit
 
+from otmd.kernels.ratio_groups import AT_A_TIME
+
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
-_AT_A_TIME = 1024
-
-
-@njit(cache=True)
-def block_moments(rates, block, moments):
-    """moments[b, r] += Σ q^r over the tokens of block b, from r = 1; powers below 1e-20 are left out."""
-    most = moments.shape[1]
-    for i in range(rates.size):
-        power = rates[i]
-        own = moments[block[i]]
-        for r in range(1, most):
-            own[r] += power
-            power *= rates[i]
-            if power < 1e-20:
-                break
 
 
 @njit(cache=True, nogil=True)
 def power_sums(rates, most):
-    """Σ q^r for r = 1 … most − 1, and 0 for r = 0: see :func:`weighted_power_sums`."""
-    return weighted_power_sums(rates, np.ones(rates.size), most)
+    """Σ q^r for r = 1 … most − 1, and 0 for r = 0, some tokens at a time."""
+    sums, power = np.zeros(most), np.empty(AT_A_TIME)
+    for start in range(0, rates.size, AT_A_TIME):
+        own = rates[start : start + AT_A_TIME]
+        power[: own.size] = own
+        add_powers(own, power[: own.size], sums)
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def weighted_power_sums(rates, weights, most):
+    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0, some tokens at a time."""
+    sums, power = np.zeros(most), np.empty(AT_A_TIME)
+    for start in range(0, rates.size, AT_A_TIME):
+        own = rates[start : start + AT_A_TIME]
+        power[: own.size] = own * weights[start : start + AT_A_TIME]
+        add_powers(own, power[: own.size], sums)
+    return sums
 
 
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
-def weighted_power_sums(rates, weights, most):
-    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0.
-
-    Powers below 1e-20 are left out, some tokens at a time.
-    """
-    sums, powers = np.zeros(most), np.empty(_AT_A_TIME)
-    for start in range(0, rates.size, _AT_A_TIME):
-        own, weight = rates[start : start + _AT_A_TIME], weights[start : start + _AT_A_TIME]
-        power = powers[: own.size]
-        largest = 0.0
-        for y in range(own.size):
-            power[y] = own[y] * weight[y]
-            largest = own[y] if own[y] > largest else largest
-        reach = largest
-        for r in range(1, most):
-            total = 0.0
-            for y in range(own.size):
-                total += power[y]
-                power[y] *= own[y]
-            sums[r] += total
-            reach *= largest
-            if reach < 1e-20:
-                break
-    return sums
+def add_powers(rates, power, sums):
+    """sums[r] += Σ power·q^{r−1} from r = 1; powers of q below 1e-20 are left out, and ``power`` is lost."""
+    largest = 0.0
+    for y in range(rates.size):
+        largest = rates[y] if rates[y] > largest else largest
+    reach = largest
+    for r in range(1, sums.size):
+        total = 0.0
+        for y in range(rates.size):
+            total += power[y]
+            power[y] *= rates[y]
+        sums[r] += total
+        reach *= largest
+        if reach < 1e-20:
+            break
 
 
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
@@ -62,8 +56,8 @@ def prefix_arrivals(
 
     λ_b = outside[b] is the rate of all other tokens, in the unit of ``times``; small rates and ``powers`` may
     be in another. ``moments`` (K, R) are power sums of the small rates of
-    each block, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times;
-    heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present,
+    each block, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times, none
+    of them for r = 0; heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present,
     shape (M, T).
     """
     order, most = series.shape

@@ -16,7 +16,8 @@ NUM_GROUPS = 2 * _REACH + 2
 _PART_BITS = 8
 NUM_PARTS = 1 << _PART_BITS
 _PART_SHIFT = _SHIFT - _PART_BITS
-_AT_A_TIME = 1024
+# How many tokens a pass holds at a time.
+AT_A_TIME = 1024
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -27,20 +28,27 @@ def fill_ratios(p, q, ratio):
 
 
 @njit(cache=True, nogil=True)
+def fill_groups(p, q, ratio, group):
+    """Fill the group of each of some tokens, and the first of ``ratio`` with their p/q."""
+    fill_ratios(p, q, ratio)
+    bits = ratio.view(np.int64)
+    for y in range(p.size):
+        # The bits of a positive float64 are ordered as the numbers are.
+        group[y] = min(max((bits[y] >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+
+
+@njit(cache=True, nogil=True)
 def group_by_ratio(p, q, group, target_mass, draft_mass):
     """Fill the group of each token, and add its masses to its group's."""
     # Some ratios at a time: fresh memory for all of them would cost more than to compute them.
-    ratio = np.empty(_AT_A_TIME)
-    bits = ratio.view(np.int64)
-    for start in range(0, p.size, _AT_A_TIME):
-        stop = min(start + _AT_A_TIME, p.size)
-        fill_ratios(p[start:stop], q[start:stop], ratio)
-        for y in range(start, stop):
-            # The bits of a positive float64 are ordered as the numbers are.
-            k = min(max((bits[y - start] >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
-            group[y] = k
-            target_mass[k] += p[y]
-            draft_mass[k] += q[y]
+    ratio = np.empty(AT_A_TIME)
+    for start in range(0, p.size, AT_A_TIME):
+        own = slice(start, start + AT_A_TIME)
+        here, there, groups = p[own], q[own], group[own]
+        fill_groups(here, there, ratio, groups)
+        for y in range(here.size):
+            target_mass[groups[y]] += here[y]
+            draft_mass[groups[y]] += there[y]
 
 
 @njit(cache=True)
@@ -69,7 +77,7 @@ def part_edge(group, part):
 def tokens_of_groups(group, wanted, count):
     """The ``count`` tokens whose group is wanted, ascending."""
     # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
-    tokens = np.empty(count + 1, np.int64)
+    tokens = np.empty(count + 1, np.int32)
     k = 0
     for y in range(group.size):
         tokens[k] = y
