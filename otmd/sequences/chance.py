@@ -1,0 +1,121 @@
+"""Chance: what is drawn at random once, or in every possible way.
+
+A procedure that asks a :class:`Chance` for all its random choices is a sampler with one and an enumeration
+with another, so that what is proved of the one holds for the other.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from otmd.drafts import DraftLaw
+from otmd.drafts.base import draw_tokens
+from otmd.probabilities import FloatArray, IntArray
+
+Result = TypeVar("Result")
+
+MOST_OUTCOMES = 2_000_000
+
+
+class Chance(ABC):
+    """Whoever makes the random choices."""
+
+    @abstractmethod
+    def token(self, probs: FloatArray) -> int:
+        """Choose a token from masses (V,), which need not sum to 1."""
+
+    @abstractmethod
+    def accepts(self, prob: float) -> bool:
+        """Whether something happens that has this probability."""
+
+    @abstractmethod
+    def drafts(self, law: DraftLaw) -> IntArray:
+        """Draw the drafts of one position, shape (n,)."""
+
+
+class Sampled(Chance):
+    """Choices by a random generator."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+
+    def token(self, probs: FloatArray) -> int:
+        """See :class:`Chance`."""
+        return int(draw_tokens(probs, self.rng, 1)[0])
+
+    def accepts(self, prob: float) -> bool:
+        """See :class:`Chance`."""
+        return bool(self.rng.random() < prob)
+
+    def drafts(self, law: DraftLaw) -> IntArray:
+        """See :class:`Chance`."""
+        return law.sample(self.rng)
+
+
+class _Scripted(Chance):
+    """Choices by a script; the first possible one beyond its end, and the others noted for later."""
+
+    def __init__(self, script: tuple[int, ...], tuples: dict[DraftLaw, tuple]) -> None:
+        self.script = list(script)
+        self.made = 0
+        self.prob = 1.0
+        self.others: list[tuple[int, ...]] = []
+        self._tuples = tuples
+
+    def token(self, probs: FloatArray) -> int:
+        if self.made == len(self.script):
+            first, *rest = np.flatnonzero(probs > 0).tolist()
+            self.others += [(*self.script, other) for other in rest]
+            self.script.append(first)
+        choice = self.script[self.made]
+        self.made += 1
+        self.prob *= float(probs[choice] / probs.sum())
+        return choice
+
+    def accepts(self, prob: float) -> bool:
+        return self.token(np.array([1.0 - prob, prob])) == 1
+
+    def drafts(self, law: DraftLaw) -> IntArray:
+        if law not in self._tuples:
+            self._tuples[law] = law.enumerate()
+        tokens, probs = self._tuples[law]
+        return tokens[self.token(probs)]
+
+
+def every_outcome(
+    run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
+) -> Iterator[tuple[Result, float]]:
+    """Run a procedure in every way that chance allows.
+
+    Parameters
+    ----------
+    run : callable
+        Asks its argument for every random choice, and depends on nothing else.
+    most : int
+        How many ways there may be.
+
+    Yields
+    ------
+    result, prob
+
+    Raises
+    ------
+    ValueError
+        If there are more ways.
+    """
+    left: list[tuple[int, ...]] = [()]
+    tuples: dict[DraftLaw, tuple] = {}
+    done = 0
+    while left:
+        chance = _Scripted(left.pop(), tuples)
+        result = run(chance)
+        left += chance.others
+        done += 1
+        if done + len(left) > most:
+            raise ValueError(
+                f"model: got more than {most} outcomes to list, wanted a smaller vocabulary, depth or "
+                "number of drafts; or ask for num_samples"
+            )
+        yield result, chance.prob

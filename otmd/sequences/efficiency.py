@@ -1,0 +1,149 @@
+"""How many tokens a step emits, and what their law is: exactly on small models, by sampling on others."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from otmd.drafts.base import validate_rng
+from otmd.probabilities import FloatArray, validate_count
+from otmd.sequences.chance import Chance, Sampled, every_outcome
+from otmd.sequences.models import Model, Prefix
+from otmd.sequences.rule import SequenceRule
+from otmd.sequences.trees import Context, DraftTree, TreeLaw
+
+
+@dataclass(frozen=True)
+class BlockEfficiency:
+    """Tokens emitted per call of the target model, the one after the accepted path counted.
+
+    Attributes
+    ----------
+    value : float
+        The mean.
+    standard_error : float
+        Of the mean; 0 where it is exact.
+    num_samples : int
+        How many steps were sampled; 0 where the mean is exact.
+    """
+
+    value: float
+    standard_error: float = 0.0
+    num_samples: int = 0
+
+
+def block_efficiency(
+    rule: SequenceRule,
+    target_model: Model,
+    law: TreeLaw,
+    num_samples: int | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+) -> BlockEfficiency:
+    """Expected number of tokens that a step emits (SpecTr's block efficiency).
+
+    Parameters
+    ----------
+    rule : SequenceRule
+        Decides on the trees.
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    law : TreeLaw
+        The law of the trees.
+    num_samples : int, optional
+        Sample so many steps; without it every outcome is listed, and the answer is exact.
+    rng : numpy.random.Generator, optional
+        Needed to sample. Equal seeds give equal answers.
+
+    Returns
+    -------
+    BlockEfficiency
+
+    Raises
+    ------
+    ValueError
+        For too many outcomes to list, or no ``rng`` to sample with; UnsupportedLaw for a law that
+        the rule does not serve.
+    """
+    if num_samples is None:
+        lengths = ((len(emitted), prob) for emitted, prob in _outcomes(rule, target_model, law))
+        return BlockEfficiency(sum(length * prob for length, prob in lengths))
+    validate_count("num_samples", num_samples, minimum=2)
+    validate_rng(rng)
+    assert rng is not None
+    context, chance = Context(target_model, law), Sampled(rng)
+    steps = (rule.emit(context, DraftTree(context, chance), chance) for _ in range(num_samples))
+    lengths = np.fromiter(map(len, steps), np.int64, num_samples)
+    error = float(lengths.std(ddof=1)) / num_samples**0.5
+    return BlockEfficiency(float(lengths.mean()), error, num_samples)
+
+
+def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatArray:
+    """Exact law of the first depth + 1 tokens, whatever a step left being drawn from the target.
+
+    Parameters
+    ----------
+    rule : SequenceRule
+        Decides on the trees.
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    law : TreeLaw
+        The law of the trees.
+
+    Returns
+    -------
+    ndarray of float64, shape (V,)·(depth + 1)
+        Equal to :func:`target_law` up to rounding: the rule is lossless.
+
+    Raises
+    ------
+    ValueError
+        For too many outcomes to list; UnsupportedLaw for a law that the rule does not serve.
+    """
+    context = Context(target_model, law)
+    emitted: dict[Prefix, float] = defaultdict(float)
+    for prefix, prob in _outcomes(rule, target_model, law):
+        emitted[prefix] += prob
+    output = np.zeros((context.target(()).size,) * (law.depth + 1))
+    for prefix, prob in emitted.items():
+        output[prefix] += prob * _continued(context, prefix, law.depth + 1 - len(prefix))
+    return output
+
+
+def target_law(target_model: Model, length: int) -> FloatArray:
+    """Law of the first tokens of the target model.
+
+    Parameters
+    ----------
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    length : int
+        How many tokens.
+
+    Returns
+    -------
+    ndarray of float64, shape (V,)·length
+    """
+    law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
+    for depth in range(length):
+        rows = [np.asarray(target_model(prefix)) for prefix in product(range(size), repeat=depth)]
+        law = law[..., None] * np.reshape(rows, (*law.shape, size))
+    return law
+
+
+def _continued(context: Context, prefix: Prefix, length: int) -> FloatArray:
+    """Law of the next tokens of the target after a prefix."""
+    return target_law(lambda more: context.target((*prefix, *more)), length)
+
+
+def _outcomes(
+    rule: SequenceRule, target_model: Model, law: TreeLaw
+) -> Iterator[tuple[Prefix, float]]:
+    context = Context(target_model, law)
+
+    def run(chance: Chance) -> Prefix:
+        return rule.emit(context, DraftTree(context, chance), chance)
+
+    return every_outcome(run)

@@ -1,0 +1,195 @@
+"""The sequence-level optimum: the most tokens a step that any lossless rule for a law of trees can emit.
+
+Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted, a path of x and one
+token more. A rule is lossless if and only if for every sequence s of depth + 1 tokens
+Σ e(u)·M(rest of s | u) = M(s), summed over the u that s begins with: the best rule is a linear program. The
+rows of the sequences are written as at most M(s): as all trees emit something, none can then fall short.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from otmd.sequences.chance import Chance, every_outcome
+from otmd.sequences.models import Model, Prefix
+from otmd.sequences.trees import Context, DraftTree, TreeLaw
+from otmd.transport.certificate import Certificate, certify
+from otmd.transport.highs import solve
+from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
+from otmd.transport.solution import TOLERANCE, SolverError
+
+DEFAULT_MAX_BYTES = 2.0**30
+
+Tree = frozenset[Prefix]
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceOptimum:
+    """The best block efficiency.
+
+    Attributes
+    ----------
+    value : float
+        Tokens per call of the target model, the one after the accepted path counted.
+    size : ProgramSize
+        Of the linear program.
+    certificate : Certificate
+        How far its solution is from feasible and optimal, recomputed from the program.
+    """
+
+    value: float
+    size: ProgramSize
+    certificate: Certificate
+
+
+def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
+    """How large the program of :func:`optimal_block_efficiency` is.
+
+    Parameters
+    ----------
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    law : TreeLaw
+        The law of the trees.
+
+    Returns
+    -------
+    ProgramSize
+
+    Raises
+    ------
+    ValueError
+        For too many trees to list.
+    """
+    context = Context(target_model, law)
+    return _size(context, _trees(context))
+
+
+def optimal_block_efficiency(
+    target_model: Model, law: TreeLaw, max_bytes: float = DEFAULT_MAX_BYTES
+) -> SequenceOptimum:
+    """Block efficiency that no lossless rule exceeds, and that some rule attains.
+
+    Parameters
+    ----------
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    law : TreeLaw
+        The law of the trees.
+    max_bytes : float
+        Refuse to build a program whose arrays are larger.
+
+    Returns
+    -------
+    SequenceOptimum
+
+    Raises
+    ------
+    ValueError
+        For too many trees to list, or a program that is too large.
+    SolverError
+        If the solver does not end at an optimum, or its answer does not stand the check.
+    """
+    context = Context(target_model, law)
+    trees = _trees(context)
+    size = _size(context, trees)
+    if not size.fits(max_bytes):
+        raise ValueError(
+            f"law: got {law!r}, whose program has {size.variables} variables, {size.constraints} "
+            f"constraints and {size.nonzeros} entries ({size.bytes:.3g} bytes), wanted at most "
+            f"{max_bytes:.3g} bytes"
+        )
+    program = _program(context, trees)
+    # Probabilities of many sizes: the simplex gives up where the interior point method does not.
+    answer = solve(program, method="ipm")
+    if answer.values is None or answer.row_duals is None:
+        raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
+    certificate = certify(program, answer.values, answer.row_duals)
+    if certificate.worst > TOLERANCE:
+        raise SolverError(
+            f"the sequence-level program's solution does not stand the check: {certificate}"
+        )
+    return SequenceOptimum(float(program.objective @ answer.values), program.size, certificate)
+
+
+def _trees(context: Context) -> dict[Tree, float]:
+    """The probability of every tree, told apart by the prefixes that it holds."""
+
+    def run(chance: Chance) -> Tree:
+        return DraftTree(context, chance).prefixes()
+
+    found: dict[Tree, float] = defaultdict(float)
+    for tree, prob in every_outcome(run):
+        found[tree] += prob
+    return dict(found)
+
+
+def _size(context: Context, trees: dict[Tree, float]) -> ProgramSize:
+    """A variable for each path and next token; it stands in as many rows as sequences begin with it."""
+    emitted = [each for tree in trees for each in _emittable(context, tree)]
+    rows = len(_continuations(context, ()))
+    begun = sum(len(_continuations(context, each)) for each in emitted)
+    return ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
+
+
+def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
+    ordered = sorted(trees, key=sorted)
+    columns = [(at, each) for at, tree in enumerate(ordered) for each in _emittable(context, tree)]
+    sequences = _continuations(context, ())
+    number = {sequence: len(trees) + i for i, sequence in enumerate(sequences)}
+    rows, entries, starts = [], [], [0]
+    for at, emitted in columns:
+        rests = _continuations(context, emitted)
+        rows += [at, *(number[(*emitted, *rest)] for rest in rests)]
+        entries += [1.0, *(_prob(context, emitted, rest) for rest in rests)]
+        starts.append(len(rows))
+    drawn = [trees[tree] for tree in ordered]
+    wanted = [_prob(context, (), sequence) for sequence in sequences]
+    return LinearProgram(
+        form="sequences",
+        sense="maximise",
+        objective=np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
+        matrix=sparse_columns(
+            np.array(entries), np.array(rows), np.array(starts), len(drawn) + len(wanted)
+        ),
+        row_lower=np.array(drawn + [-np.inf] * len(wanted)),
+        row_upper=np.array(drawn + wanted),
+        column_lower=np.zeros(len(columns)),
+        column_upper=np.full(len(columns), np.inf),
+        label_rows=lambda: [
+            *(f"tree[{at}]" for at in range(len(trees))),
+            *(f"law{list(sequence)}" for sequence in sequences),
+        ],
+        label_columns=lambda: [f"emit[{at}, {list(emitted)}]" for at, emitted in columns],
+    )
+
+
+def _emittable(context: Context, tree: Tree) -> list[Prefix]:
+    """The paths of a tree with one token more, of those that the target may draw."""
+    return [
+        (*path, token)
+        for path in sorted(tree)
+        if _prob(context, (), path) > 0
+        for token in np.flatnonzero(context.target(path)).tolist()
+    ]
+
+
+def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
+    """What may follow on a prefix up to depth + 1 tokens."""
+    found: list[Prefix] = [()]
+    for _ in range(context.law.depth + 1 - len(prefix)):
+        found = [
+            (*more, token)
+            for more in found
+            for token in np.flatnonzero(context.target((*prefix, *more))).tolist()
+        ]
+    return found
+
+
+def _prob(context: Context, prefix: Prefix, more: Prefix) -> float:
+    """M(more | prefix)."""
+    return math.prod(
+        float(context.target((*prefix, *more[:i]))[token]) for i, token in enumerate(more)
+    )

@@ -1,0 +1,153 @@
+"""Trees of a shape that is known beforehand, with any law of drafts at each node."""
+
+import heapq
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw, WithoutReplacement
+from otmd.drafts.proposal import ProposalLaw
+from otmd.probabilities import FloatArray, IntArray, validate_count
+from otmd.sequences.models import Model
+from otmd.sequences.trees import Distribution, TreeLaw
+
+# A shape is the tuple of the shapes below the first draft, the second, …; () is a leaf.
+Shape = tuple["Shape", ...]
+
+
+class TokenTree(TreeLaw):
+    """A tree in which every node drafts a number of tokens that depends on its place alone.
+
+    Parameters
+    ----------
+    draft_model : callable
+        From a prefix to the draft distribution (V,).
+    branching : tuple
+        Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
+        :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, ….
+    law : type
+        The law of the drafts at each node, a class made with ``law(draft_probs, num_drafts)``. Where a
+        token is drafted twice the tree goes on below the first.
+
+    Raises
+    ------
+    ValueError
+        For an empty or malformed shape.
+
+    Notes
+    -----
+    A node whose draft distribution has fewer tokens than it is to draft without replacement drafts
+    them all.
+    """
+
+    def __init__(
+        self,
+        draft_model: Model,
+        branching: Sequence[int] | Shape,
+        law: type[ProposalLaw] = WithoutReplacement,
+    ) -> None:
+        self.draft_model = draft_model
+        self.law = law
+        if branching and all(isinstance(count, (int, np.integer)) for count in branching):
+            self.shape = _regular(
+                tuple(validate_count("branching", b, minimum=1) for b in branching)
+            )
+        else:
+            self.shape = _checked(branching)
+        if not self.shape:
+            raise ValueError(f"branching: got {branching!r}, wanted at least one draft")
+        self.depth = _depth(self.shape)
+
+    def __repr__(self) -> str:
+        return f"TokenTree({self.shape}, {self.law.__name__})"
+
+    def root(self, draft: Distribution) -> Hashable:
+        """See :class:`TreeLaw`."""
+        return self.shape
+
+    def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
+        """See :class:`TreeLaw`."""
+        count = len(state)
+        if issubclass(self.law, WithoutReplacement):
+            count = min(count, int(np.count_nonzero(draft_probs)))
+        return self.law(draft_probs, count) if count else None
+
+    def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
+        """See :class:`TreeLaw`."""
+        return state[int(np.flatnonzero(tokens == token)[0])]
+
+
+def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
+    """The shape of at most ``budget`` drafts whose accepted path is longest on average (Sequoia).
+
+    Parameters
+    ----------
+    rank_rates : array_like, shape (B,)
+        P(the draft of rank i is accepted), not ascending, and taken to be the same at every node, whatever
+        happens at others.
+    budget : int
+        How many tokens the tree may hold.
+    depth : int
+        The longest path.
+
+    Returns
+    -------
+    tuple
+        A shape for :class:`TokenTree`.
+
+    Raises
+    ------
+    ValueError
+        For rates outside [0, 1], ascending, or of a sum above 1, and counts below 1.
+
+    Notes
+    -----
+    A node is reached with the product of the rates along its path (Chen et al. 2024, proposition 3.4), which
+    is no larger than its parent's and its elder sibling's: the best tree holds the largest products.
+    """
+    rates = np.asarray(rank_rates, dtype=np.float64)
+    proper = rates.ndim == 1 and rates.size and (rates >= 0).all() and (np.diff(rates) <= 0).all()
+    if not proper or rates.sum() > 1.0 + 1e-9:
+        raise ValueError(
+            f"rank_rates: got {rates.tolist()}, wanted probabilities of a sum of at most 1, descending"
+        )
+    validate_count("depth", depth, minimum=1)
+    left = validate_count("budget", budget, minimum=1)
+    chosen: set[tuple[int, ...]] = set()
+    heap: list[tuple[float, tuple[int, ...]]] = [(-float(rates[0]), (0,))]
+    while heap and left:
+        reached, node = heapq.heappop(heap)
+        chosen.add(node)
+        left -= 1
+        rank = node[-1]
+        if rank + 1 < rates.size and rates[rank] > 0:
+            sibling = reached / float(rates[rank]) * float(rates[rank + 1])
+            heapq.heappush(heap, (sibling, (*node[:-1], rank + 1)))
+        if len(node) < depth:
+            heapq.heappush(heap, (reached * float(rates[0]), (*node, 0)))
+    return _shape_of(chosen, ())
+
+
+def _shape_of(nodes: set[tuple[int, ...]], node: tuple[int, ...]) -> Shape:
+    count = 0
+    while (*node, count) in nodes:
+        count += 1
+    return tuple(_shape_of(nodes, (*node, i)) for i in range(count))
+
+
+def _regular(branching: tuple[int, ...]) -> Shape:
+    below: Shape = ()
+    for count in reversed(branching):
+        below = (below,) * count
+    return below
+
+
+def _checked(shape: object) -> Shape:
+    if not isinstance(shape, (tuple, list)):
+        raise ValueError(f"branching: got {shape!r} in a shape, wanted tuples all the way down")
+    return tuple(_checked(below) for below in shape)
+
+
+def _depth(shape: Shape) -> int:
+    return 1 + max(map(_depth, shape)) if shape else 0

@@ -1,0 +1,152 @@
+"""Draft trees: what was drafted after each prefix, drawn where somebody looks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from otmd.drafts import DraftLaw
+from otmd.probabilities import FloatArray, IntArray, validate_probs
+from otmd.sequences.chance import Chance
+from otmd.sequences.models import Model, Prefix
+from otmd.verifiers import Verifier
+from otmd.verifiers.rule import Rule
+
+Distribution = Callable[[Prefix], FloatArray]
+
+
+class TreeLaw(ABC):
+    """The law of a draft tree.
+
+    Below each prefix tokens are drafted by a law of their own, given the prefix and a *state* that says what
+    is to be drafted from there on. Drafts after different prefixes are independent.
+
+    Attributes
+    ----------
+    draft_model : callable
+        From a prefix to the draft distribution (V,).
+    depth : int
+        The length of the longest path.
+    """
+
+    draft_model: Model
+    depth: int
+
+    @abstractmethod
+    def root(self, draft: Distribution) -> Hashable:
+        """The state of the empty prefix; ``draft`` is the draft model, its answers kept."""
+
+    @abstractmethod
+    def node_law(self, draft_probs: FloatArray, state: Any) -> DraftLaw | None:
+        """The law of the drafts at a node, None at a leaf; ``draft_probs`` (V,) is known to be valid."""
+
+    @abstractmethod
+    def child(self, state: Any, tokens: IntArray, token: int) -> Hashable:
+        """The state of the node that a token among the drafts (n,) leads to."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A prefix at which tokens were drafted.
+
+    Attributes
+    ----------
+    law : DraftLaw
+        Their law.
+    tokens : ndarray of int64, shape (n,)
+        The drafts.
+    state : hashable
+        See :class:`TreeLaw`.
+    """
+
+    law: DraftLaw
+    tokens: IntArray
+    state: Hashable
+
+
+class Context:
+    """Two models and a law of trees, with what was computed for each prefix kept.
+
+    Parameters
+    ----------
+    target_model : callable
+        From a prefix to the target distribution (V,).
+    law : TreeLaw
+        The law of the drafts.
+    """
+
+    def __init__(self, target_model: Model, law: TreeLaw) -> None:
+        self.law = law
+        self._target_model = target_model
+        self._known: dict[Hashable, Any] = {}
+
+    def target(self, prefix: Prefix) -> FloatArray:
+        """P after a prefix, shape (V,)."""
+        return self._keep(
+            ("target", prefix), lambda: _row("target_model", self._target_model, prefix)
+        )
+
+    def draft(self, prefix: Prefix) -> FloatArray:
+        """Q after a prefix, shape (V,)."""
+        model = self.law.draft_model
+        return self._keep(("draft", prefix), lambda: _row("draft_model", model, prefix))
+
+    def node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
+        """The law of the drafts after a prefix, None at a leaf."""
+        make = lambda: self.law.node_law(self.draft(prefix), state)  # noqa: E731
+        return self._keep(("law", prefix, state), make)
+
+    def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> Rule:
+        """A verifier prepared for the drafts at a node."""
+        make = lambda: verifier.prepare(self.target(prefix), node.law)  # noqa: E731
+        return self._keep((verifier, prefix, node.state), make)
+
+    def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+
+class DraftTree:
+    """A draft tree, drawn node by node as it is looked at."""
+
+    def __init__(self, context: Context, chance: Chance) -> None:
+        self._context, self._chance = context, chance
+        self._nodes: dict[Prefix, Node | None] = {}
+
+    def node(self, prefix: Prefix) -> Node | None:
+        """What was drafted after a prefix; None where nothing was, as after the leaves."""
+        if prefix not in self._nodes:
+            self._nodes[prefix] = self._draw(prefix)
+        return self._nodes[prefix]
+
+    def prefixes(self) -> frozenset[Prefix]:
+        """Every prefix that the tree holds, the empty one included."""
+        found, left = set(), [()]
+        while left:
+            prefix = left.pop()
+            found.add(prefix)
+            node = self.node(prefix)
+            if node is not None:
+                left += [(*prefix, token) for token in np.unique(node.tokens).tolist()]
+        return frozenset(found)
+
+    def _draw(self, prefix: Prefix) -> Node | None:
+        if prefix:
+            parent = self.node(prefix[:-1])
+            if parent is None or prefix[-1] not in parent.tokens:
+                return None
+            state = self._context.law.child(parent.state, parent.tokens, prefix[-1])
+        else:
+            state = self._context.law.root(self._context.draft)
+        law = self._context.node_law(prefix, state)
+        return None if law is None else Node(law, self._chance.drafts(law), state)
+
+
+def _row(name: str, model: Model, prefix: Prefix) -> FloatArray:
+    probs = validate_probs(f"{name}({prefix})", model(prefix))
+    if probs.ndim != 1:
+        raise ValueError(f"{name}({prefix}): got the shape {probs.shape}, wanted (V,)")
+    return probs
