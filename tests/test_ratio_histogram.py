@@ -17,6 +17,7 @@ from otmd.kernels.ratio_groups import (
     fill_ratios,
     group_by_ratio,
     group_edges,
+    ratios_of,
     tokens_of_groups,
 )
 from otmd.ratio_histogram import RatioHistogram
@@ -56,6 +57,7 @@ def test_tokens_are_grouped_as_one_by_one() -> None:
         ratio, group, target, draft = grouped(p, q)
         wanted = float_ratios(instance.p, instance.q)
         assert ratio.tolist() == wanted, instance
+        assert ratios_of(p, q, np.arange(p.size)[::-1]).tolist() == wanted[::-1], instance
         places = [bisect_right(lows, own) - 1 for own in wanted]
         assert group.tolist() == places, instance
         for mass, own in ((target, p), (draft, q)):

@@ -11,6 +11,7 @@ from math import factorial, lgamma, log
 import numpy as np
 from scipy.special import loggamma
 
+from otmd.kernels.largest import largest
 from otmd.kernels.race_prefixes import prefix_arrivals
 from otmd.probabilities import FloatArray, IntArray
 
@@ -19,20 +20,22 @@ from otmd.probabilities import FloatArray, IntArray
 HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
-_FASTEST = 2048
+_FASTEST = 256
 # However many tokens there are: no race is so short beside the wait for the n fastest.
 _SHORTEST = 1e-12
 
 
-def latest_win(draft: FloatArray, num_drafts: int) -> float:
+def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     """A time by which n tokens have arrived, but for a probability below the rounding of 1.
 
     Parameters
     ----------
     draft : ndarray of float64, shape (V,)
-        The tokens' rates, in any unit; at least n are positive.
+        q; at least n are positive.
     num_drafts : int
         n ≥ 2.
+    unit : float
+        The tokens' rates are ``unit`` times q.
 
     Returns
     -------
@@ -41,8 +44,8 @@ def latest_win(draft: FloatArray, num_drafts: int) -> float:
         bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1} is invisible, μ being at most the mean number of arrivals.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
-    fast = np.sort(np.partition(draft, draft.size - size)[draft.size - size :])
-    others = max(0.0, float(draft.sum() - fast.sum())) if size < draft.size else 0.0
+    fast = unit * np.sort(largest(draft, size))
+    others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
     slowest = float(fast[-num_drafts])
     early, late = 0.0, _INVISIBLE / slowest
     # A race that is taken for longer than it is costs a few nodes.
@@ -134,28 +137,34 @@ class PrefixRace:
 
     Parameters
     ----------
-    rates : ndarray of float64, shape (V,)
-        The tokens' rates, in any unit.
+    draft : ndarray of float64, shape (V,)
+        q.
     num_drafts : int
         n ≥ 3.
+    unit : float
+        The tokens' rates are ``unit`` times q.
 
     Attributes
     ----------
-    is_heavy : ndarray of bool, shape (V,)
-        The tokens that are multiplied one by one.
-    small : ndarray of float64, shape (V,)
-        The rates of the others in units of the end of the race, 0 for the heavy ones.
+    end : float
+        The end of the race, in the unit of time.
+    heaviest : float
+        The largest q of a light token; heavy ones are multiplied one by one.
+    heavy : ndarray of int64, shape (M,)
+        The heavy tokens.
     """
 
-    def __init__(self, rates: FloatArray, num_drafts: int) -> None:
-        latest = latest_win(rates, num_drafts)
-        self.rates = rates
-        self.is_heavy = rates > HEAVY / latest
-        self.small = np.where(self.is_heavy, 0.0, rates) * latest
+    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
+        self.end = latest_win(draft, num_drafts, unit)
+        self.heaviest = HEAVY / self.end / unit
+        self.heavy = np.flatnonzero(draft > self.heaviest)
         # Counts of two or more, once three tokens might have arrived.
-        self.times, self.steps = win_times(latest, float(rates.sum()), num_drafts, 3)
-        self.powers = (self.times / latest) ** np.arange(POWERS)[:, None]
-        self.series = np.stack([growth_series(m, POWERS) for m in range(num_drafts)])
+        self.times, self.steps = win_times(self.end, unit * float(draft.sum()), num_drafts, 3)
+        self._powers = (self.times / self.end) ** np.arange(POWERS)[:, None]
+        self._series = np.stack([growth_series(m, POWERS) for m in range(num_drafts)])
+        with np.errstate(over="ignore"):
+            growth = np.outer(unit * draft[self.heavy], self.times)
+        self._chances = np.exp(-growth), -np.expm1(-growth)
 
     def arrivals(
         self, moments: FloatArray, heavy: IntArray, block: IntArray, outside: FloatArray
@@ -165,18 +174,16 @@ class PrefixRace:
         Parameters
         ----------
         moments : ndarray of float64, shape (K, R)
-            Power sums of each block's small rates, from the first on.
+            Power sums of each block's light rates in units of the end, from column 1 on.
         heavy : ndarray of int64, shape (M,)
-            The heavy tokens in the order of their blocks.
+            Some of the heavy tokens, in the order of their blocks: their places among all of them.
         block : ndarray of int64, shape (M,)
             Those blocks.
         outside : ndarray of float64, shape (K + 1,)
             λ, the rate of all other tokens, in the unit of the rates.
         """
-        found = np.empty((len(self.series) - 2, outside.size))
-        with np.errstate(over="ignore"):
-            growth = np.outer(self.rates[heavy], self.times)
-        chances = np.exp(-growth), -np.expm1(-growth)
-        nodes = outside, self.times, self.steps
-        prefix_arrivals(moments, self.series, self.powers, block, *chances, *nodes, found)
+        found = np.empty((len(self._series) - 2, outside.size))
+        absent, present = (chance[heavy] for chance in self._chances)
+        heavy_chances, nodes = (block, absent, present), (outside, self.times, self.steps)
+        prefix_arrivals(moments, self._series, self._powers, *heavy_chances, *nodes, found)
         return found

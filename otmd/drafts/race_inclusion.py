@@ -33,20 +33,23 @@ class RaceInclusion:
 
     Parameters
     ----------
-    rates : ndarray of float64, shape (V,)
-        In any unit; more than n are positive.
+    draft : ndarray of float64, shape (V,)
+        q; more than n are positive.
     num_drafts : int
         n ≥ 2.
+    unit : float
+        The tokens' rates are ``unit`` times q.
     """
 
-    def __init__(self, rates: FloatArray, num_drafts: int) -> None:
-        latest, step = latest_win(rates, num_drafts), quadrature_step(num_drafts)
-        rates = np.minimum(rates, _FASTEST / latest)
-        first = np.log(_EARLIEST) - np.log(latest) - np.log(rates.sum())
+    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
+        latest, step = latest_win(draft, num_drafts, unit), quadrature_step(num_drafts)
+        self._small = unit * draft
+        np.minimum(self._small, _FASTEST / latest, out=self._small)
+        first = np.log(_EARLIEST) - np.log(latest) - np.log(self._small.sum())
         self._parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)
         self._weights = step * self._parts
-        self._heavy = np.flatnonzero(rates > HEAVY / latest)
-        self._small = rates * latest
+        self._heavy = np.flatnonzero(self._small > HEAVY / latest)
+        self._small *= latest
         fast, self._small[self._heavy] = self._small[self._heavy], 0.0
         slow = _slow_counts(power_sums(self._small, POWERS), self._parts, num_drafts)
         growth = np.outer(fast, self._parts)

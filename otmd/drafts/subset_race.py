@@ -3,7 +3,7 @@
 import numpy as np
 
 from otmd.drafts.exponential_race import POWERS, PrefixRace
-from otmd.kernels.race_prefixes import power_sums
+from otmd.kernels.race_blocks import ALONE, DRAFT, POWER, sums_of_subset
 from otmd.kernels.replacement_rates import sum_where
 from otmd.probabilities import BoolArray, FloatArray
 
@@ -23,48 +23,56 @@ class SubsetRace:
 
     Attributes
     ----------
-    alone : ndarray of float64, shape (V,)
-        See :func:`times_alone`.
     race : PrefixRace or None
         Counts of two and more arrivals; none are needed for n ≤ 2.
+    numbers : tuple of float
+        What the kernels need to know of the race, see :mod:`otmd.kernels.race_blocks`.
+    width : int
+        How many sums a block of tokens has there.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
         self.draft, self.num_drafts = draft, num_drafts
-        self.alone = times_alone(draft)
-        self.race = PrefixRace(RATE_UNIT * draft, num_drafts) if num_drafts > 2 else None
+        self.race, self.width, pace = None, POWER, (0.0, 0.0)
+        if num_drafts > 2:
+            self.race, self.width = PrefixRace(draft, num_drafts, RATE_UNIT), DRAFT + POWERS
+            pace = self.race.end, self.race.heaviest
+        self.numbers = (mass_beside_most(draft), RATE_UNIT, *pace)
 
     def containment(self, subset: BoolArray, num_drafts: int) -> float:
         """Return g of a subset (V,): 1 − λ ∫ e^{−λt} P(N(t) < n) dt, λ = q(V∖H)."""
         if num_drafts == 1:
-            return float(self.draft[subset].sum())
-        if np.count_nonzero(self.draft.astype(bool) & subset) < num_drafts:
+            return float(sum_where(self.draft, subset))
+        sums = np.empty(self.width if num_drafts > 2 else POWER)
+        drafted, outside = sums_of_subset(self.draft, subset, self.numbers, sums)
+        if drafted < num_drafts:
             return 0.0
-        outside = RATE_UNIT * sum_where(self.draft, ~subset)
-        waits = 1.0 / RATE_UNIT + sum_where(self.alone, subset)
+        outside *= RATE_UNIT
+        waits = 1.0 / RATE_UNIT + sums[ALONE]
         if num_drafts > 2:
-            waits += self._arrivals_of_several(subset, outside)[num_drafts - 3]
-        return min(max(1.0 - outside * waits, 0.0), 1.0)
+            waits += self._arrivals_of_several(subset, sums, outside)[num_drafts - 3]
+        return float(min(max(1.0 - outside * waits, 0.0), 1.0))
 
-    def _arrivals_of_several(self, subset: BoolArray, outside: float) -> FloatArray:
+    def _arrivals_of_several(
+        self, subset: BoolArray, sums: FloatArray, outside: float
+    ) -> FloatArray:
         """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k = 3 … n, in the unit of time."""
         assert self.race is not None
-        moments = np.zeros((1, POWERS))
-        moments[0, 1:] = power_sums(np.where(subset, self.race.small, 0.0), POWERS)[1:]
-        heavy = np.flatnonzero(self.race.is_heavy & subset)
+        heavy = np.flatnonzero(subset[self.race.heavy])
         block = np.zeros(heavy.size, np.int64)
-        return self.race.arrivals(moments, heavy, block, np.full(2, outside))[:, 1]
+        return self.race.arrivals(sums[None, DRAFT:], heavy, block, np.full(2, outside))[:, 1]
 
 
 def times_alone(draft: FloatArray) -> FloatArray:
     """∫ P(token i and no other has arrived) dt = q_i/(1 − q_i), in units of 1/RATE_UNIT, shape (V,)."""
-    return draft / (RATE_UNIT * mass_of_others(draft))
+    times = 1.0 - draft
+    # Where the difference would cancel.
+    times[draft > 0.5] = mass_beside_most(draft)
+    times *= RATE_UNIT
+    return np.divide(draft, times, out=times)
 
 
-def mass_of_others(draft: FloatArray) -> FloatArray:
-    """1 − q_i for every token, summed over the others where the difference would cancel; inf for none."""
-    others = 1.0 - draft
-    for i in np.flatnonzero(draft > 0.5):
-        others[i] = np.delete(draft, i).sum()
-    others[others <= 0] = np.inf
-    return others
+def mass_beside_most(draft: FloatArray) -> float:
+    """The mass of all tokens but the likeliest, of which alone there may be more than half; inf for none."""
+    top = int(draft.argmax())
+    return float(draft[:top].sum() + draft[top + 1 :].sum()) or np.inf

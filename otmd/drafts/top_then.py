@@ -1,6 +1,7 @@
 """The likeliest tokens for certain, then any law on the rest; greedy drafting is one case."""
 
 import copy
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -110,6 +111,19 @@ class TopThen(ProposalLaw):
             drafted = self._rest()._inclusion_probs()
         drafted[self.forced_tokens()] = 1.0
         return drafted
+
+    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        return [self.with_num_drafts(n)._hit_rate(target) for n in counts]
+
+    def _hit_rate(self, target: FloatArray) -> float:
+        top = float(target[self.forced_tokens()].sum())
+        left = self.num_drafts - self.top
+        if left == 0:
+            return top
+        # The top tokens have no mass in the rest, and a single draft is the same for all its laws.
+        rest = self._rest()
+        hit = float(target @ rest.draft_probs) if left == 1 else rest._hit_rates(target, [left])[0]
+        return top + hit
 
     def _validate_count(self) -> None:
         if self.top > self.num_drafts:

@@ -7,7 +7,7 @@ import numpy as np
 from otmd.drafts.exponential_race import quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.drafts.race_inclusion import RaceInclusion
-from otmd.drafts.subset_race import RATE_UNIT, SubsetRace, mass_of_others, times_alone
+from otmd.drafts.subset_race import RATE_UNIT, SubsetRace, times_alone
 from otmd.kernels.counts import nth_largest_before
 from otmd.kernels.curve import mass_after, mass_before
 from otmd.kernels.draws import draw_distinct
@@ -98,15 +98,15 @@ class WithoutReplacement(ProposalLaw):
         return SubsetRace(self.draft_probs, self.num_drafts).containment(subset, self.num_drafts)
 
     def _inclusion_probs(self) -> FloatArray:
-        rates, num_drafts = RATE_UNIT * self.draft_probs, self.num_drafts
+        draft, num_drafts = self.draft_probs, self.num_drafts
         if num_drafts == 1:
-            return self.draft_probs.copy()
-        if np.count_nonzero(rates) <= num_drafts:
-            return (rates > 0).astype(np.float64)
+            return draft.copy()
+        if np.count_nonzero(draft) <= num_drafts:
+            return (draft > 0).astype(np.float64)
         if num_drafts > 2:
-            return RaceInclusion(rates, num_drafts).probs(num_drafts)
+            return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
         times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
-        return np.minimum(rates * times_missed, 1.0)
+        return np.minimum(RATE_UNIT * draft * times_missed, 1.0)
 
     def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
         support = np.count_nonzero(self.draft_probs)
@@ -115,17 +115,13 @@ class WithoutReplacement(ProposalLaw):
         if 1 in hits:
             hits[1] = float(target @ self.draft_probs)
         if raced:
-            race = RaceInclusion(RATE_UNIT * self.draft_probs, max(raced))
+            race = RaceInclusion(self.draft_probs, max(raced), RATE_UNIT)
             hits |= zip(raced, race.hit_rates(target, raced), strict=True)
         return [hits[n] for n in counts]
 
     def times_alone(self) -> FloatArray:
         """See :func:`otmd.drafts.subset_race.times_alone`, shape (V,)."""
         return times_alone(self.draft_probs)
-
-    def mass_of_others(self) -> FloatArray:
-        """See :func:`otmd.drafts.subset_race.mass_of_others`, shape (V,)."""
-        return mass_of_others(self.draft_probs)
 
     def _sum_of_others(self, values: FloatArray) -> FloatArray:
         """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from otmd.harness.catalog import DEFAULT_MODEL, PROMPT_PACKAGES
     from otmd.harness.collection import collect
     from otmd.harness.dataset import Dataset, Position, open_dataset
+    from otmd.harness.decoding import Decoded, Speculation, decode
     from otmd.harness.drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
     from otmd.harness.errors import DatasetError, FetchError, FolderLockedError, HarnessError
     from otmd.harness.files import cache_folder
@@ -24,6 +25,7 @@ _HOMES = {
     "catalog": ("DEFAULT_MODEL", "PROMPT_PACKAGES"),
     "collection": ("collect",),
     "dataset": ("Dataset", "Position", "open_dataset"),
+    "decoding": ("Decoded", "Speculation", "decode"),
     "drafts": ("DEFAULT_DRAFT", "Draft", "NGramDraft", "common_vocabulary", "load_draft"),
     "errors": ("DatasetError", "FetchError", "FolderLockedError", "HarnessError"),
     "files": ("cache_folder",),
@@ -43,6 +45,7 @@ __all__ = [
     "PROMPT_PACKAGES",
     "Dataset",
     "DatasetError",
+    "Decoded",
     "Draft",
     "FetchError",
     "FolderLockedError",
@@ -53,9 +56,11 @@ __all__ = [
     "Package",
     "Position",
     "Prompt",
+    "Speculation",
     "cache_folder",
     "collect",
     "common_vocabulary",
+    "decode",
     "fetch",
     "load_draft",
     "load_prompts",

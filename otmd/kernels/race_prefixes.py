@@ -6,6 +6,8 @@ from numba import njit
 from otmd.kernels.ratio_groups import AT_A_TIME
 
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
+# What so many blocks lack together is below rounding.
+_INVISIBLE = 1e-20
 
 
 @njit(cache=True, nogil=True)
@@ -44,7 +46,7 @@ def add_powers(rates, power, sums):
             power[y] *= rates[y]
         sums[r] += total
         reach *= largest
-        if reach < 1e-20:
+        if reach < _INVISIBLE:
             break
 
 
@@ -55,23 +57,23 @@ def prefix_arrivals(
     """out[k, b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < 3 + k), N the arrivals by t among the first b blocks.
 
     λ_b = outside[b] is the rate of all other tokens, in the unit of ``times``; small rates and ``powers`` may
-    be in another. ``moments`` (K, R) are power sums of the small rates of
-    each block, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times, none
-    of them for r = 0; heavy tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present,
-    shape (M, T).
+    be in another. ``moments`` (K, R) are power sums of the small rates of each block, whose column 0 is not
+    read, ``series`` (n, R) the coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times; heavy
+    tokens come in the order of their blocks, with e^{−q t} and 1 − e^{−q t} in absent and present (M, T).
     """
     order, most = series.shape
     num_nodes = times.size
     heavy = np.zeros((order, num_nodes))
     heavy[0] = 1.0
-    sums = np.zeros(most)
+    light = 0.0
     logs = np.zeros((order, num_nodes))
     tail = np.zeros((order, num_nodes))
     used = 0
     out[:, 0] = 0.0
     for b in range(moments.shape[0]):
-        for r in range(most):
-            sums[r] += moments[b, r]
+        light += moments[b, 1]
+        # The rate of all tokens but the heavy ones so far: no light token changes it.
+        stale = b == 0 or (used < heavy_block.size and heavy_block[used] == b)
         while used < heavy_block.size and heavy_block[used] == b:
             for m in range(order - 1, -1, -1):
                 for k in range(num_nodes):
@@ -80,16 +82,17 @@ def prefix_arrivals(
                         value += heavy[m - 1, k] * present[used, k]
                     heavy[m, k] = value
             used += 1
-        logs[:] = 0.0
         for m in range(1, order):
             for r in range(m, most):
-                weight = series[m, r] * sums[r]
-                if weight == 0.0:
+                weight = series[m, r] * moments[b, r]
+                if weight < _INVISIBLE:
                     continue
                 for k in range(num_nodes):
                     logs[m, k] += weight * powers[r, k]
-        for k in range(num_nodes):
-            tail[0, k] = steps[k] * np.exp(-outside[b + 1] * times[k] - sums[1] * powers[1, k])
+        if stale:
+            for k in range(num_nodes):
+                exponent = outside[b + 1] * times[k] + light * powers[1, k]
+                tail[0, k] = steps[k] * np.exp(-exponent)
         for m in range(1, order):
             tail[m] = 0.0
             for i in range(1, m + 1):

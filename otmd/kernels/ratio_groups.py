@@ -27,6 +27,16 @@ def fill_ratios(p, q, ratio):
         ratio[y] = p[y] / q[y] if q[y] > 0.0 else np.inf
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def ratios_of(p, q, tokens):
+    """p/q of the tokens, inf where q = 0."""
+    ratio = np.empty(tokens.size)
+    for i in range(tokens.size):
+        y = tokens[i]
+        ratio[i] = p[y] / q[y] if q[y] > 0.0 else np.inf
+    return ratio
+
+
 @njit(cache=True, nogil=True)
 def fill_groups(p, q, ratio, group):
     """Fill the group of each of some tokens, and the first of ``ratio`` with their p/q."""

@@ -6,20 +6,11 @@ what is read off the curve at one rejection is what the next one starts from.
 
 from numba import njit
 
+from otmd.kernels.search import count_at_most
+
 # No C lies beyond it while the draft mass left is a normal float64.
 FARTHEST = 1.7e308
 _ROUNDING = 1e-15
-
-
-@njit(cache=True, nogil=True)
-def count_at_most(ascending, limit):
-    """How many of the ascending numbers are at most ``limit``, by a search without branches."""
-    first, left = 0, ascending.size
-    while left > 1:
-        half = left >> 1
-        first += half if ascending[first + half - 1] <= limit else 0
-        left -= half
-    return first + (1 if left == 1 and ascending[first] <= limit else 0)
 
 
 @njit(cache=True, nogil=True)
@@ -57,14 +48,12 @@ def outlook(curve, classes, times, steps, state, left_low, left_high):
     no mass.
     """
     ratio, target_tail, draft_tail = curve
-    q_high, starts = classes[1], classes[3]
+    q_high, size = classes[1], classes[3]
     rounding = _ROUNDING * left_low
     c = 0
     copies = 0
     for _ in range(steps):
-        while c < q_high.size and (
-            copies >= starts[c + 1] - starts[c] or (starts[c + 1] - starts[c] == 1 and times[c] > 0)
-        ):
+        while c < q_high.size and (copies >= size[c] or (size[c] == 1 and times[c] > 0)):
             c += 1
             copies = 0
         if c < q_high.size:
@@ -77,7 +66,7 @@ def outlook(curve, classes, times, steps, state, left_low, left_high):
 @njit(cache=True, nogil=True)
 def fill_deficits(classes, C_low, C_high, deficit):
     """Σ over each class of (C q − p)₊ at both C, shape (classes, 2)."""
-    _, _, _, starts, ratio, target_mass, draft_mass = classes
+    _, _, _, _, starts, ratio, target_mass, draft_mass = classes
     for c in range(deficit.shape[0]):
         own = ratio[starts[c] : starts[c + 1]]
         place = starts[c] + c + count_at_most(own, C_low)
@@ -94,7 +83,7 @@ def fill_shares(classes, times, before, state, deficit_before, deficit, share):
     ``before`` are the least and the largest C before the rejection, ``state`` follows it, and the deficits
     are those at either; ``times`` says how many tokens of each class were rejected earlier.
     """
-    q_low, q_high, _, starts, _, _, _ = classes
+    q_low, q_high, _, size, _, _, _, _ = classes
     C_low, C_high, W_high, W_low, _ = state
     most, least = C_high - before[0], max(C_low - before[1], 0.0)
     for c in range(share.shape[0]):
@@ -103,7 +92,7 @@ def fill_shares(classes, times, before, state, deficit_before, deficit, share):
         if times[c] > 0:
             low -= times[c] * (most * q_high[c])
             high -= times[c] * (least * q_low[c])
-        if high > 0.0 and times[c] < starts[c + 1] - starts[c]:
+        if high > 0.0 and times[c] < size[c]:
             share[c, 0] = max(low, 0.0) / W_high
             share[c, 1] = min(high / W_low, 1.0) if W_low > 0.0 else 1.0
         else:
@@ -113,7 +102,7 @@ def fill_shares(classes, times, before, state, deficit_before, deficit, share):
 @njit(cache=True, nogil=True)
 def fill_left(classes, times, left_low, left_high, left):
     """Bounds of the draft mass left after a token of each class as well, shape (classes, 2)."""
-    q_low, q_high, _, _, _, _, _ = classes
+    q_low, q_high, _, _, _, _, _, _ = classes
     for c in range(left.shape[0]):
         left[c, 0] = left_low - q_high[c]
         left[c, 1] = left_high - q_low[c]
@@ -126,10 +115,10 @@ def fill_left(classes, times, left_low, left_high, left):
 
 @njit(cache=True, nogil=True)
 def _mass_left(classes, times):
-    q_low, q_high, mass, starts, _, _, _ = classes
+    q_low, q_high, mass, size, _, _, _, _ = classes
     low = high = 0.0
     for c in range(mass.size):
-        if times[c] < starts[c + 1] - starts[c]:
+        if times[c] < size[c]:
             low += max(mass[c] - times[c] * q_high[c], 0.0)
             high += mass[c] - times[c] * q_low[c]
     return low, high

@@ -11,7 +11,6 @@ import numpy as np
 from numba import njit
 
 from otmd.kernels.rejection_node import (
-    FARTHEST,
     fill_deficits,
     fill_left,
     fill_shares,
@@ -155,22 +154,3 @@ def _close(here):
         low, high = max(here[_LOW], low), min(here[_HIGH], high)
         # Crossed bounds: no path of tokens follows that of the classes, whose share may be 0.
         here[_LOW], here[_HIGH] = min(low, high), max(low, high)
-
-
-@njit(cache=True, nogil=True)
-def two_draft_rejection(curve, target, draft, left_after):
-    """P(both of two drafts are rejected), exactly: one term a token that is drafted, likeliest first."""
-    ratio, target_tail, draft_tail = curve
-    first = state_at(ratio, target_tail, draft_tail, 1.0, 1.0)[2]
-    if first == 0.0:
-        return 0.0
-    total, k = 0.0, ratio.size
-    for x in range(draft.size):
-        weight = draft[x] - target[x]
-        if weight > 0.0 and left_after[x] > 0.0:
-            # Less is left after a likelier token, so C only falls.
-            C = min(1.0 + first / left_after[x], FARTHEST)
-            while k > 0 and ratio[k - 1] > C:
-                k -= 1
-            total += weight * min(max(target_tail[k] - C * draft_tail[k], 0.0), 1.0)
-    return total / first

@@ -228,22 +228,20 @@ def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
 def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
     """The cut of a law with top tokens, if any, and others with or without replacement.
 
-    Any cut but the empty one holds the top tokens; beside them it is that of the others.
+    Any cut but the empty one holds the top tokens; beside them it is that of the others, which holds
+    no token that they leave without mass.
     """
     forced = law.forced_tokens()
     count = law.num_drafts - forced.size
-    wanted, others = target, law.mass_beside(forced)
-    if forced.size:
-        wanted = wanted.copy()
-        wanted[forced] = 0.0
+    others = law.mass_beside(forced)
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.
     elif count == 1 or _rest_of(law) is WithReplacement:
-        _, found, cut = cuts_with_replacement(wanted, others, count, count)
+        _, found, cut = cuts_with_replacement(target, others, count, count)
         subset, value = cut[0], float(found[0])
     else:
-        best = race_cut(wanted, unchecked(WithoutReplacement, others, count))
+        best = race_cut(target, unchecked(WithoutReplacement, others, count))
         subset, value = best.subset, best.rate - 1.0
     value += float(target[forced].sum())
     if forced.size and value >= -_SLACK:

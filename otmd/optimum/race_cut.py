@@ -8,23 +8,33 @@ hold the minimum are split, down to single ratios.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otmd.drafts.exponential_race import POWERS
 from otmd.drafts.subset_race import RATE_UNIT, SubsetRace
 from otmd.drafts.without_replacement import WithoutReplacement
-from otmd.kernels.race_prefixes import block_moments
-from otmd.kernels.ratio_cut import SLACK
+from otmd.kernels.race_blocks import (
+    ALONE,
+    DRAFT,
+    POWER,
+    TARGET,
+    leave_distinct,
+    sums_of_groups,
+    sums_of_tokens,
+    tokens_of_blocks,
+)
+from otmd.kernels.ratio_cut import SLACK, cut_tokens
 from otmd.kernels.ratio_groups import (
     MANTISSA_BITS,
     NUM_GROUPS,
     fill_ratios,
-    group_by_ratio,
     group_edges,
+    ratios_of,
     tokens_of_groups,
 )
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray
 from otmd.ratio_histogram import RatioHistogram
 
 # Into how many parts the tokens at issue are split, before they are taken one by one.
@@ -35,13 +45,22 @@ _PARTS = 256
 class _Blocks:
     """Consecutive tokens by p/q: the smallest ratio (K,), whether there is no other, and sums.
 
-    The sums (K, 2 + R) are of p, of the times alone, and of the powers 0 … R − 1 of q in units of the race's
-    end; the powers leave out the heavy tokens, and q itself stands where the power 0 would.
+    The sums (K, S) are those of :mod:`otmd.kernels.race_blocks`.
     """
 
     low: FloatArray
     single: BoolArray
     sums: FloatArray
+
+    @property
+    def target(self) -> FloatArray:
+        """P of each block, shape (K,)."""
+        return self.sums[:, TARGET]
+
+    @property
+    def draft(self) -> FloatArray:
+        """Q of each block, shape (K,)."""
+        return self.sums[:, DRAFT]
 
 
 class _Race:
@@ -49,67 +68,45 @@ class _Race:
 
     def __init__(self, target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> None:
         self.target, self.draft, self.counts = target, drafts.draft, counts
-        self.alone, self.race = drafts.alone, drafts.race if max(counts) > 2 else None
-        self.ratio, self.group = np.empty(target.size), np.empty(target.size, np.int16)
-        self.heavy = np.empty(0, np.int64)
+        self.race, self._drafts = drafts.race if max(counts) > 2 else None, drafts
+        self.group = np.empty(target.size, np.int16)
+        if self.race is not None:
+            ratio = ratios_of(target, self.draft, self.race.heavy)
+            self._heavy = np.argsort(ratio, kind="stable")
+            self._heavy_ratio = ratio[self._heavy]
 
     def groups(self) -> _Blocks:
         """Group the tokens by the leading bits of p/q."""
-        sums = np.zeros((NUM_GROUPS, 2 + POWERS))
-        p, q, moments = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS), np.zeros((NUM_GROUPS, POWERS))
-        fill_ratios(self.target, self.draft, self.ratio)
-        group_by_ratio(self.target, self.draft, self.group, p, q)
-        if self.race is not None:
-            heavy = np.flatnonzero(self.race.is_heavy)
-            self.heavy = heavy[np.argsort(self.ratio[heavy], kind="stable")]
-            block_moments(self.race.small, self.group, moments)
-        sums[:, 0], sums[:, 2:], sums[:, 2] = p, moments, q
-        sums[:, 1] = np.bincount(self.group, self.alone, NUM_GROUPS)
+        sums = np.zeros((NUM_GROUPS, self._width))
+        sums_of_groups(self.target, self.draft, self._drafts.numbers, self.group, sums)
         return _Blocks(group_edges()[:-1], np.zeros(NUM_GROUPS, dtype=bool), sums)
 
-    def split(self, blocks: _Blocks, chosen: BoolArray, tokens: IntArray, parts: int) -> _Blocks:
-        """Split the chosen blocks, which hold these tokens in the order of p/q, between ratios."""
-        ratio = self.ratio[tokens]
-        runs = np.flatnonzero(np.concatenate([ratio[:1] >= 0, ratio[1:] != ratio[:-1]]))
-        every = max(1, runs.size // parts)
-        starts = np.union1d(runs[::every], np.searchsorted(ratio, blocks.low[chosen]))
-        starts = starts[starts < tokens.size]
-        sums, moments = np.zeros((starts.size, 2 + POWERS)), np.zeros((starts.size, POWERS))
-        if self.race is not None:
-            own = np.repeat(np.arange(starts.size), np.diff(starts, append=tokens.size))
-            block_moments(self.race.small[tokens], own, moments)
-        sums[:, 2:] = moments
-        for column, values in enumerate((self.target, self.alone, self.draft)):
-            sums[:, column] = np.add.reduceat(values[tokens], starts)
-        low = np.concatenate([blocks.low[~chosen], ratio[starts]])
-        alone = np.concatenate([blocks.single[~chosen], np.full(starts.size, every == 1)])
+    def split(
+        self, blocks: _Blocks, chosen: BoolArray, tokens: NDArray[np.int32], parts: int
+    ) -> _Blocks:
+        """Split the chosen blocks, which hold these tokens, between ratios."""
+        ratio = ratios_of(self.target, self.draft, tokens)
+        ratio.sort()
+        ratio = ratio[: leave_distinct(ratio)]
+        every = max(1, ratio.size // parts)
+        firsts = np.searchsorted(ratio, blocks.low[chosen])
+        starts = np.union1d(np.arange(0, ratio.size, every), firsts[firsts < ratio.size])
+        own, sums = ratio[starts], np.zeros((starts.size, self._width))
+        sums_of_tokens(self.target, self.draft, tokens, own, self._drafts.numbers, sums)
+        low = np.concatenate([blocks.low[~chosen], own])
+        single = np.concatenate([blocks.single[~chosen], np.full(starts.size, every == 1)])
         sums = np.concatenate([blocks.sums[~chosen], sums])
         order = np.argsort(low, kind="stable")
-        return _Blocks(low[order], alone[order], sums[order])
-
-    def histogram(self, blocks: _Blocks) -> RatioHistogram:
-        """The same blocks as a histogram."""
-        return RatioHistogram(
-            self.ratio,
-            np.append(blocks.low, np.inf),
-            blocks.sums[:, 0],
-            blocks.sums[:, 2],
-            blocks.single,
-            self.group,
-            self.target,
-            self.draft,
-        )
+        return _Blocks(low[order], single[order], sums[order])
 
     def containment(self, blocks: _Blocks) -> FloatArray:
         """G of the tokens before each block and of all, for each number of drafts, shape (N, K + 1)."""
-        draft, moments = blocks.sums[:, 2], blocks.sums[:, 2:].copy()
-        moments[:, 0] = 0.0
-        outside = RATE_UNIT * np.append(draft[::-1].cumsum()[::-1], 0.0)
-        alone = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, 1].cumsum())
+        outside = RATE_UNIT * np.append(blocks.draft[::-1].cumsum()[::-1], 0.0)
+        alone = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, ALONE].cumsum())
         waits = np.tile(alone, (len(self.counts), 1))
         if self.race is not None:
-            block = np.searchsorted(blocks.low, self.ratio[self.heavy], side="right") - 1
-            several = self.race.arrivals(moments, self.heavy, block, outside)
+            block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
+            several = self.race.arrivals(blocks.sums[:, DRAFT:], self._heavy, block, outside)
             for own, count in zip(waits, self.counts, strict=True):
                 own += several[count - 3] if count > 2 else 0.0
         return np.clip(1.0 - outside * waits, 0.0, 1.0)
@@ -117,11 +114,15 @@ class _Race:
     def bound(self, blocks: _Blocks) -> tuple[FloatArray, FloatArray, BoolArray]:
         """G and p − g before each block, shape (N, K + 1), and which blocks may hold a minimum (K,)."""
         contained = self.containment(blocks)
-        values = np.append(0.0, blocks.sums[:, 0].cumsum()) - contained
+        values = np.append(0.0, blocks.target.cumsum()) - contained
         at_issue = np.zeros(blocks.low.size, dtype=bool)
         for own, rate in zip(contained, values, strict=True):
             at_issue |= _at_issue(blocks, own, rate)
         return contained, values, at_issue
+
+    @property
+    def _width(self) -> int:
+        return POWER if self.race is None else self._drafts.width
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,27 +131,45 @@ class RaceCut:
 
     Attributes
     ----------
-    histogram : RatioHistogram
-        The tokens by p/q, in blocks that are fine where the minimum lies.
+    target, draft : ndarray of float64, shape (V,)
+        p and q.
+    group : ndarray of int16, shape (V,)
+        The group of each token by p/q, see :mod:`otmd.kernels.ratio_groups`.
     contained : ndarray of float64, shape (K + 1,)
-        g of the tokens below each edge.
+        g of the tokens below each edge of the histogram.
     size : int
         H holds the tokens below ``histogram.edges[size]``.
     """
 
-    histogram: RatioHistogram
+    target: FloatArray
+    draft: FloatArray
+    group: NDArray[np.int16]
     contained: FloatArray
     size: int
+    _blocks: _Blocks
 
     @property
     def subset(self) -> BoolArray:
         """H, shape (V,)."""
-        return self.histogram.ratio < self.histogram.edges[self.size]
+        subset = np.empty(self.target.size, dtype=bool)
+        end = self._blocks.low[self.size] if self.size < self._blocks.low.size else np.inf
+        cut_tokens(self.target, self.draft, end, subset)
+        return subset
 
     @property
     def rate(self) -> float:
         """1 + p(H) − g(H)."""
-        return 1.0 + float(self.histogram.target_before[self.size] - self.contained[self.size])
+        return 1.0 + float(self._blocks.target[: self.size].sum() - self.contained[self.size])
+
+    @cached_property
+    def histogram(self) -> RatioHistogram:
+        """The tokens by p/q, in blocks that are fine where the minimum lies."""
+        ratio, blocks = np.empty(self.target.size), self._blocks
+        fill_ratios(self.target, self.draft, ratio)
+        edges = np.append(blocks.low, np.inf)
+        masses = blocks.target.copy(), blocks.draft.copy()
+        tokens = self.group, self.target, self.draft
+        return RatioHistogram(ratio, edges, *masses, blocks.single, *tokens)
 
 
 def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
@@ -194,17 +213,17 @@ def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> 
     open_blocks &= finest
     wanted = np.isin(groups.low, blocks.low[open_blocks])
     tokens = tokens_of_groups(race.group, wanted, target.size)
-    tokens = tokens[np.argsort(race.ratio[tokens])]
     for parts in (_PARTS, target.size):
         blocks = race.split(blocks, open_blocks, tokens, parts)
         contained, values, open_blocks = race.bound(blocks)
         if not open_blocks.any():
             break
-        place = np.searchsorted(blocks.low, race.ratio[tokens], side="right") - 1
-        tokens = tokens[open_blocks[place]]
-    histogram = race.histogram(blocks)
+        tokens = tokens_of_blocks(target, drafts.draft, tokens, blocks.low, open_blocks)
     sizes = [int(np.argmax(own <= own.min() + SLACK)) for own in values]
-    return [RaceCut(histogram, own, size) for own, size in zip(contained, sizes, strict=True)]
+    position = target, drafts.draft, race.group
+    return [
+        RaceCut(*position, own, size, blocks) for own, size in zip(contained, sizes, strict=True)
+    ]
 
 
 def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
@@ -228,7 +247,7 @@ def _at_issue(blocks: _Blocks, contained: FloatArray, values: FloatArray) -> Boo
     Those which may hold less than every prefix known, or as little as the least before the first that does.
     """
     target = values + contained
-    draft = blocks.sums[:, 2]
+    draft = blocks.draft
     # Tokens that are never drafted have no ratio, and come last.
     least = np.multiply(blocks.low, draft, out=np.zeros(draft.size), where=draft > 0)
     lowest = np.minimum(values[:-1], target[:-1] + least - contained[1:])

@@ -4,20 +4,27 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otmd.drafts import WithoutReplacement
-from otmd.kernels.curve import mass_after
-from otmd.kernels.ratio_groups import fill_ratios
-from otmd.kernels.rejection_classes import classes_of_mass, tokens_by_class
-from otmd.kernels.rejection_paths import rejection_bounds, two_draft_rejection
+from otmd.drafts.subset_race import mass_beside_most
+from otmd.kernels.ratio_groups import ratios_of
+from otmd.kernels.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
+from otmd.kernels.rejection_curve import fill_tails, merged_tokens, two_draft_rejection
+from otmd.kernels.rejection_node import FARTHEST
+from otmd.kernels.rejection_paths import rejection_bounds
 from otmd.kernels.replacement_rates import hockey_stick
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray
 
 # About three seconds for a few drafts; a node costs more the more drafts are left below it.
 _MOST_NODES = 3_000_000
 # Subtrees that matter less than this part of the tolerance stay closed: there are thousands of them.
 _UNOPENED = 1e-4
 _ROUNDING = 1e-14
+# Above 0, where the walk starts and no token is left out yet, and below 1.
+_FIRST = np.finfo(float).tiny
+# How far the largest C may be off by rounding, amply.
+_MARGIN = 1e-9
 
 
 class RejectionPaths:
@@ -28,43 +35,52 @@ class RejectionPaths:
     target : ndarray of float64, shape (V,)
         p.
     law : WithoutReplacement
-        Drafts drawn one after another; its number of drafts does not matter here.
+        Drafts drawn one after another; its number of drafts is the most that will be asked for.
+
+    Attributes
+    ----------
+    farthest : float
+        No C is larger.
     """
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
-        self.target, self.law, self.draft = target, law, law.draft_probs
+        self.target, self.draft = target, law.draft_probs
+        self._first = float(hockey_stick(target, self.draft, 1.0))
+        self.farthest = self._farthest(law.num_drafts)
+        self._interval = 1.0 + self._first, self.farthest
+        self._last: tuple[float, tuple] | None = None
+
+    def _farthest(self, num_drafts: int) -> float:
+        """The largest C, if each step adds W, which falls, over the mass left by tokens as large as any."""
+        left = 1.0 - float(self.draft.max()) * np.arange(1, num_drafts) - _MARGIN
+        if num_drafts == 1 or left[-1] <= 0.0:
+            return FARTHEST
+        steps = np.full(num_drafts - 1, hockey_stick(self.target, self.draft, 1.0 + self._first))
+        steps[0] = self._first
+        return min((1.0 + float((steps / left).sum())) * (1.0 + _MARGIN), FARTHEST)
 
     @cached_property
-    def order(self) -> IntArray:
-        """The tokens by p/q, ascending."""
-        return np.argsort(self._ratio)
+    def _kept(self) -> tuple[NDArray[np.int32], FloatArray]:
+        """The tokens with p/q in the interval, in this order, and the masses of the others."""
+        merged = np.zeros((3, 2))
+        tokens = merged_tokens(self.target, self.draft, self._interval, merged)
+        return tokens[np.argsort(ratios_of(self.target, self.draft, tokens))], merged
 
     @cached_property
     def curve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """P/q in that order, and what p and q have from each token on."""
-        tails = np.empty(self.order.size + 1), np.empty(self.order.size + 1)
-        for mass, tail in zip((self.target, self.draft), tails, strict=True):
-            mass_after(mass, self.order, tail)
-        return self._ratio[self.order], *tails
+        """P/q ascending, and what p and q have from each entry on: :mod:`otmd.kernels.rejection_curve`."""
+        tokens, merged = self._kept
+        ratio = np.empty(tokens.size + 3)
+        ratio[:2], ratio[-1] = (_FIRST, self._middle), np.inf
+        ratio[2:-1] = ratios_of(self.target, self.draft, tokens)
+        tails = np.empty(tokens.size + 4), np.empty(tokens.size + 4)
+        fill_tails(self.target, self.draft, tokens, merged, *tails)
+        return ratio, *tails
 
-    @cached_property
-    def by_mass(self) -> IntArray:
-        """The tokens that are drafted, largest q first."""
-        return np.argsort(-self.draft)[: np.count_nonzero(self.draft)]
-
-    @cached_property
-    def _ratio(self) -> FloatArray:
-        ratio = np.empty(self.draft.size)
-        fill_ratios(self.target, self.draft, ratio)
-        return ratio
-
-    @cached_property
-    def _drafted(self) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
-        """P/q, p and q of the tokens that are drafted, by their ratio, and their ranks by mass."""
-        rank = np.empty(self.draft.size, np.int64)
-        rank[self.by_mass] = np.arange(self.by_mass.size)
-        tokens = self.order[self.draft[self.order] > 0]
-        return self._ratio[tokens], self.target[tokens], self.draft[tokens], rank[tokens]
+    @property
+    def _middle(self) -> float:
+        """Any ratio on the same side of each C as the merged tokens above 1, whatever way C is rounded."""
+        return 1.0 + 0.5 * self._first
 
     def bounds(self, counts: Sequence[int], tol: float) -> list[tuple[float, float]]:
         """Bounds of P(all drafts are rejected), for several numbers of drafts.
@@ -85,33 +101,29 @@ class RejectionPaths:
             by n − 1 rejections is a normal float64 (above 2.2e-308).
         """
         found = []
-        start = None
         for n in counts:
             if n <= 2:
-                rejected = self._one() if n == 1 else self._two()
+                rejected = self._first if n == 1 else self._two()
                 found.append((rejected, rejected))
                 continue
-            low, high, last = self._of_classes(n, tol, start or (tol, self.classes(tol)))
+            low, high = self._of_classes(n, tol)
             found.append((low, high))
             # What is too wide for fewer drafts is too wide for more.
-            start = last if high - low <= tol else None
+            if high - low > tol:
+                self._last = None
         return found
 
-    def _one(self) -> float:
-        return hockey_stick(self.target, self.draft, 1.0)
-
     def _two(self) -> float:
-        masses = self.target, self.draft, self.law.mass_of_others()
-        return two_draft_rejection(self.curve, *(mass[self.by_mass] for mass in masses))
+        others = mass_beside_most(self.draft)
+        return two_draft_rejection(self.curve, self.target, self.draft, self._first, others)
 
-    def _of_classes(
-        self, num_drafts: int, tol: float, start: tuple[float, tuple]
-    ) -> tuple[float, float, tuple[float, tuple]]:
-        """Bounds for n ≥ 3 drafts from classes of some width on, and the width and classes of the last."""
+    def _of_classes(self, num_drafts: int, tol: float) -> tuple[float, float]:
+        """Bounds for n ≥ 3 drafts from the last classes on, or from some as wide as the tolerance."""
         low, high, work = 0.0, 1.0, 0
-        widest, classes = start
+        widest, classes = self._last or (tol, self.classes(tol))
         negligible = _UNOPENED * tol
         while True:
+            self._last = widest, classes
             least, most, looked = rejection_bounds(
                 self.curve, classes, num_drafts, negligible, _MOST_NODES - work
             )
@@ -119,9 +131,11 @@ class RejectionPaths:
             work += looked
             equal = bool((classes[0] == classes[1]).all())
             if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
-                return low, high, (widest, classes)
+                return low, high
             # Twice as many classes of half the width, where masses are evenly spread.
             widest /= 4.0
+            # One set of classes is held at a time.
+            self._last = classes = None
             classes = self.classes(widest)
             negligible = 0.0 if equal else negligible / 2.0
 
@@ -131,16 +145,21 @@ class RejectionPaths:
         What is not known of a path is the range of a class as often as its tokens are drafted: mass times
         range is at most ``widest``.
 
-        Returns the smallest and largest mass and the total of each class, where it starts, and along all
-        tokens sorted by class and ratio: the ratio p/q, and both masses accumulated from each class's start.
+        Returns the smallest and largest mass, the total and the number of tokens of each class, where it
+        starts, and along the curve's tokens sorted by class and ratio: the ratio p/q, and both masses
+        accumulated from each class's start.
         """
-        mass = self.draft[self.by_mass]
-        level = np.empty(mass.size, np.int32)
-        starts = classes_of_mass(mass, widest, level)
-        *tokens, rank = self._drafted
-        ratio = np.empty(mass.size)
-        before = np.empty((2, mass.size + starts.size - 1))
-        tokens_by_class(level[rank], starts, tuple(tokens), ratio, *before)
-        firsts, lasts = starts[:-1], starts[1:]
-        total = before[1][lasts + np.arange(firsts.size)]
-        return mass[lasts - 1], mass[firsts], total, starts, ratio, *before
+        mass = np.sort(self.draft)
+        mass = mass[mass.size - np.count_nonzero(mass) :][::-1]
+        ends = classes_of_mass(mass, widest)
+        low, high = mass[ends[1:] - 1], mass[ends[:-1]]
+        del mass
+        smallest, merged = low[::-1].copy(), np.zeros((low.size, 3, 2))
+        masses = self.target, self.draft
+        kept = masses_by_class(*masses, self._interval, smallest, merged)
+        starts = np.append(0, np.cumsum(1 + kept))
+        ratio, before = np.empty(starts[-1]), np.empty((2, starts[-1] + low.size))
+        tokens = self._kept[0]
+        tokens_by_class(*masses, tokens, smallest, starts, merged, self._middle, ratio, *before)
+        total = before[1][starts[1:] + np.arange(low.size)] + merged[:, 2, 1]
+        return low, high, total, np.diff(ends), starts, ratio, *before

@@ -7,7 +7,8 @@ import pytest
 from naive import judged, rrsw, without_replacement
 
 import otmd
-from otmd.kernels.rejection_paths import rejection_bounds, two_draft_rejection
+from otmd.kernels.rejection_curve import two_draft_rejection
+from otmd.kernels.rejection_paths import rejection_bounds
 from otmd.verifiers.rejection_bounds import RejectionPaths
 
 ROUNDING = 1e-12
@@ -26,8 +27,8 @@ def _instance(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     return p, q / q.sum(), int(rng.integers(3, min(V, 4) + 1))
 
 
-def _classes_of(p: np.ndarray, q: np.ndarray, widest: float) -> tuple:
-    return RejectionPaths(p, otmd.WithoutReplacement(q, 1)).classes(widest)
+def _classes_of(p: np.ndarray, q: np.ndarray, n: int, widest: float) -> tuple:
+    return RejectionPaths(p, otmd.WithoutReplacement(q, n)).classes(widest)
 
 
 def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
@@ -41,13 +42,13 @@ def test_bounds_hold_the_exact_probability(seed: int) -> None:
     exact = _rejected(p, q, n)
     arrays = otmd.RatioCurve(p, q).arrays(())
     for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
-        low, high, _ = rejection_bounds(arrays, _classes_of(p, q, widest), n, negligible, most)
+        low, high, _ = rejection_bounds(arrays, _classes_of(p, q, n, widest), n, negligible, most)
         assert low - ROUNDING <= exact <= high + ROUNDING
 
 
 def test_every_token_its_own_class_is_exact() -> None:
     p, q, n = _instance(3)
-    classes = _classes_of(p, q, 0.0)
+    classes = _classes_of(p, q, n, 0.0)
     low, high, _ = rejection_bounds(otmd.RatioCurve(p, q).arrays(()), classes, n, 0.0, 10**7)
     assert len(classes[0]) == np.count_nonzero(q)
     assert high - low < 1e-14
@@ -55,22 +56,22 @@ def test_every_token_its_own_class_is_exact() -> None:
 
 def test_classes_are_as_narrow_as_their_mass_asks() -> None:
     for seed in range(40):
-        p, q, _ = _instance(seed)
+        p, q, n = _instance(seed)
         for widest in WIDEST:
-            low, high, mass, starts = _classes_of(p, q, widest)[:4]
+            low, high, mass, size = _classes_of(p, q, n, widest)[:4]
             assert (mass * (high - low) <= widest).all()
             assert (low[:-1] >= high[1:]).all()
             assert mass.sum() == pytest.approx(1.0)
-            assert starts[-1] == np.count_nonzero(q)
+            assert size.sum() == np.count_nonzero(q)
 
 
 def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
-        left = otmd.WithoutReplacement(q, 2).mass_of_others()
-        by_mass = np.argsort(-q)
-        masses = p[by_mass], q[by_mass], left[by_mass]
-        rejected = two_draft_rejection(otmd.RatioCurve(p, q).arrays(()), *masses)
+        top = int(q.argmax())
+        first, others = float(np.maximum(p - q, 0.0).sum()), float(np.delete(q, top).sum())
+        arrays = otmd.RatioCurve(p, q).arrays(())
+        rejected = two_draft_rejection(arrays, p, q, first, others)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 

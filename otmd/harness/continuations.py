@@ -1,0 +1,151 @@
+"""What may follow a text, by a model that keeps what it computed: prefix by prefix, or a whole tree at once.
+
+A tree is one call: every token attends to the text and to its own ancestors alone (SpecInfer's tree
+attention), and what was computed of the path that is accepted stays.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from otmd.harness.drafts import Draft
+from otmd.harness.forward import forward_logits
+from otmd.harness.models import LanguageModel
+from otmd.sequences.models import Prefix
+
+
+class Continuations(Protocol):
+    """Logits of the next token after a text and after prefixes that go on from it."""
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """Logits (V,) of the next token after each prefix; the empty one stands for the text itself."""
+        ...
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Let the text go on with these tokens."""
+        ...
+
+
+def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
+    """What a model says may follow a text, by a cache if it is a language model."""
+    kind = CachedContinuations if isinstance(model, LanguageModel) else Recomputed
+    return kind(model, tokens)
+
+
+class Recomputed:
+    """Continuations by a model that needs no cache.
+
+    Parameters
+    ----------
+    model : Draft
+        The model.
+    tokens : sequence of int
+        The text, not empty.
+    """
+
+    def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
+        self.model = model
+        self.text = list(tokens)
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """See :class:`Continuations`."""
+        whole = [[*self.text, *prefix] for prefix in prefixes]
+        return [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See :class:`Continuations`."""
+        self.text += tokens
+
+
+class CachedContinuations:
+    """Continuations by a language model with a key-value cache.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        The model; it must take four-dimensional attention masks, as transformers' decoders do.
+    tokens : sequence of int
+        The text, not empty.
+    """
+
+    def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+        from transformers import DynamicCache
+
+        self.model = model
+        self.text = list(tokens)
+        self._cache: Any = DynamicCache(config=model.model.config)
+        # The cache holds the first tokens of the text, and then the last tokens of these prefixes.
+        self._held = 0
+        self._slots: dict[Prefix, int] = {}
+        self._logits: dict[Prefix, np.ndarray] = {}
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """See :class:`Continuations`."""
+        ancestors = {prefix[:i] for prefix in prefixes for i in range(len(prefix) + 1)}
+        missing = sorted(ancestors - self._logits.keys(), key=lambda prefix: (len(prefix), prefix))
+        if missing:
+            self._compute(missing)
+        return [self._logits[prefix] for prefix in prefixes]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See :class:`Continuations`."""
+        import torch
+
+        kept = []
+        for i in range(1, len(tokens) + 1):
+            slot = self._slots.get(tuple(tokens[:i]))
+            if slot is None:
+                break
+            kept.append(slot)
+        if self._slots:
+            chosen = torch.tensor([*range(self._held), *kept], device=self.model.model.device)
+            for layer in self._cache.layers:
+                layer.keys = layer.keys.index_select(2, chosen)
+                layer.values = layer.values.index_select(2, chosen)
+        self._held += len(kept)
+        self.text += tokens
+        self._slots, self._logits = {}, {}
+
+    def _compute(self, missing: list[Prefix]) -> None:
+        """Compute what is missing, ancestors first, in one call."""
+        import torch
+
+        nodes = [prefix for prefix in missing if prefix]
+        pending = self.text[self._held :] if () in missing else []
+        size = self._held + len(self._slots)
+        places = [*range(self._held, len(self.text))] if pending else []
+        places += [len(self.text) - 1 + len(prefix) for prefix in nodes]
+        self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
+        first = len(pending) - 1 if pending else 0
+        device = self.model.model.device
+        with torch.inference_mode():
+            output = forward_logits(
+                self.model.model,
+                torch.arange(first, len(places), device=device),
+                position_ids=torch.tensor([places], device=device),
+                input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
+                attention_mask=self._mask(size, len(pending), nodes),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        rows = output[0, :, : self.model.token_count].float().cpu().numpy()
+        self._logits |= dict(zip(missing, rows, strict=True))
+        if pending:
+            self._held = len(self.text)
+
+    def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
+        """What each new token may attend to, to be added to its scores: (1, 1, T, size + T)."""
+        import torch
+
+        text = self._held + pending
+        seen = torch.zeros((pending + len(nodes), size + pending + len(nodes)), dtype=torch.bool)
+        for i in range(pending):
+            seen[i, : self._held + i + 1] = True
+        for i, prefix in enumerate(nodes):
+            seen[pending + i, :text] = True
+            own = [self._slots[prefix[:length]] for length in range(1, len(prefix) + 1)]
+            seen[pending + i, own] = True
+        dtype = self.model.model.dtype
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+        return mask[None, None].to(self.model.model.device)

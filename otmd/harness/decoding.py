@@ -1,0 +1,185 @@
+"""Speculative decoding on real models: draft a tree, check it in one call, keep a path of it, and again."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from otmd.harness.continuations import Continuations, continuations
+from otmd.harness.drafts import Draft
+from otmd.harness.models import LanguageModel
+from otmd.probabilities import FloatArray, Processing, validate_count
+from otmd.sequences import SequenceRule, TreeLaw
+from otmd.sequences.chance import Sampled
+from otmd.sequences.models import Model, Prefix
+from otmd.sequences.trees import Context, DraftTree
+
+STAGES: tuple[str, ...] = ("draft", "target", "verification", "rest")
+_RAW = Processing()
+
+
+@dataclass
+class Decoded:
+    """A text that was decoded, and what it took.
+
+    Attributes
+    ----------
+    tokens : list of int
+        The new tokens, the one that ended the text included.
+    steps : list of tuple of int
+        How many tokens each call of the target model yielded, and how many were drafted for it.
+    reached, kept : Counter
+        How often something was drafted at each depth, below an accepted path, and how often a token
+        at that depth was accepted.
+    seconds : dict of str to float
+        Wall-clock time by stage, see ``STAGES``.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    reached: Counter[int] = field(default_factory=Counter)
+    kept: Counter[int] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """New tokens per call of the target model."""
+        return len(self.tokens) / len(self.steps)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How to speculate.
+
+    Attributes
+    ----------
+    draft : Draft
+        The draft model, over the target's tokens.
+    law : callable
+        From a model, seen as a callable, to the law of its draft trees:
+        ``lambda model: IIDPaths(model, 4, 3)``.
+    rule : SequenceRule
+        Decides on the trees.
+    """
+
+    draft: Draft
+    law: Callable[[Model], TreeLaw]
+    rule: SequenceRule
+
+
+def decode(
+    target: LanguageModel,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    speculation: Speculation | None = None,
+    processing: Processing = _RAW,
+    *,
+    rng: np.random.Generator,
+) -> Decoded:
+    """Continue a prompt.
+
+    Parameters
+    ----------
+    target : LanguageModel
+        The target model.
+    prompt : sequence of int
+        Token ids, not empty.
+    max_new_tokens : int
+        Where to stop, if no token ends the text before.
+    speculation : Speculation, optional
+        Without it the target samples token by token.
+    processing : Processing
+        From logits to probabilities, of both models. At temperature 0 the text is the target's own greedy
+        one, but for ties within rounding.
+    rng : numpy.random.Generator
+        Equal seeds give equal texts.
+
+    Returns
+    -------
+    Decoded
+
+    Raises
+    ------
+    ValueError
+        For an empty prompt, ``max_new_tokens`` < 1, or a law that the rule does not serve.
+    """
+    if len(prompt) == 0:
+        raise ValueError("prompt: got no tokens, wanted at least one")
+    decoder = _Decoder(target, prompt, speculation, processing, rng)
+    left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
+    while left > 0:
+        emitted = decoder.step(left)
+        left -= len(emitted)
+        if emitted[-1] in target.stop_tokens:
+            break
+    return decoder.decoded
+
+
+class _Decoder:
+    """Two models at the end of a text."""
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        prompt: Sequence[int],
+        speculation: Speculation | None,
+        processing: Processing,
+        rng: np.random.Generator,
+    ) -> None:
+        self.speculation, self.processing = speculation, processing
+        self.stop_tokens, self.size = target.stop_tokens, target.token_count
+        self.chance = Sampled(rng)
+        self.decoded = Decoded()
+        self.target = continuations(target, prompt)
+        self.draft = continuations(speculation.draft, prompt) if speculation else None
+
+    def step(self, left: int) -> Prefix:
+        """One call of the target model: at most ``left`` tokens, none after one that ends the text."""
+        begun = perf_counter()
+        spent = dict.fromkeys(STAGES, 0.0)
+        emitted, drafted = self._emit(spent)
+        ends = [i + 1 for i, token in enumerate(emitted) if token in self.stop_tokens]
+        emitted = emitted[: min([left, *ends])]
+        self.target.extend(emitted)
+        if self.draft is not None:
+            self.draft.extend(emitted)
+        spent["rest"] = perf_counter() - begun - sum(spent.values())
+        for stage, seconds in spent.items():
+            self.decoded.seconds[stage] += seconds
+        self.decoded.tokens += emitted
+        self.decoded.steps.append((len(emitted), drafted))
+        return emitted
+
+    def _emit(self, spent: dict[str, float]) -> tuple[Prefix, int]:
+        """The tokens of a step, and how many were drafted for it."""
+        if self.speculation is None or self.draft is None:
+            return (
+                self.chance.token(self._timed(spent, "target", self._probs, self.target, ())),
+            ), 0
+        law = self.speculation.law(lambda prefix: self._probs(self.draft, prefix))
+        context = Context(lambda prefix: self._probs(self.target, prefix), law)
+        tree = DraftTree(context, self.chance)
+        prefixes = self._timed(spent, "draft", tree.prefixes)
+        self._timed(spent, "target", self.target.logits, sorted(prefixes))
+        emitted = self._timed(
+            spent, "verification", self.speculation.rule.emit, context, tree, self.chance
+        )
+        for depth in range(len(emitted)):
+            node = tree.node(emitted[:depth])
+            if node is not None:
+                self.decoded.reached[depth + 1] += 1
+                self.decoded.kept[depth + 1] += depth + 1 < len(emitted)
+        return emitted, len(prefixes) - 1
+
+    def _probs(self, model: Continuations | None, prefix: Prefix) -> FloatArray:
+        assert model is not None
+        return self.processing(model.logits([prefix])[0][: self.size])
+
+    @staticmethod
+    def _timed(spent: dict[str, float], stage: str, work: Callable, *arguments):
+        begun = perf_counter()
+        result = work(*arguments)
+        spent[stage] += perf_counter() - begun
+        return result

@@ -1,0 +1,112 @@
+"""A rate of one position needs little beside p and the law: at most four vectors of V float64."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+import otmd
+
+V = 151_936
+MOST_VECTORS = 4.0
+LAWS = {
+    "with replacement": lambda q, n: otmd.WithReplacement(q, n),
+    "without replacement": lambda q, n: otmd.WithoutReplacement(q, n),
+    "greedy": lambda q, n: otmd.Greedy(q, n),
+    "hub": lambda q, n: otmd.Hub(q),
+    "one top token": lambda q, n: otmd.TopThen(q, n, top=1),
+    "a top token, then with": lambda q, n: otmd.TopThen(q, n, 1, otmd.WithReplacement),
+}
+RULES = {
+    "with replacement": (otmd.RecursiveRejection, otmd.KSequential, otmd.TargetOnly),
+    "without replacement": (otmd.RecursiveRejection, otmd.TargetOnly),
+    "greedy": (otmd.GreedyCoupling, otmd.TargetOnly),
+    "hub": (otmd.SpecHub, otmd.TargetOnly),
+    "one top token": (otmd.TargetOnly,),
+    "a top token, then with": (otmd.TargetOnly,),
+}
+
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+@cache
+def pair(noise: float, spread: float = 3.0) -> Pair:
+    rng = np.random.default_rng(5)
+    logits = spread * rng.standard_normal(V)
+    moved = logits + noise * rng.standard_normal(V)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
+
+
+@cache
+def peaked_pair() -> Pair:
+    """One token has nearly all mass."""
+    rng = np.random.default_rng(5)
+    logits = 3.0 * rng.gumbel(size=V)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(logits + rng.standard_normal(V))
+
+
+def vectors(run: Callable[[], object]) -> float:
+    """Peak of what NumPy, Numba's kernels and Python hold in a second call, in vectors of V float64."""
+    run()
+    tracemalloc.start()
+    run()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / (8 * V)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("position", [partial(pair, 1.0), peaked_pair])
+def test_optimum(position: Callable[[], Pair], name: str, n: int) -> None:
+    p, q = position()
+    law = LAWS[name](q, n)
+    assert vectors(lambda: otmd.optimal_acceptance(p, law)) <= MOST_VECTORS
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RULES)
+def test_rates_of_verifiers(name: str, n: int) -> None:
+    p, q = pair(1.0)
+    law = LAWS[name](q, n)
+    for rule in RULES[name]:
+        ask = partial(rule().acceptance_bounds, p, law, tol=1e-4)
+        assert vectors(ask) <= MOST_VECTORS, rule.__name__
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RULES)
+def test_rates_of_verifiers_where_one_token_has_nearly_all_mass(name: str, n: int) -> None:
+    """Recursive rejection may then scale q so far that the order of most tokens matters."""
+    p, q = peaked_pair()
+    law = LAWS[name](q, n)
+    for rule in RULES[name]:
+        every_order = (name, rule) == ("without replacement", otmd.RecursiveRejection) and n > 2
+        ask = partial(rule().acceptance_bounds, p, law, tol=1e-4)
+        assert vectors(ask) <= MOST_VECTORS + 0.5 * every_order, rule.__name__
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("noise", [0.0, 1e-9, 0.1, 4.0])
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_without_replacement_wherever_the_ratios_lie(spread: float, noise: float, n: int) -> None:
+    """All tokens in one group by p/q are as many to look into as there can be."""
+    p, q = pair(noise, spread)
+    law = otmd.WithoutReplacement(q, n)
+    assert vectors(lambda: otmd.optimal_acceptance(p, law)) <= MOST_VECTORS
+    if n == 2:
+        rule = otmd.RecursiveRejection()
+        assert vectors(lambda: rule.acceptance_rate(p, law)) <= MOST_VECTORS
+
+
+def test_kernels_are_counted() -> None:
+    """Numba's arrays are seen by tracemalloc, or the tests above would miss them."""
+    from otmd.kernels.ratio_groups import tokens_of_groups
+
+    group = np.zeros(V, np.int16)
+    assert vectors(lambda: tokens_of_groups(group, np.ones(1, dtype=bool), V)) >= 0.5
