@@ -29,8 +29,9 @@ class Continuations(Protocol):
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     """What a model says may follow a text, by a cache if it is a language model."""
-    kind = CachedContinuations if isinstance(model, LanguageModel) else Recomputed
-    return kind(model, tokens)
+    if isinstance(model, LanguageModel):
+        return CachedContinuations(model, tokens)
+    return Recomputed(model, tokens)
 
 
 class Recomputed:
