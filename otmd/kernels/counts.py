@@ -14,7 +14,7 @@ _SERIES = 0.02
 _DIVISIBLE = 0.25
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def arrivals(rates, time, absent, present):
     """b_i = 1 − e^{−q_i t} and a_i = e^{−q_i t}: who has arrived in a race by time t."""
     for i in range(rates.size):
@@ -29,14 +29,14 @@ def arrivals(rates, time, absent, present):
             absent[i] = np.exp(-x)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _multiply(coefficients, a, b):
     for m in range(coefficients.size - 1, 0, -1):
         coefficients[m] = coefficients[m] * a + coefficients[m - 1] * b
     coefficients[0] *= a
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def add_prefix_counts(absent, present, weight, none_after, out):
     """out[m, k] += weight · P(m of the first k occur) · P(none of the others occurs).
 
@@ -61,7 +61,7 @@ def add_prefix_counts(absent, present, weight, none_after, out):
         out[0, k + 1] += factor * count[0]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def counts(absent, present, out):
     """out[m] = P(m of the events occur), for m < out.size."""
     out[:] = 0.0
@@ -70,7 +70,7 @@ def counts(absent, present, out):
         _multiply(out, absent[i], present[i])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def add_counts_of_others(absent, present, factor, weight, out):
     """out[m, y] += weight · factor[y] · P(m of the events other than y occur).
 
@@ -112,7 +112,7 @@ def add_counts_of_others(absent, present, factor, weight, out):
                 out[m, y] += weight * factor[y] * others
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def nth_largest_before(values, n, out):
     """out[k] = the n-th largest of the first k values, 0 while there are fewer; values ≥ 0."""
     largest = np.zeros(n)

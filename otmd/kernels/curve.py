@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def mass_before(values, order, out):
     """out[k] = sum of values[order[:k]], by compensated summation (Neumaier 1974)."""
     total = 0.0
@@ -21,7 +21,7 @@ def mass_before(values, order, out):
         out[k + 1] = total + lost
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def mass_after(values, order, out):
     """out[k] = sum of values[order[k:]], summed from the far end so that small tails stay exact."""
     total = 0.0
@@ -38,14 +38,14 @@ def mass_after(values, order, out):
         out[k] = total + lost
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def hockey_stick(ratio, target_tail, draft_tail, C):
     """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C."""
     k = np.searchsorted(ratio, C, side="right")
     return min(max(target_tail[k] - C * draft_tail[k], 0.0), 1.0)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def recursive_rejection_chain(ratio, target_tail, draft_tail, C, W):
     """C_1 = 0, C_{k+1} = C_k + W(C_k); fills C[:n+1] and W[:n+1] with the chain and its values."""
     C[0] = 0.0
@@ -55,7 +55,7 @@ def recursive_rejection_chain(ratio, target_tail, draft_tail, C, W):
         W[k] = hockey_stick(ratio, target_tail, draft_tail, C[k])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def k_sequential_scale(ratio, target_tail, draft_tail, num_drafts):
     """The smallest ρ in [1, n] with (1 − (1 − W(ρ))/ρ)^n ≥ W(ρ), by bisection to the last bit.
 
@@ -77,7 +77,7 @@ def k_sequential_scale(ratio, target_tail, draft_tail, num_drafts):
             low = middle
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def smallest_minimiser(target_mass, containment, slack):
     """The first k whose p(H_k) − g(H_k) lies within ``slack`` of the least value over all prefixes."""
     least = np.inf

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw(cumulative, uniform):
     """The index whose interval of the cumulative distribution holds ``uniform`` of its total."""
     size = cumulative.size
@@ -15,14 +15,14 @@ def draw(cumulative, uniform):
     return index
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_independent(cumulative, uniforms, out):
     """One index for each uniform number, shapes (S,)."""
     for s in range(uniforms.size):
         out[s] = draw(cumulative, uniforms[s])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_distinct(cumulative, uniforms, out):
     """N distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
@@ -60,7 +60,7 @@ def draw_distinct(cumulative, uniforms, out):
             taken[j] = index
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _gap(cumulative, start, stop):
     if stop <= start:
         return 0.0
@@ -68,7 +68,7 @@ def _gap(cumulative, start, stop):
     return cumulative[stop - 1] - before
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _within(cumulative, start, stop, wanted):
     before = cumulative[start - 1] if start > 0 else 0.0
     gap = cumulative[start:stop]
@@ -78,7 +78,7 @@ def _within(cumulative, start, stop, wanted):
     return start + index
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def draw_conditional_counts(present, counts_after, uniforms, out):
     """Sets of n events given that exactly n occur, one a row: events in turn, by the counts left.
 
@@ -99,7 +99,7 @@ def draw_conditional_counts(present, counts_after, uniforms, out):
                 left -= 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def counts_from_the_end(absent, present, out):
     """out[i, m] = P(m of the events i, i + 1, … occur); shape (V + 1, M)."""
     size = absent.size
@@ -111,7 +111,7 @@ def counts_from_the_end(absent, present, out):
             out[i, m] = out[i + 1, m] * absent[i] + out[i + 1, m - 1] * present[i]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def likeliest(probs, count):
     """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
     best = np.full(count, -1, np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def max_flow(starts, tokens, supply, demand):
     """Route as much as possible; ``supply`` and ``demand`` keep what was left.
 
@@ -24,7 +24,7 @@ def max_flow(starts, tokens, supply, demand):
     return flow
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     """The tokens that sets with supply left can still reach: the cut nearest the sets."""
     levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
@@ -32,7 +32,7 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     return levels[1] >= 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _graph(starts, tokens, num_tokens):
     """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
     owners = np.empty(tokens.size, np.int64)
@@ -44,7 +44,7 @@ def _graph(starts, tokens, num_tokens):
     return starts, tokens, owners, np.cumsum(token_starts), np.argsort(tokens, kind="mergesort")
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _label(graph, flow, supply, demand, levels, threshold):
     """Breadth-first levels of the residual graph; True where a token with demand is reached."""
     starts, tokens, owners, token_starts, token_arcs = graph
@@ -79,7 +79,7 @@ def _label(graph, flow, supply, demand, levels, threshold):
     return reached
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _block(graph, flow, supply, demand, levels):
     """A blocking flow along the levels, by depth-first search with current arcs."""
     starts, tokens, owners, token_starts, _ = graph
@@ -123,7 +123,7 @@ def _block(graph, flow, supply, demand, levels):
                 next_of_set[t] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _advance(graph, levels, next_of_set, t):
     starts, tokens = graph[0], graph[1]
     set_level, token_level = levels
@@ -135,7 +135,7 @@ def _advance(graph, levels, next_of_set, t):
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _retreat(graph, levels, next_of_token, flow, y):
     _, _, owners, token_starts, token_arcs = graph
     set_level, token_level = levels
@@ -147,7 +147,7 @@ def _retreat(graph, levels, next_of_token, flow, y):
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _augment(path, length, flow, supply, demand, source, y):
     """Send the bottleneck along the path; its even arcs go set → token, its odd ones back."""
     amount = min(supply[source], demand[y])

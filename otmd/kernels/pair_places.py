@@ -34,7 +34,7 @@ _PART_OFFSET = (1023 - FARTHEST_OCTAVE) << _PART_BITS
 _PARTS = (2 * FARTHEST_OCTAVE + 1) << _PART_BITS
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer):
     """Sums over the light tokens that are alike in p/q and q.
 
@@ -73,7 +73,7 @@ def tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer):
     return (below, beside), (highest, farthest)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _effective(terms):
     """What F is made of at the nodes, base + β·slope, and the bend between each and the next."""
     slope = terms[:, FIRST] - 2.0 * terms[:, OWN]
@@ -82,7 +82,7 @@ def _effective(terms):
     return terms[:, BOTH].copy(), slope, bend
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _starts(base, lowest):
     """Where the search for a ratio of each part of an octave begins: at a node that it reaches at β = 0."""
     last = base.size - 2
@@ -138,7 +138,7 @@ def _place(ratio, low, high, bent, share, value):
         value[i] = s * low[i] + (1.0 - s) * (high[i] + s * bent[i])
 
 
-@njit(cache=True, error_model="numpy", fastmath=_SIGNLESS)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIGNLESS)
 def sum_places(tokens, mass, draft, ratio, nodes, terms, lowest, sums):
     """Place tokens, and add up their masses between two nodes.
 
@@ -184,7 +184,7 @@ def sum_places(tokens, mass, draft, ratio, nodes, terms, lowest, sums):
     return short, excess
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def locate_pairs(draft, ratio, terms, lowest, lower, share):
     """Fill the node below each token (T,), and the token's share of it."""
     base, slope, bend = _effective(terms)
@@ -196,7 +196,7 @@ def locate_pairs(draft, ratio, terms, lowest, lower, share):
     lower[:] = found
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def pair_values(draft, lower, share, terms, values):
     """How often each token (T,) is chosen, from its place."""
     base, slope, bend = _effective(terms)

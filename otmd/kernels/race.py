@@ -21,7 +21,7 @@ _C8, _C9, _C10, _C11 = 1 / 40320, 1 / 362880, 1 / 3628800, 1 / 39916800
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
 def _growth(rate, times, first_late, growth):
     """growth[j] = e^{q t_j} − 1 for the early nodes j < first_late."""
     for j in range(first_late):
@@ -31,7 +31,7 @@ def _growth(rate, times, first_late, growth):
         growth[j] = x * (1.0 + x * (0.5 + x * (_C3 + x * s)))
 
 
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
 def _early_chances(rate, times, first_late, absent, present):
     _growth(rate, times, first_late, present)
     for j in range(first_late):
@@ -39,7 +39,7 @@ def _early_chances(rate, times, first_late, absent, present):
         present[j] *= absent[j]
 
 
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
 def _chances(rate, times, first_late, absent, present):
     """A = e^{−q t} and b = 1 − e^{−q t} at every node."""
     _early_chances(rate, times, first_late, absent, present)
@@ -49,7 +49,7 @@ def _chances(rate, times, first_late, absent, present):
         present[j] = -np.expm1(-x)
 
 
-@njit(cache=True, fastmath=_REASSOCIATE)
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
 def _count_one_more(count, absent, present, stop):
     """One more token, at the nodes before ``stop``."""
     for m in range(count.shape[0] - 1, 0, -1):
@@ -61,12 +61,12 @@ def _count_one_more(count, absent, present, stop):
         none[j] *= absent[j]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _first_late(rate, times, limit):
     return np.searchsorted(times, limit / rate, side="right") if rate > 0.0 else times.size
 
 
-@njit(cache=True, fastmath=_REASSOCIATE)
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
 def prefix_counts(rates, outside, times, weights, out):
     """out[m, k] = Σ_j w_j e^{−λ_k t_j} P(m of the first k tokens have arrived by t_j), 2 ≤ m < n.
 

@@ -18,7 +18,7 @@ _REASSOCIATE = {"reassoc", "contract", "nsz"}
 _SUMMED_AT_ONCE = 1024
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def power(x, n):
     """x^n for whole n ≥ 1, by squaring."""
     result = 1.0
@@ -30,7 +30,7 @@ def power(x, n):
     return result
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def mark_blocks(edges, p_mass, q_mass, num_drafts, wanted):
     """Mark the blocks (K,) between ``edges`` (K + 1,) in which the smallest best cut for n drafts may end.
 
@@ -57,7 +57,7 @@ def mark_blocks(edges, p_mass, q_mass, num_drafts, wanted):
         q += q_mass[k]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _candidates(p, q, edges, p_mass, q_mass, tokens, ratio, blocks, wanted):
     """Prefixes between blocks, and in wanted blocks between ratios: where they end, their p and q."""
     kept = tokens_of_groups(blocks, wanted, blocks.size)

@@ -61,14 +61,14 @@ def group_by_ratio(p, q, group, target_mass, draft_mass):
             draft_mass[groups[y]] += there[y]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def part_of(bits, group):
     """The part of its group that a ratio with these bits is in."""
     inner = 0 < group < NUM_GROUPS - 1
     return (bits >> _PART_SHIFT) & (NUM_PARTS - 1) if inner else 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def part_edge(group, part):
     """The smallest ratio of a part, ascending; the parts that hold nothing end their group."""
     bits = np.empty(1, np.int64)
@@ -83,7 +83,7 @@ def part_edge(group, part):
     return bits.view(np.float64)[0]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def tokens_of_groups(group, wanted, count):
     """The ``count`` tokens whose group is wanted, ascending."""
     # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
@@ -95,7 +95,7 @@ def tokens_of_groups(group, wanted, count):
     return tokens[:k]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def split_groups(p, q, group, edges, p_mass, q_mass, wanted):
     """Split the wanted groups into parts.
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def choice_rates(weights, masses, num_drafts, never, with_rejection, times, steps, rates, coupling):
     """Probability that each class is chosen, for drafts with replacement.
 
@@ -48,7 +48,7 @@ def choice_rates(weights, masses, num_drafts, never, with_rejection, times, step
             coupling[h, g] = coupling[g, h]
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy")
 def pair_rates(weights, pairs, alone, idle, with_rejection, rates, coupling):
     """Probability that each class is chosen, for two drafts: of classes with w and w' by w/(w + w' + w_0).
 
@@ -84,7 +84,7 @@ def pair_rates(weights, pairs, alone, idle, with_rejection, rates, coupling):
         coupling[size, :size] = coupling[:size, size]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
     """Probability that each draft is chosen, given the drafts.
 

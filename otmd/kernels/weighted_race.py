@@ -14,7 +14,7 @@ _MOST_MOVES = 20
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, fastmath=_REASSOCIATE, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
 def silent_winners(
     rates,
     silent,
@@ -91,7 +91,7 @@ def silent_winners(
         grad_last[j] = by_last
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def add_moments(rates, count, lower, share, moments):
     """moments[g, a, r] += Σ count share^a q^r over the tokens between nodes g and g + 1.
 
@@ -111,7 +111,7 @@ def add_moments(rates, count, lower, share, moments):
                 break
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _at_rate(rate, terms, out):
     """Σ_r terms[a, r] q^r as coefficients of share^a; powers of q below 1e-15 of the first are left out."""
     needed = terms.shape[1]
@@ -130,7 +130,7 @@ def _at_rate(rate, terms, out):
         out[a] = value
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _polynomial(x, coefficients):
     value = coefficients[-1]
     for a in range(coefficients.size - 2, -1, -1):
@@ -138,7 +138,7 @@ def _polynomial(x, coefficients):
     return value
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def token_values(rates, lower, share, below, above, values):
     """What each token is chosen with, its share of the node below and the rest of the one above.
 
@@ -153,7 +153,7 @@ def token_values(rates, lower, share, below, above, values):
         values[y] = s * _polynomial(s, of_low) + (1.0 - s) * _polynomial(s, of_high)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def locate(place, nodes, lower, share):
     """Fill the node below each place, and its share: how near it is, beside the node above."""
     last = nodes.size - 2
@@ -164,7 +164,7 @@ def locate(place, nodes, lower, share):
         share[y] = min(max(part, 0.0), 1.0)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def split_targets(wanted, low, high, lower, share, mass):
     """Add what each token wants to its nodes' mass, in proportion to what it has of them."""
     for y in range(wanted.size):
@@ -176,7 +176,7 @@ def split_targets(wanted, low, high, lower, share, mass):
             mass[lower[y] + 1] += wanted[y] * (part_high / both)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def move_tokens(rates, wanted, below, above, nodes, least, lower, share, low_value, high_value):
     """Move each token to where it is chosen with what it wants, and fill its values there.
 
