@@ -1,18 +1,18 @@
 """How many tokens a step emits, and what their law is: exactly on small models, by sampling on others."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, validate_count
-from otmd.sequences.chance import Chance, Sampled, every_outcome
+from otmd.sequences.chance import Sampled, every_outcome
 from otmd.sequences.models import Model, Prefix
 from otmd.sequences.rule import SequenceRule
-from otmd.sequences.trees import Context, DraftTree, TreeLaw
+from otmd.sequences.trees import Context, TreeLaw
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,14 @@ def block_efficiency(
         the rule does not serve.
     """
     if num_samples is None:
-        lengths = ((len(emitted), prob) for emitted, prob in _outcomes(rule, target_model, law))
+        outcomes = every_outcome(partial(rule.run, Context(target_model, law)))
+        lengths = ((len(emitted), prob) for emitted, prob in outcomes)
         return BlockEfficiency(sum(length * prob for length, prob in lengths))
     validate_count("num_samples", num_samples, minimum=2)
     validate_rng(rng)
     assert rng is not None
     context, chance = Context(target_model, law), Sampled(rng)
-    steps = (rule.emit(context, DraftTree(context, chance), chance) for _ in range(num_samples))
+    steps = (rule.run(context, chance) for _ in range(num_samples))
     lengths = np.fromiter(map(len, steps), np.int64, num_samples)
     error = float(lengths.std(ddof=1)) / num_samples**0.5
     return BlockEfficiency(float(lengths.mean()), error, num_samples)
@@ -104,7 +105,7 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)
-    for prefix, prob in _outcomes(rule, target_model, law):
+    for prefix, prob in every_outcome(partial(rule.run, context)):
         emitted[prefix] += prob
     output = np.zeros((context.target(()).size,) * (law.depth + 1))
     for prefix, prob in emitted.items():
@@ -136,14 +137,3 @@ def target_law(target_model: Model, length: int) -> FloatArray:
 def _continued(context: Context, prefix: Prefix, length: int) -> FloatArray:
     """Law of the next tokens of the target after a prefix."""
     return target_law(lambda more: context.target((*prefix, *more)), length)
-
-
-def _outcomes(
-    rule: SequenceRule, target_model: Model, law: TreeLaw
-) -> Iterator[tuple[Prefix, float]]:
-    context = Context(target_model, law)
-
-    def run(chance: Chance) -> Prefix:
-        return rule.emit(context, DraftTree(context, chance), chance)
-
-    return every_outcome(run)

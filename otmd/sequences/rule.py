@@ -55,5 +55,8 @@ class SequenceRule(ABC):
             For models that give no distributions; UnsupportedLaw for a law not served.
         """
         validate_rng(rng)
-        context, chance = Context(target_model, law), Sampled(rng)
+        return self.run(Context(target_model, law), Sampled(rng))
+
+    def run(self, context: Context, chance: Chance) -> Prefix:
+        """Draft a tree and decide on it, see :meth:`step` and :meth:`emit`."""
         return self.emit(context, DraftTree(context, chance), chance)

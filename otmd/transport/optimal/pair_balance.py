@@ -14,6 +14,7 @@ from otmd.kernels.pair_places import BOTH, DOWN, FIRST, OWN, TERMS, UP
 from otmd.kernels.weighted_choice import pair_rates
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import Choice
+from otmd.transport.optimal.race_places import weights_at_nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +81,12 @@ class PairBalance:
         return among, alone, 0.5 * float(pairs[others][:, others].sum())
 
     def clocks(self, log_weights: FloatArray) -> tuple[FloatArray, float]:
-        """The classes' weights (C,), and the rejection's.
-
-        A node without tokens has the weight that lies between its neighbours', where tokens may move to.
-        """
-        weights = np.zeros(self.able.size)
-        count, size = np.count_nonzero(self.able), self.nodes.size
-        able_nodes = np.flatnonzero(self.able[:size])
-        weights[self.able] = np.exp(log_weights[:count])
-        if able_nodes.size:
-            known = self.nodes[able_nodes], log_weights[: able_nodes.size]
-            weights[1:size] = np.exp(np.interp(self.nodes[1:], *known))
+        """The classes' weights (C,), see :func:`weights_at_nodes`, and the rejection's."""
+        weights, size = np.zeros(self.able.size), self.nodes.size
+        able_nodes = self.able[:size]
+        weights[self.able] = np.exp(log_weights[: np.count_nonzero(self.able)])
+        known = log_weights[: np.count_nonzero(able_nodes)]
+        weights[:size] = weights_at_nodes(self.nodes, able_nodes, known)
         return weights, float(np.exp(log_weights[-1])) if self.rejects else 0.0
 
     def __call__(self, log_weights: FloatArray) -> Choice:

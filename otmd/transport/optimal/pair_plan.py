@@ -10,7 +10,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_position import PairPosition
 from otmd.transport.optimal.pair_search import Found, LightTokens, PairTokens, search
 from otmd.transport.optimal.plan import ChoicePlan, Side
-from otmd.transport.optimal.times import clock_times
+from otmd.transport.optimal.times import times_for_weights
 
 # Longer tails are rehearsed before they are played; no better than this, where the cells' width shows.
 _LONG, _ROUGHLY = 4096, 1e-9
@@ -98,6 +98,5 @@ def _solve(position: PairPosition, inner: bool, tol: float) -> PairSide | None:
         found = search(tokens, position.cells_as_tokens(own), max(tol, _ROUGHLY))
     found = search(tokens, LightTokens(light, draft, draft, ratio), tol, found)
     weights, rejection = found.balance.clocks(found.log_weights)
-    extremes = np.exp([found.log_weights.min(), found.log_weights.max()])
-    times = clock_times(float(extremes[0]), 2.0 * float(extremes[1]))
+    times = times_for_weights(found.log_weights, 2)
     return PairSide(weights, rejection, *times, tokens, found, draft, ratio)

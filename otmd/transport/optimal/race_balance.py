@@ -7,8 +7,9 @@ import numpy as np
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import Choice
 from otmd.transport.optimal.race_model import RaceChoice, TimedRace
+from otmd.transport.optimal.race_places import weights_at_nodes
 from otmd.transport.optimal.race_tail import Tail
-from otmd.transport.optimal.times import clock_times
+from otmd.transport.optimal.times import times_for_weights
 
 _INAUDIBLE = 1e-200
 
@@ -45,23 +46,16 @@ class RaceBalance:
     rejects: bool
 
     def weights(self, log_weights: FloatArray) -> Weights:
-        """Lay the log weights out over the classes.
-
-        A node without tokens has the weight that lies between its neighbours', where tokens may move to.
-        """
-        nodes, heavy = np.zeros(self.able_nodes.size), np.zeros(self.able_heavy.size)
-        rates = np.exp(log_weights)
+        """Lay the log weights out over the classes, see :func:`weights_at_nodes`."""
+        heavy, rates = np.zeros(self.able_heavy.size), np.exp(log_weights)
         count = np.count_nonzero(self.able_nodes)
-        if count:
-            known = self.tail.nodes[self.able_nodes], log_weights[:count]
-            nodes[1:] = np.exp(np.interp(self.tail.nodes[1:], *known))
+        nodes = weights_at_nodes(self.tail.nodes, self.able_nodes, log_weights[:count])
         heavy[self.able_heavy] = rates[count : count + np.count_nonzero(self.able_heavy)]
         return Weights(nodes, heavy, float(rates[-1]) if self.rejects else 0.0)
 
     def clock(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Times and steps that serve these weights."""
-        extremes = np.exp([log_weights.min(), log_weights.max()])
-        return clock_times(float(extremes[0]), float(extremes[1]) * self.tail.num_drafts)
+        return times_for_weights(log_weights, self.tail.num_drafts)
 
     def choose(self, times: FloatArray, weights: Weights) -> RaceChoice:
         """Evaluate the race at these times of the clocks."""

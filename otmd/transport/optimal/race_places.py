@@ -3,7 +3,7 @@
 import numpy as np
 
 from otmd.optimum.race_cut import RaceCut
-from otmd.probabilities import FloatArray
+from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.classes import nodes_between
 from otmd.transport.optimal.race_tail import Tail
 
@@ -61,6 +61,17 @@ def nodes_of_tail(
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
     first = [0.0] if inner else [0.0, lowest]
     return np.unique(np.concatenate([first, inside, [max(farthest, lowest + room)]]))
+
+
+def weights_at_nodes(nodes: FloatArray, able: BoolArray, log_weights: FloatArray) -> FloatArray:
+    """Weights of all nodes (G,) from the log weights of the able ones; the first is never chosen.
+
+    A node without tokens has the weight that lies between its neighbours', where tokens may move to.
+    """
+    weights = np.zeros(nodes.size)
+    if able.any():
+        weights[1:] = np.exp(np.interp(nodes[1:], nodes[able], log_weights))
+    return weights
 
 
 def rehearsal(tail: Tail, wanted: FloatArray) -> tuple[Tail, FloatArray]:

@@ -28,3 +28,9 @@ def clock_times(slowest: float, fastest: float) -> tuple[FloatArray, FloatArray]
     v = np.arange(np.floor(-3.7 / _SPACING), np.ceil(latest / _SPACING) + 1) * _SPACING
     times = np.exp(v - np.exp(-v)) / fastest
     return times, _SPACING * times * (1.0 + np.exp(-v))
+
+
+def times_for_weights(log_weights: FloatArray, num_drafts: int) -> tuple[FloatArray, FloatArray]:
+    """Nodes and steps that serve clocks of these log weights, as many of which as drafts may run at once."""
+    slowest, fastest = np.exp([log_weights.min(), log_weights.max()]).tolist()
+    return clock_times(slowest, fastest * num_drafts)

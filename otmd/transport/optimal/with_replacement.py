@@ -11,7 +11,7 @@ from otmd.ratio_histogram import RatioHistogram
 from otmd.transport.optimal.balance import Choice, balance
 from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
 from otmd.transport.optimal.plan import ChoicePlan, Side
-from otmd.transport.optimal.times import clock_times
+from otmd.transport.optimal.times import times_for_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +123,7 @@ class _Evaluate:
 
     def nodes(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Times and steps that serve these weights."""
-        extremes = np.exp([log_weights.min(), log_weights.max()])
-        return clock_times(float(extremes[0]), float(extremes[1]) * self.num_drafts)
+        return times_for_weights(log_weights, self.num_drafts)
 
     def __call__(self, log_weights: FloatArray) -> Choice:
         size = log_weights.size
