@@ -9,12 +9,15 @@ from numbers import Integral, Real
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernels.validation import scaled_rows
+from otmd.kernels.validation import check_rows, scale_rows
 from otmd.parallel import in_threads
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+# A sum of many rounded numbers is 1 for all that anyone can tell.
+_ROUNDING = 64 * float(np.finfo(float).eps)
 
 
 def sum_tolerance(dtype: np.dtype) -> float:
@@ -51,7 +54,7 @@ def _as_real_array(name: str, value: ArrayLike) -> NDArray:
     return array
 
 
-def validate_probs(name: str, value: ArrayLike) -> FloatArray:
+def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
     """Check next-token distributions and return them in float64, summing to 1.
 
     Parameters
@@ -60,12 +63,14 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
         What the argument is called, for the error message.
     value : array_like, shape (…, V)
         Probabilities over the last axis.
+    copy : bool
+        Whether the answer must be an array of its own, as it must where it is kept.
 
     Returns
     -------
     ndarray of float64, shape (…, V)
-        A copy. A rounding error of the sum within :func:`sum_tolerance` of the input's dtype is
-        divided out; anything beyond it is an error, never silently renormalised.
+        A deviation of the sum beyond rounding and within :func:`sum_tolerance` of the input's dtype is
+        divided out; anything beyond that is an error, never silently renormalised.
 
     Raises
     ------
@@ -77,15 +82,13 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
     tolerance = sum_tolerance(array.dtype)
     readable = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
     rows = np.ascontiguousarray(readable).reshape(-1, array.shape[-1])
-    probs = np.empty(array.shape)
     totals, negative = np.empty(len(rows)), np.empty(len(rows), np.int64)
-    scaled = probs.reshape(rows.shape)
 
-    def work(start: int, stop: int) -> None:
+    def check(start: int, stop: int) -> None:
         own = slice(start, stop)
-        scaled_rows(rows[own], scaled[own], totals[own], negative[own])
+        check_rows(rows[own], totals[own], negative[own])
 
-    in_threads(work, *rows.shape)
+    in_threads(check, *rows.shape)
     if not np.isfinite(totals).all() or negative.any():
         _refuse_values(name, readable)
     off = np.abs(totals - 1.0)
@@ -94,6 +97,19 @@ def validate_probs(name: str, value: ArrayLike) -> FloatArray:
             f"{name}: got a distribution that sums to {float(totals[off.argmax()])!r}, wanted 1 within "
             f"{tolerance:.1e}, the tolerance of its dtype {array.dtype}"
         )
+    totals[off <= _ROUNDING] = 1.0
+    # Numba would compile every kernel anew for arrays that cannot be written to.
+    as_it_is = rows.dtype == np.float64 and rows.flags.writeable and (totals == 1.0).all()
+    if as_it_is and not copy:
+        return rows.reshape(array.shape)
+    probs = np.empty(array.shape)
+    scaled = probs.reshape(rows.shape)
+
+    def scale(start: int, stop: int) -> None:
+        own = slice(start, stop)
+        scale_rows(rows[own], totals[own], scaled[own])
+
+    in_threads(scale, *rows.shape)
     return probs
 
 

@@ -126,6 +126,32 @@ def test_validation_leaves_the_input_alone() -> None:
     assert drafts.tuple_prob(np.array([2, 2])) == pytest.approx(0.25)
 
 
+def test_what_is_only_read_is_not_copied() -> None:
+    given = otmd.validate_probs("target_probs", P)
+    assert np.shares_memory(given, otmd.validate_probs("target_probs", given, copy=False))
+    assert not np.shares_memory(given, otmd.validate_probs("target_probs", given))
+    for other in (given * (1 + 1e-9), given.astype(np.float32), given[::-1]):
+        copied = otmd.validate_probs("target_probs", other, copy=False)
+        assert not np.shares_memory(copied, other)
+        assert copied.sum() == pytest.approx(1, abs=1e-15)
+    given.flags.writeable = False
+    assert otmd.validate_probs("target_probs", given, copy=False).flags.writeable
+
+
+@pytest.mark.parametrize("rule", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()])
+def test_what_is_asked_leaves_the_target_alone(rule: otmd.Verifier) -> None:
+    drafts, target = otmd.WithReplacement(Q, 2), otmd.validate_probs("target_probs", P)
+    before = target.copy()
+    otmd.optimal_acceptance(target, drafts, every_n=True)
+    rule.acceptance_rate(target, drafts)
+    rule.output_law(target, drafts)
+    np.testing.assert_array_equal(target, before)
+    prepared = rule.prepare(target, drafts)
+    rate = prepared.conditional_law(np.array([0, 1]))
+    target[:] = [1, 0, 0]
+    np.testing.assert_array_equal(prepared.conditional_law(np.array([0, 1])), rate)
+
+
 def test_lists_and_whole_numbers_are_welcome() -> None:
     best = otmd.optimal_acceptance([1, 0], otmd.WithReplacement([0.5, 0.5], 2))
     assert best.rate == pytest.approx(0.75)

@@ -8,7 +8,13 @@ better cut are left whole.
 import numpy as np
 from numba import njit
 
-from otmd.kernels.ratio_groups import NUM_GROUPS, group_by_ratio, split_groups, tokens_of_groups
+from otmd.kernels.ratio_groups import (
+    NUM_GROUPS,
+    fill_ratios,
+    group_by_ratio,
+    split_groups,
+    tokens_of_groups,
+)
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 SLACK = 1e-13
@@ -38,20 +44,24 @@ def mark_blocks(edges, p_mass, q_mass, num_drafts, wanted):
     least of these before the first that does.
     """
     least, p, q = 0.0, 0.0, 0.0
+    values = np.zeros(p_mass.size + 1)
     for k in range(p_mass.size):
         p += p_mass[k]
         q += q_mass[k]
-        least = min(least, p - power(q, num_drafts))
+        values[k + 1] = p - power(q, num_drafts) if q_mass[k] > 0.0 else values[k] + p_mass[k]
+        least = min(least, values[k + 1])
     before, p, q = True, 0.0, 0.0
     for k in range(p_mass.size):
-        before = before and p - power(q, num_drafts) > least + SLACK
-        if q_mass[k] > 0.0:
+        before = before and values[k] > least + SLACK
+        enough = least + SLACK if before else least - SLACK
+        # With all of its q and none of its p a block is lowest of all.
+        if q_mass[k] > 0.0 and values[k + 1] - p_mass[k] <= enough + SLACK:
             left = q_mass[k]
             if edges[k + 1] < np.inf:
                 left = (edges[k + 1] * q_mass[k] - p_mass[k]) / (edges[k + 1] - edges[k])
                 left = min(max(left, 0.0), q_mass[k])
             lowest = p + edges[k] * left - power(q + left, num_drafts)
-            if lowest <= (least + SLACK if before else least - SLACK):
+            if lowest <= enough:
                 wanted[k] = True
         p += p_mass[k]
         q += q_mass[k]
@@ -106,32 +116,44 @@ def smallest_cuts(p, q, first, last, edges, ends, values):
     found, p_before, q_before = _candidates(
         p, q, finer, p_block, q_block, tokens, ratio, blocks, closer
     )
+    contained, prefix = np.empty(found.size), np.empty(found.size)
+    for k in range(found.size):
+        contained[k] = power(q_before[k], first)
     for i in range(last - first + 1):
-        least = 0.0
         for k in range(found.size):
-            least = min(least, p_before[k] - power(q_before[k], first + i))
-        k = 0
-        while p_before[k] - power(q_before[k], first + i) > least + SLACK:
+            prefix[k] = p_before[k] - contained[k]
+            contained[k] *= q_before[k]
+        k, least = 0, prefix.min()
+        while prefix[k] > least + SLACK:
             k += 1
-        ends[i], values[i] = found[k], p_before[k] - power(q_before[k], first + i)
+        ends[i], values[i] = found[k], prefix[k]
 
 
-@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
-def cut_tokens(p, q, end, subset):
-    """Fill ``subset`` (V,) with the tokens of p/q below ``end``; their p and q."""
-    p_sum, q_sum = 0.0, 0.0
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def _cut_some(target, draft, ratio, end, inside):
+    """Fill ``inside`` with the tokens of p/q below ``end``; their p and q."""
+    p_part, q_part = 0.0, 0.0
+    for y in range(target.size):
+        below = ratio[y] < end
+        inside[y] = below
+        p_part += target[y] if below else 0.0
+        q_part += draft[y] if below else 0.0
+    return p_part, q_part
+
+
+@njit(cache=True, nogil=True)
+def cut_tokens(p, q, ends, subsets, p_sums, q_sums):
+    """Fill ``subsets`` (N, V) with the tokens of p/q below each end (N,); their p and q, (N,)."""
+    p_sums[:], q_sums[:] = 0.0, 0.0
+    ratio = np.empty(_SUMMED_AT_ONCE)
     for start in range(0, p.size, _SUMMED_AT_ONCE):
         own = slice(start, start + _SUMMED_AT_ONCE)
-        target, draft, inside = p[own], q[own], subset[own]
-        p_part, q_part = 0.0, 0.0
-        for y in range(target.size):
-            below = target[y] / draft[y] < end if draft[y] > 0.0 else False
-            inside[y] = below
-            p_part += target[y] if below else 0.0
-            q_part += draft[y] if below else 0.0
-        p_sum += p_part
-        q_sum += q_part
-    return p_sum, q_sum
+        target, draft = p[own], q[own]
+        fill_ratios(target, draft, ratio)
+        for i in range(ends.size):
+            p_part, q_part = _cut_some(target, draft, ratio, ends[i], subsets[i, own])
+            p_sums[i] += p_part
+            q_sums[i] += q_part
 
 
 @njit(cache=True, nogil=True)
@@ -141,10 +163,10 @@ def cut_rows(p, p_row, q, q_row, first, last, edges, value, found, subset):
     Fills p(H) − q(H)^n summed over H, as the search found it, and H: shapes (B, N), (B, N) and (B, N, V).
     """
     size = last - first + 1
-    ends = np.empty(size)
+    ends, p_sums, q_sums = np.empty(size), np.empty(size), np.empty(size)
     for b in range(p_row.size):
         target, draft = p[p_row[b]], q[q_row[b]]
         smallest_cuts(target, draft, first, last, edges, ends, found[b])
+        cut_tokens(target, draft, ends, subset[b], p_sums, q_sums)
         for i in range(size):
-            p_sum, q_sum = cut_tokens(target, draft, ends[i], subset[b, i])
-            value[b, i] = p_sum - power(min(q_sum, 1.0), first + i)
+            value[b, i] = p_sums[i] - power(min(q_sums[i], 1.0), first + i)

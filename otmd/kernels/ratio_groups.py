@@ -32,7 +32,7 @@ def ratios_of(p, q, tokens):
     """p/q of the tokens, inf where q = 0."""
     ratio = np.empty(tokens.size)
     for i in range(tokens.size):
-        y = tokens[i]
+        y = np.uint64(tokens[i])
         ratio[i] = p[y] / q[y] if q[y] > 0.0 else np.inf
     return ratio
 
@@ -57,8 +57,10 @@ def group_by_ratio(p, q, group, target_mass, draft_mass):
         here, there, groups = p[own], q[own], group[own]
         fill_groups(here, there, ratio, groups)
         for y in range(here.size):
-            target_mass[groups[y]] += here[y]
-            draft_mass[groups[y]] += there[y]
+            # Unsigned, or every index would be asked whether it counts from the end.
+            own_group = np.uint64(groups[y])
+            target_mass[own_group] += here[y]
+            draft_mass[own_group] += there[y]
 
 
 @njit(cache=True, nogil=True)
@@ -88,10 +90,10 @@ def tokens_of_groups(group, wanted, count):
     """The ``count`` tokens whose group is wanted, ascending."""
     # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
     tokens = np.empty(count + 1, np.int32)
-    k = 0
+    k = np.uint64(0)
     for y in range(group.size):
         tokens[k] = y
-        k += wanted[group[y]]
+        k += np.uint64(wanted[np.uint64(group[y])])
     return tokens[:k]
 
 
@@ -118,13 +120,13 @@ def split_groups(p, q, group, edges, p_mass, q_mass, wanted):
             q_block[start[g]] = q_mass[g]
     finer[size] = np.inf
     tokens = tokens_of_groups(group, wanted, p.size)
-    blocks = np.empty(tokens.size, np.int64)
-    ratio = np.empty(tokens.size)
-    fill_ratios(p[tokens], q[tokens], ratio)
+    blocks = np.empty(tokens.size, np.uint64)
+    ratio = ratios_of(p, q, tokens)
     bits = ratio.view(np.int64)
     for i in range(tokens.size):
-        y = tokens[i]
-        block = start[group[y]] + part_of(bits[i], group[y])
+        y = np.uint64(tokens[i])
+        own_group = np.uint64(group[y])
+        block = np.uint64(start[own_group] + part_of(bits[i], group[y]))
         p_block[block] += p[y]
         q_block[block] += q[y]
         blocks[i] = block

@@ -84,7 +84,7 @@ def optimal_acceptance(
     Theorem 6): sorted, or, with and without replacement, grouped by p/q and sorted only where
     the cut may lie. Other laws take a maximum flow over their tuples.
     """
-    p = validate_probs("target_probs", target_probs)
+    p = validate_probs("target_probs", target_probs, copy=False)
     validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
     if curve is not None:
         _validate_curve(curve, drafts)

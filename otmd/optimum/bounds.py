@@ -31,7 +31,7 @@ def draft_probability_bound(target_probs: ArrayLike, drafts: DraftLaw) -> FloatA
     ValueError
         For an invalid distribution or another vocabulary than the drafts'.
     """
-    p = validate_probs("target_probs", target_probs)
+    p = validate_probs("target_probs", target_probs, copy=False)
     validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
     bound = np.minimum(p, drafts.inclusion_probs()).sum(axis=-1)
     return bound if bound.ndim else float(bound)

@@ -151,10 +151,10 @@ class RaceCut:
     @property
     def subset(self) -> BoolArray:
         """H, shape (V,)."""
-        subset = np.empty(self.target.size, dtype=bool)
-        end = self._blocks.low[self.size] if self.size < self._blocks.low.size else np.inf
-        cut_tokens(self.target, self.draft, end, subset)
-        return subset
+        subset = np.empty((1, self.target.size), dtype=bool)
+        end = np.append(self._blocks.low, np.inf)[self.size : self.size + 1]
+        cut_tokens(self.target, self.draft, end, subset, np.empty(1), np.empty(1))
+        return subset[0]
 
     @property
     def rate(self) -> float:

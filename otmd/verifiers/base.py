@@ -90,7 +90,7 @@ class Verifier(ABC):
         ValueError
             For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
-        p = self._validate(target_probs, drafts)
+        p = self._validate(target_probs, drafts, copy=True)
         if p.ndim != 1 or drafts.batch_shape:
             raise ValueError(
                 f"prepare: got leading axes {p.shape[:-1]} and {drafts.batch_shape}, wanted one "
@@ -248,11 +248,13 @@ class Verifier(ABC):
                 output[index] += prob * rule.conditional_law(tokens)
         return output
 
-    def _validate(self, target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray:
+    def _validate(
+        self, target_probs: ArrayLike, drafts: DraftLaw, copy: bool = False
+    ) -> FloatArray:
         if not isinstance(drafts, DraftLaw):
             raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
         self._require(drafts)
-        p = validate_probs("target_probs", target_probs)
+        p = validate_probs("target_probs", target_probs, copy)
         validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
         return p
 

@@ -29,14 +29,16 @@ def test_every_subset_in_fractions() -> None:
     for instance in instances(300, seed=83):
         p, q = np.array(instance.p), np.array(instance.q)
         ends, values = cuts(p, q, 1, MOST)
+        subsets, p_sum, q_sum = np.empty((MOST, p.size), dtype=bool), np.empty(MOST), np.empty(MOST)
+        cut_tokens(p, q, ends, subsets, p_sum, q_sum)
         for n in range(1, MOST + 1):
             exact = naive.exact(p.tolist()), naive.exact(q.tolist())
             best, smallest = naive.smallest_best_cut(*exact, n)
-            subset = np.empty(p.size, dtype=bool)
-            p_sum, q_sum = cut_tokens(p, q, ends[n - 1], subset)
-            assert p_sum - q_sum**n == pytest.approx(float(best), abs=AGREE), instance
+            assert p_sum[n - 1] - q_sum[n - 1] ** n == pytest.approx(float(best), abs=AGREE), (
+                instance
+            )
             assert values[n - 1] == pytest.approx(float(best), abs=AGREE), instance
-            assert subset.sum() <= len(smallest) + (p == q).sum(), instance
+            assert subsets[n - 1].sum() <= len(smallest) + (p == q).sum(), instance
 
 
 @pytest.mark.parametrize("V", [50, 2000, 12_000])
