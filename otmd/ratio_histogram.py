@@ -17,6 +17,7 @@ from otmd.kernels.ratio_groups import (
     fill_ratios,
     group_by_ratio,
     group_edges,
+    span_vertices,
     tokens_of_groups,
 )
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -124,10 +125,6 @@ class RatioHistogram:
         target, draft : ndarray of float64, shape (J − 1,)
             No prefix that ends inside span j lies below the two lines that meet in this point.
         """
-        low, high = self.edges[nodes[:-1]], self.edges[nodes[1:]]
-        p, q = np.diff(self.target_before[nodes]), np.diff(self.draft_before[nodes])
-        bounded = np.isfinite(high)
-        width = np.where(bounded, high - low, 1.0)
-        left = np.where(bounded, (np.where(bounded, high, 0.0) * q - p) / width, q)
-        left = np.clip(left, 0.0, q)
-        return self.target_before[nodes[:-1]] + low * left, self.draft_before[nodes[:-1]] + left
+        target, draft = np.empty(nodes.size - 1), np.empty(nodes.size - 1)
+        span_vertices(self.edges, self.target_before, self.draft_before, nodes, target, draft)
+        return target, draft

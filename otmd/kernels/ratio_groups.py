@@ -133,6 +133,21 @@ def split_groups(p, q, group, edges, p_mass, q_mass, wanted):
     return finer, p_block, q_block, tokens, ratio, blocks
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def span_vertices(edges, target_before, draft_before, nodes, target, draft):
+    """Where the lines through the ends of each span from a node to the next cross, (J − 1,) each."""
+    for j in range(nodes.size - 1):
+        first, last = nodes[j], nodes[j + 1]
+        p = target_before[last] - target_before[first]
+        q = draft_before[last] - draft_before[first]
+        left = q
+        if edges[last] < np.inf:
+            left = (edges[last] * q - p) / (edges[last] - edges[first])
+        left = min(max(left, 0.0), q)
+        target[j] = target_before[first] + edges[first] * left
+        draft[j] = draft_before[first] + left
+
+
 def group_edges():
     """The smallest ratio of each group, and inf: ascending, shape (NUM_GROUPS + 1,)."""
     bits = (np.arange(NUM_GROUPS, dtype=np.int64) + _OFFSET) << _SHIFT

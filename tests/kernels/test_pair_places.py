@@ -15,13 +15,14 @@ from otmd.kernels.pair_places import (
     NEAREST,
     NUM_CELLS,
     OCTAVES,
+    PART_BITS,
+    REACH,
     SUMS,
     locate_pairs,
     pair_values,
     sum_places,
     tail_cells,
 )
-from otmd.kernels.ratio_groups import FARTHEST_OCTAVE, MANTISSA_BITS, NUM_GROUPS, group_by_ratio
 from otmd.transport.optimal.pair_balance import PairBalance
 from otmd.transport.optimal.pair_search import PairTokens
 
@@ -64,8 +65,8 @@ class Pairs:
 
     def sums(self, terms: Array) -> Array:
         sums = np.zeros((NODES.size - 1, SUMS))
-        light = self.light, self.draft, self.draft, self.ratio
-        sum_places(*light, NODES, terms, self.tokens.lowest, sums)
+        mass = self.draft[self.light]
+        sum_places(mass, mass, self.ratio[self.light], NODES, terms, self.tokens.lowest, sums)
         return sums
 
     def places(self, terms: Array) -> tuple[Array, Array]:
@@ -77,7 +78,7 @@ class Pairs:
     def balance(self, terms: Array) -> PairBalance:
         masses, _ = self.tokens.classes(self.sums(terms), terms)
         able = np.concatenate([[False, True, True, True], self.able])
-        return PairBalance(masses, NODES, able, self.inner)
+        return PairBalance(masses, masses.meetings(able), NODES, able, self.inner)
 
     def naive(self, terms: Array, balance: PairBalance) -> tuple[list, list, list, float]:
         """Each token's class and share, the classes' weights, and the rejection's."""
@@ -173,22 +174,23 @@ def test_cells_hold_the_sums_of_tokens_that_are_alike(cut: float) -> None:
     draft[-30:-20] = 0.0
     with np.errstate(divide="ignore"):
         ratio = target / draft
-    group, masses = np.empty(400, np.int16), np.zeros((2, NUM_GROUPS))
-    group_by_ratio(target, draft, group, *masses)
     single = rng.random(400) < 0.1
-    cells, inner, outer = np.zeros((NUM_CELLS, OCTAVES, 3)), *np.empty((2, 401), np.int64)
-    counts, reach = tail_cells(target, draft, ratio, group, single, cut, cells, inner, outer)
+    cells, inner, outer = np.zeros((NUM_CELLS, OCTAVES, 3)), *np.empty((2, 2, 401))
+    inner, outer = tuple(inner), tuple(outer)
+    counts, reach = tail_cells(target, draft, ratio, single, cut, cells, inner, outer)
     light = np.flatnonzero(~single & (draft > 0) & (target > 0))
-    assert inner[: counts[0]].tolist() == light[ratio[light] < cut].tolist()
-    assert outer[: counts[1]].tolist() == light[ratio[light] >= cut].tolist()
+    below, beside = light[ratio[light] < cut], light[ratio[light] >= cut]
+    for tokens, count, (mass, own) in ((below, counts[0], inner), (beside, counts[1], outer)):
+        assert mass[:count].tolist() == draft[tokens].tolist()
+        assert own[:count].tolist() == ratio[tokens].tolist()
     places = ratio + 2.0 * draft / (1.0 - draft)
     assert reach[1] == pytest.approx(places[light].max(), rel=1e-15)
-    assert reach[0] == pytest.approx(places[inner[: counts[0]]].max(initial=0.0), rel=1e-15)
+    assert reach[0] == pytest.approx(places[below].max(initial=0.0), rel=1e-15)
     alike: dict[object, Array] = defaultdict(lambda: np.zeros(3))
     for y in light:
         q = draft[y]
-        key = naive.pair_cell(ratio[y], q, cut, (LARGEST, OCTAVES), 2**MANTISSA_BITS, NEAREST)
-        assert 2.0**-FARTHEST_OCTAVE < ratio[y] < 2.0**FARTHEST_OCTAVE
+        key = naive.pair_cell(ratio[y], q, cut, (LARGEST, OCTAVES), 2**PART_BITS, NEAREST)
+        assert 2.0**-REACH < ratio[y] < 2.0**REACH
         alike[key] += [q, target[y], q * q / (1.0 - q)]
     used = cells[1:][cells[1:, :, 0] > 0]
     wanted = np.array(sorted(map(tuple, alike.values())))

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
+from otmd.kernels.weight_steps import mark_free, newton_equations, settle
 from otmd.probabilities import BoolArray, FloatArray
 
-# Where several cuts are tight at once weights differ by e^{−23} for each and for a loss of 1e-10.
-_FARTHEST, _WIDEST = 200.0, 40.0
 _MOST_ROUNDS = 100
 # So little misplaced mass must halve in so many rounds, or the search ends: weights that travel on and on
 # make each round dearer.
@@ -95,7 +94,7 @@ def balance(
         stalled = len(history) > _PATIENCE and excess > 0.5 * history[-_PATIENCE]
         if excess <= tol or (stalled and excess < _LITTLE):
             break
-        free = settle.free(log_weights, now, targets)
+        free = settle.free(log_weights, wrong, now.coupling)
         if not free.any():
             break
         step = np.zeros(targets.size)
@@ -116,56 +115,34 @@ class _Settle:
         self.capped = capped
         # Classes of hardly any mass would leave the scale of the others undecided.
         self.counts = targets * targets.size > min(0.01 * tol, targets.max())
-        if not self.counts.any():
-            self.counts[np.argmax(targets)] = True
         self.largest = int(np.argmax(targets))
+        self.counts[self.largest] |= not self.counts.any()
         self.faint = np.maximum(_ROUNDING * targets, 1e-4 * min(tol, 1e-6))
 
     def __call__(self, log_weights: FloatArray) -> FloatArray:
         """Scale the weights and keep them within what acts as 0 and infinity."""
-        if self.capped:
-            below = np.minimum(log_weights, 0.0)
-            return np.clip(_narrowed(below - below[self.counts].max()), -_FARTHEST, 0.0)
-        narrowed = _narrowed(log_weights)
-        return np.clip(narrowed - narrowed[self.largest], -_FARTHEST, _FARTHEST)
+        settled = np.empty(log_weights.size)
+        settle(log_weights, self.counts, self.largest, self.capped, settled)
+        return settled
 
-    def free(self, log_weights: FloatArray, now: Choice, targets: FloatArray) -> BoolArray:
+    def free(self, log_weights: FloatArray, wrong: FloatArray, coupling: FloatArray) -> BoolArray:
         """The classes that a step may move."""
-        wrong = now.rates - targets
-        free = self.counts & ~((log_weights <= -_FARTHEST) & (wrong > 0))
-        # Where a rate does not answer to the weights there is nothing to be had.
-        free &= now.coupling.sum(axis=1) > self.faint
-        if not self.capped:
-            free[self.largest] = False
-            return free
-        held = (log_weights >= 0.0) & (wrong <= 0)
-        if not (held & self.counts).any():
-            held[np.flatnonzero(self.counts)[np.argmin(wrong[self.counts])]] = True
-        return free & ~held
-
-
-def _narrowed(log_weights: FloatArray) -> FloatArray:
-    """Narrow gaps between weights so wide that only rounding would decide how wide, from the largest down."""
-    order = np.argsort(-log_weights)
-    falls = np.minimum(-np.diff(log_weights[order]), _WIDEST)
-    narrowed = np.empty(order.size)
-    narrowed[order] = log_weights[order[0]] - np.append(0.0, falls.cumsum())
-    return narrowed
+        free = np.empty(wrong.size, dtype=bool)
+        known = self.counts, self.largest, self.capped, self.faint
+        mark_free(log_weights, wrong, coupling, *known, free)
+        return free
 
 
 def _newton_step(
     coupling: FloatArray, wrong: FloatArray, free: BoolArray, ridge: FloatArray
 ) -> FloatArray:
-    hessian = -coupling[np.ix_(free, free)]
-    np.fill_diagonal(hessian, coupling[free].sum(axis=1) + ridge[free])
-    scale = np.sqrt(np.maximum(np.diag(hessian), 1e-300))
-    hessian /= scale[:, None] * scale
+    hessian, gradient, scale = newton_equations(coupling, wrong, free, ridge)
     damping = 1e-14
     while True:
         damped = hessian + damping * np.eye(scale.size)
-        _, step, refused = _solve_positive(damped, wrong[free] / scale)
+        _, step, refused = _solve_positive(damped, gradient)
         if not refused:
-            return -step / scale
+            return step / scale
         damping *= 10.0
 
 

@@ -6,11 +6,11 @@ pair the one with weight w is chosen with probability w/(w + w' + w_0): no integ
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from otmd.kernels.pair_places import BOTH, DOWN, FIRST, OWN, TERMS, UP
+from otmd.kernels.pair_classes import meetings, node_terms
+from otmd.kernels.pair_places import TERMS
 from otmd.kernels.weighted_choice import pair_rates
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.optimal.balance import Choice
@@ -38,17 +38,36 @@ class PairMasses:
     own: FloatArray
     shared: FloatArray
 
-    @cached_property
-    def pairs(self) -> FloatArray:
-        """How often two classes are drafted together, twice for a pair of one class, shape (C, C)."""
-        pairs = np.outer(self.first, self.second)
-        pairs += pairs.T
-        both = np.arange(self.shared.size)
-        np.fill_diagonal(pairs, np.diag(pairs) - 2.0 * self.own)
-        pairs[both, both + 1] -= 2.0 * self.shared
-        pairs[both + 1, both] -= 2.0 * self.shared
-        # What is left where a class is a single token's is rounding.
-        return np.maximum(pairs, 0.0, out=pairs)
+    def meetings(self, able: BoolArray) -> "Meetings":
+        """How often classes are drafted together, some of which may be chosen, shape (C,)."""
+        size = int(np.count_nonzero(able))
+        among, alone = np.empty((size, size)), np.empty(size)
+        idle = meetings(self.first, self.second, self.own, self.shared, able, among, alone)
+        return Meetings(among, alone, idle)
+
+
+@dataclass(frozen=True, eq=False)
+class Meetings:
+    """How often two drafts are of which classes.
+
+    Attributes
+    ----------
+    among : ndarray of float64, shape (A, A)
+        Able classes, twice for a pair of one class.
+    alone : ndarray of float64, shape (A,)
+        An able class and a draft that is never chosen.
+    idle : float
+        Two drafts that are never chosen.
+    """
+
+    among: FloatArray
+    alone: FloatArray
+    idle: float
+
+    @property
+    def total(self) -> float:
+        """How often there are two drafts."""
+        return 0.5 * float(self.among.sum()) + float(self.alone.sum()) + self.idle
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +78,8 @@ class PairBalance:
     ----------
     masses : PairMasses
         The classes' masses.
+    meetings : Meetings
+        Of these classes.
     nodes : ndarray of float64, shape (G,)
         Ascending places, beginning with 0, the class that is never chosen.
     able : ndarray of bool, shape (C,)
@@ -68,17 +89,10 @@ class PairBalance:
     """
 
     masses: PairMasses
+    meetings: Meetings
     nodes: FloatArray
     able: BoolArray
     rejects: bool
-
-    @cached_property
-    def _of_able(self) -> tuple[FloatArray, FloatArray, float]:
-        """How often able classes meet, each other and the rest, and how often the rest is alone."""
-        pairs, others = self.masses.pairs, ~self.able
-        among = np.ascontiguousarray(pairs[self.able][:, self.able])
-        alone = pairs[self.able] @ others.astype(np.float64)
-        return among, alone, 0.5 * float(pairs[others][:, others].sum())
 
     def clocks(self, log_weights: FloatArray) -> tuple[FloatArray, float]:
         """The classes' weights (C,), see :func:`weights_at_nodes`, and the rejection's."""
@@ -93,20 +107,14 @@ class PairBalance:
         """Return the rates and how they depend on the weights, as ``balance`` asks for them."""
         size = log_weights.size
         rates, coupling = np.empty(size), np.empty((size, size))
-        pair_rates(np.exp(log_weights), *self._of_able, self.rejects, rates, coupling)
+        met = self.meetings
+        known = met.among, met.alone, met.idle, self.rejects
+        pair_rates(np.exp(log_weights), *known, rates, coupling)
         return Choice(rates, coupling)
 
     def terms(self, log_weights: FloatArray) -> FloatArray:
         """What tokens are chosen with at the nodes, shape (G, TERMS), see :mod:`otmd.kernels.pair_places`."""
         weights, rejection = self.clocks(log_weights)
-        nodes = weights[: self.nodes.size]
-        wins = np.zeros((nodes.size, weights.size))
-        every = nodes[:, None] + (weights + rejection)
-        np.divide(nodes[:, None], every, out=wins, where=nodes[:, None] > 0)
-        terms = np.zeros((nodes.size, TERMS))
-        terms[:, FIRST] = wins @ self.masses.first
-        terms[:, BOTH] = terms[:, FIRST] + wins @ self.masses.second
-        along = np.arange(nodes.size - 1)
-        terms[:, OWN] = np.diag(wins)
-        terms[:-1, UP], terms[:-1, DOWN] = wins[along, along + 1], wins[along + 1, along]
+        terms = np.zeros((self.nodes.size, TERMS))
+        node_terms(weights, rejection, self.masses.first, self.masses.second, terms)
         return terms

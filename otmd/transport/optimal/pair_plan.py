@@ -8,7 +8,7 @@ from otmd.drafts import WithoutReplacement
 from otmd.kernels.pair_places import locate_pairs, pair_values
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_position import PairPosition
-from otmd.transport.optimal.pair_search import Found, LightTokens, PairTokens, search
+from otmd.transport.optimal.pair_search import Found, PairTokens, search
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
 
@@ -90,13 +90,13 @@ def _solve(position: PairPosition, inner: bool, tol: float) -> PairSide | None:
     own = position.cells_of(inner)
     tokens = position.tokens(inner, own, tol)
     light = position.light[0 if inner else 1]
-    if light.size == 0 and not tokens.able.any():
+    if light.mass.size == 0 and not tokens.able.any():
         return None
     ratio, draft = position.cut.histogram.ratio, position.draft
     found = None
-    if light.size > _LONG:
+    if light.mass.size > _LONG:
         found = search(tokens, position.cells_as_tokens(own), max(tol, _ROUGHLY))
-    found = search(tokens, LightTokens(light, draft, draft, ratio), tol, found)
+    found = search(tokens, light, tol, found)
     weights, rejection = found.balance.clocks(found.log_weights)
     times = times_for_weights(found.log_weights, 2)
     return PairSide(weights, rejection, *times, tokens, found, draft, ratio)

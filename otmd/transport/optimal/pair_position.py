@@ -6,8 +6,7 @@ from typing import Self
 import numpy as np
 
 from otmd.drafts import WithoutReplacement
-from otmd.kernels.pair_places import LARGEST, NEARNESS, NUM_CELLS, OCTAVES, tail_cells
-from otmd.kernels.ratio_groups import group_edges
+from otmd.kernels.pair_places import LARGEST, NEARNESS, NUM_CELLS, OCTAVES, part_edges, tail_cells
 from otmd.optimum.race_cut import RaceCut, race_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_search import LightTokens, PairTokens
@@ -52,7 +51,7 @@ class PairPosition:
         The tokens that are classes of their own, ascending.
     second : ndarray of float64, shape (M,)
         Their q/(1 − q).
-    light : tuple of ndarray of int64
+    light : tuple of LightTokens
         The other tokens that may be chosen, in H* and beside it.
     reach : tuple of float
         How far their places may reach.
@@ -70,7 +69,7 @@ class PairPosition:
     edge: float
     heavy: IntArray
     second: FloatArray
-    light: tuple[IntArray, IntArray]
+    light: tuple[LightTokens, LightTokens]
     reach: tuple[float, float]
     cells: FloatArray
     sums: FloatArray
@@ -80,17 +79,20 @@ class PairPosition:
     def of(cls, target: FloatArray, law: WithoutReplacement) -> Self:
         """Find the cut, and sort the tokens."""
         cut, draft = race_cut(target, law), law.draft_probs
-        edge, groups = float(cut.histogram.edges[cut.size]), group_edges()[:-1]
+        edge = float(cut.histogram.edges[cut.size])
         cells = np.zeros((NUM_CELLS, OCTAVES, 3))
         single = _single(draft, cut.histogram.ratio, edge)
         heavy = np.flatnonzero(single)
-        light = [np.empty(draft.size + 1, np.int64) for _ in range(2)]
-        tokens = target, draft, cut.histogram.ratio, cut.histogram.group, single
+        light = [(np.empty(draft.size + 1), np.empty(draft.size + 1)) for _ in range(2)]
+        tokens = target, draft, cut.histogram.ratio, single
         counts, reach = tail_cells(*tokens, edge, cells, *light)
-        inner, outer = (each[:count] for each, count in zip(light, counts, strict=True))
+        inner, outer = (
+            LightTokens(mass[:count], mass[:count], ratio[:count])
+            for (mass, ratio), count in zip(light, counts, strict=True)
+        )
         second = draft[heavy] / law.mass_left(heavy[:, None])
         sums = cells.sum(axis=1)
-        edges = np.sort(np.concatenate([[0.0], groups, [edge]]))
+        edges = np.sort(np.concatenate([[0.0], part_edges(), [edge]]))
         edges = np.concatenate([edges, np.repeat([0.5 * edge, edge], NEARNESS)])
         return cls(
             target, draft, cut, edge, heavy, second, (inner, outer), reach, cells, sums, edges
@@ -107,8 +109,7 @@ class PairPosition:
         """A light token for each cell, of the same sums."""
         used = (self.cells[:, :, 0] > 0) & own[:, None]
         mass, target, square = self.cells[used].T
-        tokens, ratio = np.arange(mass.size), target / mass
-        return LightTokens(tokens, mass, square / (mass + square), ratio)
+        return LightTokens(mass, square / (mass + square), target / mass)
 
     def tokens(self, inner: bool, own: BoolArray, tol: float) -> PairTokens:
         """Who takes part on a side whose light tokens are in these cells (K,)."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from otmd.kernels.pair_classes import masses_at_nodes
 from otmd.kernels.pair_places import (
     BOTH,
     DOWN,
@@ -33,15 +34,12 @@ class LightTokens:
 
     Attributes
     ----------
-    tokens : ndarray of int64, shape (T,)
-        Their indices.
-    mass : ndarray of float64, shape (V,)
+    mass : ndarray of float64, shape (T,)
         The draft mass that each stands for.
-    draft, ratio : ndarray of float64, shape (V,)
+    draft, ratio : ndarray of float64, shape (T,)
         q of a single token, and its p/q.
     """
 
-    tokens: IntArray
     mass: FloatArray
     draft: FloatArray
     ratio: FloatArray
@@ -84,29 +82,25 @@ class PairTokens:
     def sums(self, light: LightTokens, terms: FloatArray) -> tuple[FloatArray, float]:
         """Place light tokens; their sums between nodes (G − 1, SUMS), and what is lost at their places."""
         sums = np.zeros((self.nodes.size - 1, SUMS))
-        tokens = light.tokens, light.mass, light.draft, light.ratio
+        tokens = light.mass, light.draft, light.ratio
         short, excess = sum_places(*tokens, self.nodes, terms, self.lowest, sums)
         return sums, short if self.inner else excess
 
     def classes(self, sums: FloatArray, terms: FloatArray) -> tuple[PairMasses, FloatArray]:
         """The masses of all classes, and the p of each (C,), of tokens that were placed by these terms."""
-        mass, low, square, low_square, both_low, *missing = sums.T
-        shared = low_square - both_low
-        first = _at_nodes(low, mass - low)
-        squares = _at_nodes(low_square, square - low_square)
-        own = _at_nodes(both_low, square - low_square - shared)
-        targets = first * terms[:, BOTH] + squares * terms[:, FIRST] - 2.0 * own * terms[:, OWN]
-        targets -= 2.0 * _at_nodes(shared * terms[:-1, UP], shared * terms[:-1, DOWN])
-        targets += _at_nodes(*missing)
+        size = self.nodes.size
+        first, square, own, targets = np.zeros((4, size))
+        shared = np.empty(size - 1)
+        masses_at_nodes(sums, terms, first, square, own, shared, targets)
         # Whatever has a clock that rings is a class with a weight.
         targets = np.where(first > 0, np.maximum(targets, _LEAST), 0.0)
         first[0] += self.inert[0]
-        squares[0] += self.inert[1]
+        square[0] += self.inert[1]
         own[0] += self.inert[1]
         targets[0] = 0.0
         masses = PairMasses(
             np.concatenate([first, self.first]),
-            np.concatenate([first + squares, self.second]),
+            np.concatenate([first + square, self.second]),
             np.concatenate([own, self.first * self.second]),
             shared,
         )
@@ -177,10 +171,11 @@ def _balanced(tokens: PairTokens, light: LightTokens, start: Found | None, tol: 
     masses, targets = tokens.classes(sums, before)
     able = targets > 0
     wanted = targets[able]
-    rejected = 0.5 * float(masses.pairs.sum()) - float(wanted.sum()) if tokens.inner else 0.0
+    met = masses.meetings(able)
+    rejected = met.total - float(wanted.sum()) if tokens.inner else 0.0
     if rejected > 0:
         wanted = np.append(wanted, rejected)
-    side = PairBalance(masses, nodes, able, rejected > 0)
+    side = PairBalance(masses, met, nodes, able, rejected > 0)
     first = None if start is None else _carried(start, side)
     log_weights, choice = balance(side, wanted, not tokens.inner, tol, first)
     rates = np.zeros(able.size)
@@ -215,8 +210,3 @@ def _carried(start: Found, side: PairBalance) -> FloatArray | None:
     weights, rejection = start.balance.clocks(start.log_weights)
     carried = np.append(weights[side.able], [rejection] * side.rejects)
     return np.log(carried) if (carried > 0).all() else None
-
-
-def _at_nodes(below: FloatArray, above: FloatArray) -> FloatArray:
-    """Add up at the nodes what lies between them."""
-    return np.append(below, 0.0) + np.append(0.0, above)
