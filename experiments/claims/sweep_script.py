@@ -1,0 +1,68 @@
+"""What every script of a claim shares: its options, and how its sweep is run and kept."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from otmd.measurement import Sweep, read_tasks, run_sweep
+from otmd.measurement.store import write_parquet
+
+RESULTS = Path("paper_figures/results")
+
+
+def run(
+    function: Callable[..., Any],
+    about: str,
+    seconds_a_task: float,
+    arguments: list[str] | None = None,
+    data: Callable[[], str] = str,
+) -> pl.DataFrame:
+    """Read the options, run the sweep, write its table, and return it.
+
+    Parameters
+    ----------
+    function : callable
+        See :class:`otmd.measurement.Sweep`. The tasks stand in a TOML file beside its module.
+    about : str
+        For ``--help``.
+    seconds_a_task : float
+        What one task took when somebody measured it, for the estimate.
+    arguments : list of str, optional
+        Instead of ``sys.argv``.
+    data : callable
+        Identifies the data that the tasks read.
+    """
+    script = Path(sys.modules[function.__module__].__file__ or "")
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--spec", type=Path, default=script.with_suffix(".toml"))
+    parser.add_argument("--output", type=Path, default=RESULTS / f"{script.stem}.parquet")
+    parser.add_argument("--parts", type=Path, help="folder of parts, by default runs/NAME")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--scheduler", help="of a Dask cluster, tcp://…, instead of processes")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    chosen = parser.parse_args(arguments)
+    sweep = Sweep(function, read_tasks(chosen.spec), data=data())
+    parts = chosen.parts or Path("runs") / script.stem
+    if not chosen.quiet:
+        left = sum(not (parts / f"{sweep.key(task)}.parquet").exists() for task in sweep.tasks)
+        minutes = left * seconds_a_task / max(chosen.workers, 1) / 60
+        print(
+            f"{left} of {len(sweep.tasks)} tasks are left, about {minutes:.1f} minutes with "
+            f"{chosen.workers} workers",
+            file=sys.stderr,
+        )
+    with ExitStack() as stack:
+        executor = None
+        if chosen.scheduler:
+            from distributed import Client
+
+            executor = stack.enter_context(Client(chosen.scheduler)).get_executor()
+        table = run_sweep(sweep, parts, chosen.workers, executor, progress=not chosen.quiet)
+    write_parquet(chosen.output, table)
+    return table

@@ -1,0 +1,213 @@
+"""Sweeps: a function over many parameters, the answer to each kept as a Parquet part of its own.
+
+A part's name is a hash of everything that its rows depend on, so that a sweep that was interrupted goes on,
+one that grew computes what is new, and the folders of several machines are merged by their union.
+"""
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from otmd import __version__
+from otmd.harness.files import remove_leftovers, write_atomically
+from otmd.harness.progress import progress_bar
+from otmd.measurement.pool import available_cpus, run_jobs
+from otmd.measurement.store import write_parquet
+
+Parameters = Mapping[str, Any]
+Rows = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is to be computed.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(rng, **parameters)`` gives the rows of a task, mappings of equal keys. Workers import it
+        by its name.
+    tasks : sequence of mappings
+        The parameters of each task, in JSON's types.
+    seed : int
+        Each task's generator is seeded by this and by the task, wherever it stands among the others.
+    data : str
+        Identifies the data that the function reads, if any: a hash of it.
+    """
+
+    function: Callable[..., Rows]
+    tasks: Sequence[Parameters]
+    seed: int = 0
+    data: str = ""
+
+    def key(self, parameters: Parameters) -> str:
+        """What a task is called: a hash of its parameters, the seed, the data and the code."""
+        file = Path(inspect.getfile(self.function))
+        of = {
+            "function": f"{file.name}:{self.function.__qualname__}",
+            "source": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "otmd": __version__,
+            "seed": self.seed,
+            "data": self.data,
+            "parameters": dict(parameters),
+        }
+        return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def read_tasks(path: str | Path) -> list[dict[str, Any]]:
+    """Read the tasks of a TOML file: every combination of the lists of each table ``[[tasks]]``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file. A table's values are lists, or single values for all of its tasks.
+
+    Returns
+    -------
+    list of dict
+        Tasks that occur twice are there once.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML or holds no tasks.
+    """
+    try:
+        spec = tomllib.loads(Path(path).read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: cannot be read as TOML ({error})") from error
+    tables = spec.get("tasks")
+    if not isinstance(tables, list) or not tables or set(spec) != {"tasks"}:
+        raise ValueError(f"{path}: got {sorted(spec)}, wanted tables [[tasks]] and nothing else")
+    tasks = []
+    for table in tables:
+        lists = [value if isinstance(value, list) else [value] for value in table.values()]
+        tasks += [dict(zip(table, values, strict=True)) for values in product(*lists)]
+    return [task for i, task in enumerate(tasks) if task not in tasks[:i]]
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: str | Path,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> pl.DataFrame:
+    """Compute the tasks that the folder does not hold yet.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What is to be computed.
+    folder : str or Path
+        Where the parts lie, ``<key>.parquet``. Parts of other sweeps may lie there as well.
+    workers : int, optional
+        Processes; by default as many as there are CPUs. 1 runs in this process.
+    executor : concurrent.futures.Executor, optional
+        Runs the tasks instead of a process pool: Dask's ``client.get_executor()``, for one.
+    progress : bool
+        Show a progress bar on stderr.
+
+    Returns
+    -------
+    polars.DataFrame
+        The rows of all tasks of the sweep, in their order: ``task`` (the key), the parameters, and
+        what the function gave.
+
+    Raises
+    ------
+    ValueError
+        For no tasks, two equal ones, none of a task's rows, or rows with a parameter's name.
+    RuntimeError
+        If a worker process died. What was finished is kept.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = [sweep.key(task) for task in sweep.tasks]
+    if not keys or len(set(keys)) < len(keys):
+        raise ValueError(
+            f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
+        )
+    left = [(key, task) for key, task in zip(keys, sweep.tasks, strict=True)]
+    left = [(key, task) for key, task in left if _read(folder, key) is None]
+    work = partial(_rows, sweep.function, sweep.seed)
+    finished = len(keys) - len(left)
+    with progress_bar(sweep.function.__name__, len(keys), progress) as update:
+        update(finished, "")
+        # A pool that was interrupted is closed here, before the interrupt goes on.
+        with closing(run_jobs(work, left, workers or available_cpus(), executor)) as jobs:
+            for (key, _), table in jobs:
+                write_parquet(_part(folder, key), table)
+                finished += 1
+                update(finished, "")
+    remove_leftovers(folder)
+    return pl.concat([pl.read_parquet(_part(folder, key)) for key in keys], how="diagonal_relaxed")
+
+
+def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
+    """Copy the parts of several folders into one.
+
+    Parameters
+    ----------
+    sources : iterable of str or Path
+        Folders of :func:`run_sweep`, of several machines for instance.
+    folder : str or Path
+        Made if it is not there; the parts in it stay.
+
+    Returns
+    -------
+    int
+        How many parts were copied.
+
+    Raises
+    ------
+    ValueError
+        For a source that is no folder.
+    """
+    folder, copied = Path(folder), 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in map(Path, sources):
+        if not source.is_dir():
+            raise ValueError(f"sources: got {source}, wanted a folder of a sweep")
+        for part in sorted(source.glob("*.parquet")):
+            if _read(source, part.stem) is not None and _read(folder, part.stem) is None:
+                write_atomically(folder / part.name, part.read_bytes())
+                copied += 1
+    return copied
+
+
+def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
+    """Compute one task, in whichever process this is called."""
+    key, parameters = task
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(key, 16),)))
+    found = [dict(row) for row in function(rng, **parameters)]
+    if not found:
+        raise ValueError(f"{function.__qualname__}: gave no rows for {dict(parameters)}")
+    both = {name for row in found for name in row} & {"task", *parameters}
+    if both:
+        raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
+    return pl.DataFrame([{"task": key, **parameters, **row} for row in found])
+
+
+def _read(folder: Path, key: str) -> pl.DataFrame | None:
+    """The rows of a part; one that cannot be read counts as missing, so that it is made again."""
+    try:
+        return pl.read_parquet(_part(folder, key))
+    except (FileNotFoundError, pl.exceptions.PolarsError):
+        return None
+
+
+def _part(folder: Path, key: str) -> Path:
+    return folder / f"{key}.parquet"
