@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from otmd import audit as audit
+    from otmd import harness as harness
+    from otmd import measurement as measurement
+    from otmd import optimum as optimum
+    from otmd import sequences as sequences
+    from otmd import tensors as tensors
+    from otmd import testing as testing
+    from otmd import transport as transport
     from otmd.drafts import (
         ConditionalPoisson,
         DraftLaw,
@@ -132,8 +140,21 @@ __all__ = [
     "validate_probs",
 ]
 
+_PARTS = (
+    "audit",
+    "harness",
+    "measurement",
+    "optimum",
+    "sequences",
+    "tensors",
+    "testing",
+    "transport",
+)
+
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"otmd.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'otmd' has no attribute {name!r}")
     value = getattr(import_module(f"otmd.{_HOME[name]}"), name)
@@ -142,4 +163,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_PARTS})

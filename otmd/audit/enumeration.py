@@ -1,0 +1,168 @@
+"""Is a rule lossless, exactly: every tuple of drafts enumerated."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.audit.acceptance import acceptance_ceiling
+from otmd.audit.arguments import validate_position
+from otmd.audit.samplers import ConditionalLaw
+from otmd.audit.words import TokenDeviation, deviation_table, largest_deviations
+from otmd.drafts import DraftLaw
+from otmd.probabilities import FloatArray, validate_probs
+from otmd.verifiers import Verifier
+
+
+@dataclass(frozen=True)
+class GuiltyDrafts:
+    """A tuple of drafts on which a rule emits too much of a token that it emits too often.
+
+    Attributes
+    ----------
+    tokens : tuple of int
+        The drafts.
+    prob : float
+        How likely they are drafted.
+    excess : float
+        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output
+        law. The parts of all tuples sum to the total variation.
+    """
+
+    tokens: tuple[int, ...]
+    prob: float
+    excess: float
+
+
+@dataclass(frozen=True, eq=False)
+class ExactAudit:
+    """The output law of a rule, held against the target token by token.
+
+    Attributes
+    ----------
+    target_probs, output_law : ndarray of float64, shape (V,)
+        p and r.
+    tol : float
+        How far apart they may be at a token.
+    acceptance, ceiling : float
+        P(the output token is among the drafts), and the most that a lossless rule can have; see
+        :class:`~otmd.audit.Acceptance`.
+    worst : tuple of TokenDeviation
+        The tokens with the largest deviations.
+    worst_drafts : tuple of GuiltyDrafts
+        The tuples with the largest parts of the total variation; empty for a rule that is not faulty.
+    """
+
+    target_probs: FloatArray
+    output_law: FloatArray
+    tol: float
+    acceptance: float
+    ceiling: float
+    worst: tuple[TokenDeviation, ...]
+    worst_drafts: tuple[GuiltyDrafts, ...]
+
+    @property
+    def deviation(self) -> FloatArray:
+        """``output_law − target_probs``, shape (V,)."""
+        return self.output_law - self.target_probs
+
+    @property
+    def total_variation(self) -> float:
+        """Half of the sum of the deviations' sizes."""
+        return 0.5 * float(np.abs(self.deviation).sum())
+
+    @property
+    def faulty(self) -> bool:
+        """Whether some token's probability is off by more than ``tol``."""
+        return bool(np.abs(self.deviation).max() > self.tol)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        largest = float(np.abs(self.deviation).max())
+        if not self.faulty:
+            return f"lossless to {self.tol:.0e}: no token is off by more than {largest:.1e}"
+        return (
+            f"not lossless: total variation {self.total_variation:.3g} from the target, a token off by up to "
+            f"{largest:.3g}; accepts {self.acceptance:.4f}, a lossless rule at most {self.ceiling:.4f}"
+        )
+
+    def __str__(self) -> str:
+        if not self.faulty:
+            return self.verdict
+        guilty = "\n".join(
+            f"  {own.tokens}: drafted with probability {own.prob:.4g}, part of the total variation "
+            f"{own.excess:.4g}"
+            for own in self.worst_drafts
+        )
+        return (
+            f"{self.verdict}\nlargest deviations of the output law:\n"
+            f"{deviation_table(self.worst, '.6f')}\ndrafts on which the excess is emitted:\n{guilty}"
+        )
+
+
+def exact(
+    rule: Verifier | ConditionalLaw,
+    target_probs: ArrayLike,
+    drafts: DraftLaw,
+    tol: float = 1e-12,
+) -> ExactAudit:
+    """Audit a rule whose law given the drafts is known, by enumerating them; for small vocabularies.
+
+    Parameters
+    ----------
+    rule : Verifier or callable
+        A callable takes drafts (n,) and returns the law of the output token (V,).
+    target_probs : array_like, shape (V,)
+        p.
+    drafts : DraftLaw
+        The law of the drafts, without leading axes.
+    tol : float
+        How far a token's probability may be off.
+
+    Returns
+    -------
+    ExactAudit
+
+    Raises
+    ------
+    ValueError
+        For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
+        Verifier that does not serve the law.
+    """
+    p = validate_position(target_probs, drafts)
+    if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
+        raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+    conditional = rule.prepare(p, drafts).conditional_law if isinstance(rule, Verifier) else rule
+    if not callable(conditional):
+        raise ValueError(f"rule: got {rule!r}, wanted a Verifier or a callable")
+    output, accepted = np.zeros(p.size), 0.0
+    tuples, probs = drafts.enumerate()
+    for tokens, prob in zip(tuples, probs, strict=True):
+        law = _law_given(conditional, tokens, p.size)
+        output += prob * law
+        accepted += prob * float(law[np.unique(tokens)].sum())
+    excess = np.maximum(output - p, 0.0)
+    guilty: list[GuiltyDrafts] = []
+    if np.abs(output - p).max() > tol:
+        share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
+        for tokens, prob in zip(tuples, probs, strict=True):
+            part = float(prob * (_law_given(conditional, tokens, p.size) @ share))
+            guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
+        guilty.sort(key=lambda own: -own.excess)
+    return ExactAudit(
+        p,
+        output,
+        float(tol),
+        accepted,
+        acceptance_ceiling(p, drafts),
+        largest_deviations(output, p),
+        tuple(guilty[:5]),
+    )
+
+
+def _law_given(conditional: ConditionalLaw, tokens, vocab_size: int) -> FloatArray:
+    law = validate_probs("rule", conditional(tokens))
+    if law.shape != (vocab_size,):
+        raise ValueError(f"rule: got a law of shape {law.shape}, wanted ({vocab_size},)")
+    return law

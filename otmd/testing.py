@@ -1,0 +1,189 @@
+"""Assertions and hostile inputs for the tests of your own rules."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.audit.acceptance import num_tuples
+from otmd.audit.arguments import validate_level, validate_position
+from otmd.audit.black_box import losslessness
+from otmd.audit.bounds import chance_at_least, chance_at_most
+from otmd.audit.enumeration import exact
+from otmd.audit.samplers import ConditionalLaw, Sampler
+from otmd.drafts import DraftLaw
+from otmd.probabilities import FloatArray, validate_count
+from otmd.verifiers import Verifier
+
+_MOST_TUPLES = 20_000
+
+
+def assert_lossless(
+    rule: Verifier | Sampler | ConditionalLaw,
+    target_probs: ArrayLike,
+    drafts: DraftLaw,
+    *,
+    returns: str = "token",
+    tol: float = 1e-12,
+    num_samples: int = 20_000,
+    false_alarm: float = 1e-4,
+    rng: np.random.Generator | None = None,
+) -> None:
+    """Fail unless a rule is lossless: exactly where its law can be enumerated, else as far as samples show.
+
+    Parameters
+    ----------
+    rule : Verifier or callable
+        A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
+    target_probs : array_like, shape (V,)
+        p.
+    drafts : DraftLaw
+        The law of the drafts, without leading axes.
+    returns : {"token", "tokens", "law"}
+        What a callable returns: the token for drafts (n,), the tokens (N,) for drafts (N, n), or the law
+        of the token (V,) for drafts (n,), which is enumerated.
+    tol : float
+        How far a token's probability may be off, where it is exact.
+    num_samples : int
+        How many samples are drawn, where it is not.
+    false_alarm : float
+        With what probability, at most, sampling fails a lossless rule.
+    rng : numpy.random.Generator, optional
+        Draws the samples; without it one with seed 0, so that the test is the same at every run.
+
+    Raises
+    ------
+    AssertionError
+        With the verdict and the tokens that deviate most.
+    ValueError
+        For invalid input.
+    """
+    if returns not in ("token", "tokens", "law"):
+        raise ValueError(f'returns: got {returns!r}, wanted "token", "tokens" or "law"')
+    validate_position(target_probs, drafts)
+    by_law = returns == "law"
+    if isinstance(rule, Verifier):
+        by_law = drafts.can_enumerate() and num_tuples(drafts) <= _MOST_TUPLES
+    if by_law:
+        found = exact(rule, target_probs, drafts, tol)
+    else:
+        found = losslessness(
+            rule,
+            target_probs,
+            drafts,
+            num_samples,
+            false_alarm,
+            batched=returns == "tokens",
+            rng=np.random.default_rng(0) if rng is None else rng,
+        )
+    if found.faulty:
+        raise AssertionError(str(found))
+
+
+def assert_rate(
+    accepted: int,
+    num_samples: int,
+    rate: float | tuple[float, float],
+    false_alarm: float = 1e-4,
+) -> None:
+    """Fail unless a number of acceptances agrees with a rate, by an exact binomial interval.
+
+    Parameters
+    ----------
+    accepted : int
+        How often a draft was accepted.
+    num_samples : int
+        In how many independent samples.
+    rate : float or (low, high)
+        The acceptance rate, or certain bounds of it as ``acceptance_bounds`` gives them.
+    false_alarm : float
+        With what probability, at most, a true rate fails.
+
+    Raises
+    ------
+    AssertionError
+        With the observed rate, its confidence interval, and the expected one.
+    ValueError
+        For invalid input.
+    """
+    trials = validate_count("num_samples", num_samples)
+    hits = validate_count("accepted", accepted, minimum=0)
+    if hits > trials:
+        raise ValueError(f"accepted: got {hits}, wanted at most num_samples = {trials}")
+    level = validate_level(false_alarm) / 2
+    low, high = (float(end) for end in np.broadcast_to(rate, 2))
+    if not 0 <= low <= high <= 1 + 1e-9:
+        raise ValueError(f"rate: got {rate!r}, wanted a rate or bounds in [0, 1]")
+    least, most = chance_at_least(hits, trials, level), chance_at_most(hits, trials, level)
+    if least > high or most < low:
+        wanted = f"{low:.6f}" if low == high else f"between {low:.6f} and {high:.6f}"
+        raise AssertionError(
+            f"accepted {hits} of {trials} = {hits / trials:.6f}, so the rate is between {least:.6f} and "
+            f"{most:.6f} (false-alarm rate {false_alarm:.0e}); expected {wanted}"
+        )
+
+
+def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
+    """Pairs of a target and a draft distribution on which rules have been seen to fail.
+
+    For ``@pytest.mark.parametrize("p, q", otmd.testing.hostile_pairs())``; :func:`hostile_names` gives the
+    ids.
+
+    Returns
+    -------
+    list of (target_probs, draft_probs)
+        In float64, except one pair in float16 and one in float32. Supports differ in size: laws of distinct
+        drafts exist only where ``np.count_nonzero(q)`` is at least their number.
+    """
+    return [make() for make in _HOSTILE.values()]
+
+
+def hostile_names() -> list[str]:
+    """What is hostile about each of :func:`hostile_pairs`, in their order.
+
+    Returns
+    -------
+    list of str
+    """
+    return list(_HOSTILE)
+
+
+def _pair(target: ArrayLike, draft: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    p, q = np.asarray(target, np.float64), np.asarray(draft, np.float64)
+    return p / p.sum(), q / q.sum()
+
+
+def _zipf() -> tuple[FloatArray, FloatArray]:
+    rng = np.random.default_rng(0)
+    masses = 1.0 / np.arange(1, 1001) ** 1.1
+    return _pair(masses * rng.gamma(2.0, size=1000), masses * rng.gamma(2.0, size=1000))
+
+
+def _rounded(dtype: type) -> tuple[FloatArray, FloatArray]:
+    p, q = _pair([5, 3, 1, 0.5, 0.01], [1, 2, 3, 4, 0.3])
+    return p.astype(dtype), q.astype(dtype)
+
+
+_HOSTILE: dict[str, Callable[[], tuple[FloatArray, FloatArray]]] = {
+    "ordinary": lambda: _pair([5, 3, 1, 1], [1, 2, 3, 4]),
+    "no target mass on the likeliest draft": lambda: _pair([0, 5, 3, 2], [7, 1, 1, 1]),
+    "no draft mass on the likeliest target": lambda: _pair([7, 1, 1, 1], [0, 5, 3, 2]),
+    "no mass in either": lambda: _pair([5, 0, 3, 0, 2], [2, 0, 3, 4, 1]),
+    "ties in the ratio": lambda: _pair([2, 2, 1, 1, 2], [1, 1, 2, 2, 2]),
+    "all masses tie": lambda: _pair([1, 1, 1, 1], [1, 1, 1, 1]),
+    "equal": lambda: _pair([5, 3, 1, 1], [5, 3, 1, 1]),
+    "equal up to rounding": lambda: _pair([0.1, 0.2, 0.3, 0.4], [0.1 + 1e-16, 0.2, 0.3, 0.4]),
+    "disjoint supports": lambda: _pair([5, 3, 0, 0], [0, 0, 1, 2]),
+    "one-hot draft": lambda: _pair([5, 3, 1, 1], [0, 1, 0, 0]),
+    "one-hot target": lambda: _pair([0, 0, 1, 0], [5, 3, 1, 1]),
+    "one-hot both, equal": lambda: _pair([0, 1, 0], [0, 1, 0]),
+    "one-hot both, different": lambda: _pair([0, 1, 0], [1, 0, 0]),
+    "vocabulary of one": lambda: _pair([1], [1]),
+    "vocabulary of two": lambda: _pair([9, 1], [1, 9]),
+    "subnormal target mass": lambda: _pair([1, 1, 1e-310], [1, 2, 1]),
+    "subnormal draft mass": lambda: _pair([1, 2, 1], [1, 1, 1e-310]),
+    "thirty orders of magnitude": lambda: _pair([1, 1e-10, 1e-20, 1e-30], [1e-30, 1e-20, 1e-10, 1]),
+    "rounded to float16": lambda: _rounded(np.float16),
+    "rounded to float32": lambda: _rounded(np.float32),
+    "Zipf, 1,000 tokens": _zipf,
+}

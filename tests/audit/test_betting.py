@@ -1,0 +1,105 @@
+"""Bets: fair under the claim, by listing every sequence; growing where it is false."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+
+from otmd.audit.betting import CellBets, ChanceBets, mean_wealth
+
+
+def expected_wealth(probs: np.ndarray, length: int, caution: float) -> float:
+    """Over all sequences of cells, drawn from rows that may differ, shape (length, K)."""
+    total = 0.0
+    for sequence in product(range(probs.shape[-1]), repeat=length):
+        labels = np.array(sequence)
+        prob = probs[np.arange(length), labels].prod()
+        if prob > 0:
+            total += prob * np.exp(CellBets(probs.shape[-1], caution).update(labels, probs)[-1])
+    return total
+
+
+@pytest.mark.parametrize("caution", [0.1, 3.0, 1000.0])
+def test_bets_on_cells_are_fair(caution):
+    rng = np.random.default_rng(0)
+    same = np.broadcast_to([0.5, 0.3, 0.2], (5, 3))
+    different = rng.dirichlet(np.ones(3), size=5)
+    with_zeros = np.array([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7]])
+    for probs in (same, different, with_zeros):
+        assert expected_wealth(probs, len(probs), caution) == pytest.approx(1, abs=1e-12)
+
+
+def test_bets_are_fair_where_the_expected_law_depends_on_the_past():
+    laws = np.array([[0.9, 0.1], [0.3, 0.7]])
+    total = 0.0
+    for sequence in product(range(2), repeat=6):
+        labels = np.array(sequence)
+        rows = laws[np.append(0, labels[:-1])]
+        prob = rows[np.arange(6), labels].prod()
+        total += prob * np.exp(CellBets(2, 2.0).update(labels, rows)[-1])
+    assert total == pytest.approx(1, abs=1e-12)
+
+
+def test_a_bet_that_knows_the_present_is_not_fair():
+    """The same check fails for a factor that has seen the sample it bets on."""
+    probs, total = np.array([0.5, 0.5]), 0.0
+    for sequence in product(range(2), repeat=4):
+        bets = CellBets(2, 1.0)
+        bets.update(np.array(sequence), probs)
+        total += 0.5**4 * np.exp(bets.update(np.array(sequence), probs)[-1])
+    assert total > 1.5
+
+
+@pytest.mark.parametrize("caution", [0.5, 30.0])
+def test_with_one_law_it_is_the_dirichlet_mixture(caution):
+    rng, probs = np.random.default_rng(1), np.array([0.6, 0.3, 0.1])
+    labels = rng.choice(3, size=10_000, p=[0.5, 0.3, 0.2])
+    counts, alpha = np.bincount(labels, minlength=3), caution * probs
+    mixture = gammaln(caution) - gammaln(caution + counts.sum())
+    mixture += (gammaln(alpha + counts) - gammaln(alpha)).sum()
+    bets = CellBets(3, caution)
+    assert bets.update(labels, probs)[-1] == pytest.approx(mixture - counts @ np.log(probs))
+    assert bets.log_wealth > 100
+
+
+def test_samples_may_come_in_pieces():
+    rng = np.random.default_rng(2)
+    labels, probs = rng.integers(3, size=9_000), rng.dirichlet(np.ones(3), size=9_000)
+    whole, pieces = CellBets(3, 10.0), CellBets(3, 10.0)
+    path = whole.update(labels, probs)
+    parts = [
+        pieces.update(labels[a:b], probs[a:b])
+        for a, b in [(0, 0), (0, 1), (1, 5_000), (5_000, 9_000)]
+    ]
+    np.testing.assert_allclose(np.concatenate(parts), path, atol=1e-8)
+    assert pieces.log_wealth == pytest.approx(whole.log_wealth)
+
+
+@pytest.mark.parametrize("stake", [0.004, 0.25, 0.9])
+def test_bets_on_a_chance_are_fair_up_to_the_largest(stake):
+    for largest, chance in [(0.7, 0.7), (0.7, 0.4), (0.01, 0.01), (1.0, 0.9)]:
+        total = 0.0
+        for sequence in product([False, True], repeat=5):
+            happened = np.array(sequence)
+            prob = np.where(happened, chance, 1 - chance).prod()
+            total += prob * np.exp(ChanceBets(stake).update(happened, largest)[-1])
+        assert total <= 1 + 1e-12
+        if chance == largest:
+            assert total == pytest.approx(1, abs=1e-12)
+
+
+def test_a_chance_above_the_largest_makes_wealth():
+    rng = np.random.default_rng(3)
+    happened = rng.random(5_000) < 0.8
+    bets = ChanceBets(0.1)
+    bets.update(happened, np.full(5_000, 0.7))
+    assert bets.log_wealth > 20
+    assert bets.update(happened[:0], 0.7).size == 0
+
+
+def test_the_mean_of_wealths():
+    paths = [np.log([1.0, 2.0]), np.log([3.0, 6.0])]
+    np.testing.assert_allclose(np.exp(mean_wealth(paths)), [2.0, 4.0])

@@ -1,0 +1,204 @@
+"""The audit of drafts: mistakes are laws, likelihood ratios are fair, and each mistake is told by its name.
+
+Samples of a declared law are called faulty with a probability of at most 1e-3 each; 11 fixed seeds.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from honest import Q_ZERO, P, Q
+from scipy import stats
+
+import otmd
+from otmd import audit
+from otmd.audit.controls import pair
+from otmd.audit.drawn import draft_law
+from otmd.audit.faults import tempered, top_k
+from otmd.audit.mistakes import mistakes
+from otmd.audit.tuple_cells import counts_of_extremes, counts_of_tuples
+
+LAWS: dict[str, otmd.DraftLaw] = {
+    "with replacement": otmd.WithReplacement(Q, 3),
+    "with replacement, zeros": otmd.WithReplacement(Q_ZERO, 3),
+    "without replacement": otmd.WithoutReplacement(Q, 3),
+    "without replacement, zeros": otmd.WithoutReplacement(Q_ZERO, 3),
+    "conditional Poisson": otmd.ConditionalPoisson(Q, 3),
+    "greedy": otmd.Greedy(Q, 3),
+    "top one, then with replacement": otmd.TopThen(Q, 3, 1, rest=otmd.WithReplacement),
+    "hub": otmd.Hub(Q),
+    "independent": otmd.Independent(np.stack([Q, P, Q])),
+    "joint": otmd.Joint(np.array([[0, 1], [1, 1], [5, 2]]), np.array([0.2, 0.3, 0.5]), 6),
+    "a single draft": otmd.WithReplacement(Q, 1),
+}
+by_law = pytest.mark.parametrize("name", LAWS)
+
+
+def every_tuple(law: otmd.DraftLaw) -> np.ndarray:
+    return np.array(list(product(range(law.vocab_size), repeat=law.num_drafts)))
+
+
+def tuple_probs(mistake, tuples: np.ndarray) -> np.ndarray:
+    """One tuple at a time, as a mistake may answer for all tuples at once that one of them cannot occur."""
+    return np.array([mistake.tuple_prob(own[None])[0] for own in tuples])
+
+
+@by_law
+def test_every_mistake_is_a_law(name):
+    tuples = every_tuple(LAWS[name])
+    for own in mistakes(LAWS[name]):
+        probs = tuple_probs(own, tuples)
+        assert (probs >= 0).all(), own.kind
+        assert probs.sum() == pytest.approx(1, abs=1e-9), (own.kind, own.setting)
+
+
+@by_law
+def test_the_likelihood_ratio_is_fair(name):
+    """E[e] ≤ 1 over every single draw of the declared law; Markov's inequality then bounds the alarms."""
+    law, rng = LAWS[name], np.random.default_rng(0)
+    tuples, probs = law.enumerate()
+    values = [draft_law(own[None], law, rng=rng).log_e_value for own in tuples]
+    assert probs @ np.exp(values) <= 1 + 1e-9
+
+
+@by_law
+def test_samples_of_the_declared_law_pass(name):
+    rng = np.random.default_rng(31)
+    found = draft_law(LAWS[name].sample(rng, 5_000), LAWS[name], rng=rng)
+    assert not found.faulty, found
+    assert found.verdict == "no deviation from the declared law found in 5000 samples"
+    assert np.isfinite(found.log_likelihood)
+
+
+@by_law
+def test_cells_of_tuples_have_their_probabilities(name):
+    law, rng = LAWS[name], np.random.default_rng(1)
+    samples = law.sample(rng, 3_000)
+    tuples, counts = np.unique(samples, axis=0, return_counts=True)
+    ((seen, probs),) = counts_of_tuples(law, tuples, counts)
+    assert seen.sum() == 3_000
+    assert probs.sum() == pytest.approx(1)
+    assert stats.chisquare(seen, 3_000 * probs / probs.sum()).pvalue > 1e-6
+
+
+@by_law
+def test_places_of_extreme_drafts_have_their_probabilities(name):
+    """Against the enumerated law: cells of the largest place in the order by inclusion, and backwards."""
+    law = LAWS[name]
+    tuples, probs = law.enumerate()
+    for (_, expected), order in zip(
+        counts_of_extremes(law, tuples),
+        (lambda x: np.argsort(-x, kind="stable"), lambda x: np.argsort(-x, kind="stable")[::-1]),
+        strict=True,
+    ):
+        rank = np.argsort(order(law.inclusion_probs()))
+        place = np.bincount(rank[tuples].max(axis=1), probs, minlength=law.vocab_size)
+        np.testing.assert_allclose(expected, place[place > 1e-9], atol=1e-12)
+
+
+MADE = {
+    "drawn without replacement": (
+        LAWS["with replacement"],
+        lambda q, n: otmd.WithoutReplacement(q, n),
+    ),
+    "drawn independently": (LAWS["without replacement"], lambda q, n: otmd.WithReplacement(q, n)),
+    "conditional Poisson": (
+        LAWS["without replacement"],
+        lambda q, n: otmd.ConditionalPoisson(q, n),
+    ),
+    "(greedy)": (LAWS["without replacement"], lambda q, n: otmd.Greedy(q, n)),
+    "top_k = 4": (LAWS["with replacement"], lambda q, n: otmd.WithReplacement(top_k(q, 4), n)),
+    "temperature × 0.7": (
+        LAWS["with replacement"],
+        lambda q, n: otmd.WithReplacement(tempered(q, 0.7), n),
+    ),
+    "temperature × 1.5": (
+        LAWS["without replacement"],
+        lambda q, n: otmd.WithoutReplacement(tempered(q, 1.5), n),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_mistake_is_told_by_its_name(name):
+    declared, make = MADE[name]
+    rng = np.random.default_rng(32)
+    found = draft_law(make(Q, 3).sample(rng, 5_000), declared, rng=rng)
+    assert found.faulty
+    assert name in found.verdict
+    assert found.best is not None
+    assert found.best.mistake in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("sorted by token id", lambda x: np.sort(x, axis=1)),
+        ("sorted, likeliest first", lambda x: np.take_along_axis(x, np.argsort(-Q[x], axis=1), 1)),
+        ("one draw repeated", lambda x: np.repeat(x[:, :1], 3, axis=1)),
+        ("always the likeliest token", lambda x: np.full_like(x, Q.argmax())),
+    ],
+)
+def test_what_was_done_to_samples_is_told_by_its_name(name, change):
+    rng, law = np.random.default_rng(33), LAWS["with replacement"]
+    found = draft_law(change(law.sample(rng, 2_000)), law, rng=rng)
+    assert found.faulty
+    assert name in found.verdict
+
+
+def test_top_p_at_many_tokens():
+    _, q = pair(200, seed=3)
+    rng, law = np.random.default_rng(34), otmd.WithReplacement(q, 4)
+    cut = otmd.probs_from_logits(np.log(q), top_p=0.9)
+    found = draft_law(otmd.WithReplacement(cut, 4).sample(rng, 5_000), law, rng=rng)
+    assert len(found.p_values) == 2
+    assert found.p_values[0] < 1e-3
+    assert "top_p = 0.9" in found.verdict
+    fine = draft_law(law.sample(rng, 5_000), law, rng=rng)
+    assert not fine.faulty
+
+
+def test_drafts_that_cannot_be_drawn_are_proof():
+    rng, law = np.random.default_rng(35), LAWS["without replacement"]
+    samples = law.sample(rng, 100)
+    samples[7] = samples[7, 0]
+    found = draft_law(samples, law, rng=rng)
+    assert found.impossible == 1
+    assert found.faulty
+    assert "1 of them it never draws" in found.verdict
+    assert found.log_likelihood == -np.inf
+    assert "declared law" in str(found)
+
+
+def test_a_mistake_without_a_name_is_found_by_the_test():
+    """The second draft from another distribution than the first: no mistake explains it."""
+    rng, law = np.random.default_rng(36), LAWS["joint"]
+    samples = otmd.Joint(law.tuples, np.array([0.3, 0.2, 0.5]), 6).sample(rng, 5_000)
+    found = draft_law(samples, law, rng=rng)
+    assert found.faulty
+    assert found.best is None
+    assert found.verdict.endswith("none of the common mistakes explains them better")
+
+
+@pytest.mark.parametrize(
+    ("samples", "law", "options", "told"),
+    [
+        ([[0, 1]], Q, {}, "drafts.*DraftLaw"),
+        ([[0, 1, 2]], otmd.WithReplacement(np.stack([Q, Q]), 3), {}, "drafts.*leading axes"),
+        ([0, 1, 2], LAWS["with replacement"], {}, r"samples.*\(N, n\)"),
+        (np.empty((0, 3), int), LAWS["with replacement"], {}, "samples.*N ≥ 1"),
+        ([[0, 1]], LAWS["with replacement"], {}, "samples"),
+        ([[0, 1, 6]], LAWS["with replacement"], {}, r"samples.*\[0, 6\)"),
+        ([[0, 1, 2]], LAWS["with replacement"], {"false_alarm": 2}, "false_alarm"),
+        ([[0, 1, 2]], LAWS["with replacement"], {"rng": 1}, "rng"),
+    ],
+)
+def test_bad_input_is_named(samples, law, options, told):
+    with pytest.raises(ValueError, match=told):
+        draft_law(np.array(samples), law, **{"rng": np.random.default_rng(0), **options})
+
+
+def test_the_public_name_is_this_function():
+    assert audit.draft_law is draft_law

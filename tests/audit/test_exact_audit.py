@@ -1,0 +1,114 @@
+"""The exact audit: against the twins, in known values, and what it says of the drafts to blame."""
+
+from __future__ import annotations
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import num_drafts, pairs
+
+import otmd
+from otmd import audit
+from otmd.audit import faults
+
+P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
+
+
+def test_the_known_value_of_skipped_duplicates():
+    """p = (.6, .3, .1), q = (.2, .2, .6), two drafts: the output is (27/50, 9/25, 1/10)."""
+    found = audit.exact(faults.SkippedDuplicates(P, Q), P, otmd.WithReplacement(Q, 2))
+    np.testing.assert_allclose(found.output_law, [0.54, 0.36, 0.1], atol=1e-15)
+    assert found.faulty
+    assert found.total_variation == pytest.approx(0.06, abs=1e-15)
+    np.testing.assert_allclose(found.deviation, [-0.06, 0.06, 0], atol=1e-15)
+    assert [own.token for own in found.worst[:2]] == [1, 0]
+
+
+@settings(max_examples=60)
+@given(pair=pairs(max_vocab=4), n=num_drafts(3))
+def test_it_is_the_twins(pair, n):
+    p, q = pair
+    law, drafts = naive.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
+    rules = [
+        (faults.SkippedDuplicates(p, q), naive.skipping_duplicates(p.tolist(), q.tolist())),
+        (faults.RecursiveRejectionSteps(p, q), naive.rrs(p.tolist(), q.tolist())),
+        (otmd.RecursiveRejection(), naive.rrs(p.tolist(), q.tolist())),
+    ]
+    for rule, twin in rules:
+        rate, output = naive.judged(law, twin, p.size)
+        found = audit.exact(rule, p, drafts, tol=1e-9)
+        np.testing.assert_allclose(found.output_law, np.array(output, float), atol=1e-10)
+        assert found.acceptance == pytest.approx(float(rate), abs=1e-10)
+        assert found.faulty == (np.abs(np.array(output, float) - p).max() > 1e-9)
+
+
+@settings(max_examples=60)
+@given(pair=pairs(max_vocab=4), n=num_drafts(3))
+def test_sound_steps_are_lossless(pair, n):
+    p, q = pair
+    found = audit.exact(faults.RecursiveRejectionSteps(p, q), p, otmd.WithReplacement(q, n), 1e-10)
+    assert not found.faulty
+    assert str(found) == found.verdict
+    assert found.worst_drafts == ()
+    if np.count_nonzero(q) >= n:
+        steps = faults.WithoutReplacementSteps(p, q)
+        assert not audit.exact(steps, p, otmd.WithoutReplacement(q, n), 1e-10).faulty
+
+
+def test_the_parts_of_the_total_variation_sum_to_it():
+    """Few enough tuples that all of them are shown."""
+    rule = lambda drafts: np.eye(3)[drafts[0]]  # noqa: E731
+    found = audit.exact(rule, P, otmd.WithReplacement(Q, 1))
+    assert found.total_variation == pytest.approx(0.5)
+    assert [own.tokens for own in found.worst_drafts] == [(2,), (0,), (1,)]
+    assert sum(own.excess for own in found.worst_drafts) == pytest.approx(0.5)
+    # Only the third token is emitted too often, and only where it was drafted.
+    assert [own.excess for own in found.worst_drafts] == pytest.approx([0.5, 0, 0])
+    assert found.worst_drafts[0].prob == pytest.approx(0.6)
+    text = str(found)
+    assert "(2,): drafted with probability 0.6, part of the total variation 0.5" in text
+    assert "not lossless: total variation 0.5 from the target" in text
+
+
+def test_parts_share_an_excess_by_what_they_emit():
+    """Twin of the parts' definition, by loops over tuples and tokens."""
+    rule, drafts = faults.SkippedDuplicates(P, Q), otmd.WithReplacement(Q, 2)
+    found = audit.exact(rule, P, drafts)
+    parts = {}
+    for tokens, prob in zip(*drafts.enumerate(), strict=True):
+        law = rule(tokens)
+        parts[tuple(tokens.tolist())] = prob * sum(
+            law[y] * max(found.output_law[y] - P[y], 0) / found.output_law[y] for y in range(3)
+        )
+    assert sum(parts.values()) == pytest.approx(found.total_variation)
+    largest = sorted(parts.values(), reverse=True)[:5]
+    np.testing.assert_allclose([own.excess for own in found.worst_drafts], largest, atol=1e-15)
+    for own in found.worst_drafts:
+        assert own.excess == pytest.approx(parts[own.tokens])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"target_probs": P[:2]}, "target_probs"),
+        ({"drafts": Q}, "drafts"),
+        ({"tol": 0.0}, "tol"),
+        ({"tol": True}, "tol"),
+        ({"tol": np.nan}, "tol"),
+        ({"rule": 1}, "rule"),
+        ({"rule": lambda _: P[:2] / P[:2].sum()}, r"rule.*\(2,\).*\(3,\)"),
+        ({"rule": lambda _: P / 2}, "rule.*sums"),
+        ({"rule": otmd.SpecHub()}, "SpecHub"),
+        ({"drafts": otmd.WithReplacement(Q, 20)}, "enumerate"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_named(change, told):
+    good = {
+        "rule": otmd.RecursiveRejection(),
+        "target_probs": P,
+        "drafts": otmd.WithReplacement(Q, 2),
+    }
+    with pytest.raises(ValueError, match=f"(?s){told}"):
+        audit.exact(**{**good, **change})
