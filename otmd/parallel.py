@@ -3,10 +3,20 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from numba import get_num_threads
+from numba import config, get_num_threads
+from numba.np.ufunc import threading_layer
 
 # Less than this many numbers are done sooner than a thread is started.
 _WORTH_A_THREAD = 100_000
+
+
+def num_threads() -> int:
+    """How many threads Numba would use, without starting its own: these would set torch's number anew."""
+    try:
+        threading_layer()
+    except ValueError:
+        return int(config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
+    return get_num_threads()
 
 
 def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
@@ -26,7 +36,7 @@ def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
     As many threads as Numba would use: the processors at hand, or the environment variable
     ``NUMBA_NUM_THREADS``.
     """
-    threads = min(get_num_threads(), count, count * size // _WORTH_A_THREAD)
+    threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
     if threads <= 1:
         work(0, count)
         return

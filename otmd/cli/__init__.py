@@ -1,7 +1,7 @@
-"""The command line: ``otmd collect | measure | solve | report | demo``.
+"""The command line: ``otmd collect | measure | solve | report | decode | audit | demo``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Results go to standard output,
-progress and errors to standard error.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 130 interrupted. Results go to
+standard output, progress and errors to standard error.
 """
 
 import os
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, USAGE, FAULT_FOUND, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class UsageError(Exception):
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done, 1 failed, 2 wrong usage, 130 interrupted.
+        0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 130 interrupted.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+            code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UsageError) as error:
         return _fail(f"{_one_line(error)} ({_help_for(tokens)})", USAGE)
     except KeyboardInterrupt as stop:
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return _fail(_one_line(error))
-    return OK
+    return code if isinstance(code, int) else OK
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -82,5 +82,5 @@ def _one_line(error: BaseException) -> str:
 
 def _help_for(tokens: list[str]) -> str:
     command = next((token for token in tokens if not token.startswith("-")), "")
-    known = {"collect", "measure", "solve", "report", "demo"}
+    known = {"collect", "measure", "solve", "report", "decode", "audit", "demo"}
     return f"see: otmd {command} --help" if command in known else "see: otmd --help"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from cyclopts import App, Parameter
 
 from otmd import __version__
-from otmd.cli import collect, demo, measure, report, solve
+from otmd.cli import audit, collect, decode, demo, measure, report, solve
 
 app = App(
     name="otmd",
@@ -19,7 +19,7 @@ app = App(
         "  otmd demo\n\n"
         "  otmd solve 1/2,1/4,1/4 1/4,1/4,1/2 --num-drafts 2\n\n"
         "Every command takes --debug, which shows where an error came from. Exit codes: 0 done, "
-        "1 failed, 2 wrong usage, 130 interrupted."
+        "1 failed, 2 wrong usage, 3 an audit found a fault, 130 interrupted."
     ),
     version=__version__,
     help_format="plaintext",
@@ -47,6 +47,6 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-for module in (demo, collect, measure, report, solve):
+for module in (demo, collect, measure, report, decode, audit, solve):
     name = module.__name__.rpartition(".")[2]
     app.command(unwrapped(getattr(module, name)), help_epilogue=module.EXAMPLES)

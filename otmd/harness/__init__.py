@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from otmd.harness.catalog import DEFAULT_MODEL, PROMPT_PACKAGES
     from otmd.harness.collection import collect
+    from otmd.harness.comparison import decode_in_turn
+    from otmd.harness.context_ngram import ContextNGram
     from otmd.harness.dataset import Dataset, Position, open_dataset
     from otmd.harness.decoding import Decoded, Speculation, decode
     from otmd.harness.drafts import DEFAULT_DRAFT, Draft, NGramDraft, common_vocabulary, load_draft
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
     from otmd.harness.loading import load_target
     from otmd.harness.models import LanguageModel
     from otmd.harness.ngram import NGram
+    from otmd.harness.packed_weights import can_pack, pack_weights
     from otmd.harness.prompts import DOMAINS, Prompt, load_prompts
     from otmd.harness.wheels import Package, fetch
 
 _HOMES = {
     "catalog": ("DEFAULT_MODEL", "PROMPT_PACKAGES"),
     "collection": ("collect",),
+    "comparison": ("decode_in_turn",),
+    "context_ngram": ("ContextNGram",),
     "dataset": ("Dataset", "Position", "open_dataset"),
     "decoding": ("Decoded", "Speculation", "decode"),
     "drafts": ("DEFAULT_DRAFT", "Draft", "NGramDraft", "common_vocabulary", "load_draft"),
@@ -33,6 +38,7 @@ _HOMES = {
     "loading": ("load_target",),
     "models": ("LanguageModel",),
     "ngram": ("NGram",),
+    "packed_weights": ("can_pack", "pack_weights"),
     "prompts": ("DOMAINS", "Prompt", "load_prompts"),
     "wheels": ("Package", "fetch"),
 }
@@ -43,6 +49,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "DOMAINS",
     "PROMPT_PACKAGES",
+    "ContextNGram",
     "Dataset",
     "DatasetError",
     "Decoded",
@@ -58,14 +65,17 @@ __all__ = [
     "Prompt",
     "Speculation",
     "cache_folder",
+    "can_pack",
     "collect",
     "common_vocabulary",
     "decode",
+    "decode_in_turn",
     "fetch",
     "load_draft",
     "load_prompts",
     "load_target",
     "open_dataset",
+    "pack_weights",
     "skip_layers",
 ]
 

@@ -4,38 +4,47 @@ A tree is one call: every token attends to the text and to its own ancestors alo
 attention), and what was computed of the path that is accepted stays.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from otmd.harness.drafts import Draft
+from otmd.harness.context_ngram import ContextNGram
+from otmd.harness.drafts import Draft, NGramDraft
 from otmd.harness.forward import forward_logits
 from otmd.harness.models import LanguageModel
+from otmd.probabilities import FloatArray, Processing
 from otmd.sequences.models import Prefix
 
 
-class Continuations(Protocol):
-    """Logits of the next token after a text and after prefixes that go on from it."""
+class Continuations(ABC):
+    """What may follow a text, and prefixes that go on from it."""
 
+    @abstractmethod
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
         """Logits (V,) of the next token after each prefix; the empty one stands for the text itself."""
-        ...
 
+    @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
         """Let the text go on with these tokens."""
-        ...
+
+    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
+        """Law (V,) of the next token after a prefix."""
+        return processing(self.logits([prefix])[0])
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
-    """What a model says may follow a text, by a cache if it is a language model."""
+    """What a model says may follow a text, by the means that suit it."""
     if isinstance(model, LanguageModel):
         return CachedContinuations(model, tokens)
+    if isinstance(model, NGramDraft):
+        return CountedContinuations(model, tokens)
     return Recomputed(model, tokens)
 
 
-class Recomputed:
-    """Continuations by a model that needs no cache.
+class Recomputed(Continuations):
+    """Continuations by a model that is asked afresh each time.
 
     Parameters
     ----------
@@ -59,7 +68,36 @@ class Recomputed:
         self.text += tokens
 
 
-class CachedContinuations:
+class CountedContinuations(Continuations):
+    """Continuations by an n-gram model, which may count the text as it grows.
+
+    Parameters
+    ----------
+    draft : NGramDraft
+        The model.
+    tokens : sequence of int
+        The text, not empty.
+    """
+
+    def __init__(self, draft: NGramDraft, tokens: Sequence[int]) -> None:
+        self._model = ContextNGram(draft.model, draft.context)
+        self._model.extend(tokens)
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """See :class:`Continuations`."""
+        return [np.log(self._model.probs(prefix)) for prefix in prefixes]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """See :class:`Continuations`."""
+        self._model.extend(tokens)
+
+    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
+        """See :class:`Continuations`."""
+        law = self._model.probs(prefix)
+        return law if processing == Processing() else processing(np.log(law))
+
+
+class CachedContinuations(Continuations):
     """Continuations by a language model with a key-value cache.
 
     Parameters
@@ -91,8 +129,6 @@ class CachedContinuations:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """See :class:`Continuations`."""
-        import torch
-
         kept = []
         for i in range(1, len(tokens) + 1):
             slot = self._slots.get(tuple(tokens[:i]))
@@ -100,13 +136,22 @@ class CachedContinuations:
                 break
             kept.append(slot)
         if self._slots:
-            chosen = torch.tensor([*range(self._held), *kept], device=self.model.model.device)
-            for layer in self._cache.layers:
-                layer.keys = layer.keys.index_select(2, chosen)
-                layer.values = layer.values.index_select(2, chosen)
+            self._keep(kept)
         self._held += len(kept)
         self.text += tokens
         self._slots, self._logits = {}, {}
+
+    def _keep(self, slots: list[int]) -> None:
+        """Move these entries of the cache behind the text's, and forget what comes after."""
+        import torch
+
+        end = self._held + len(slots)
+        moved = slots != [*range(self._held, end)]
+        with torch.inference_mode():
+            for layer in self._cache.layers:
+                for stored in (layer.keys, layer.values) if moved else ():
+                    stored[:, :, self._held : end] = stored[:, :, slots]
+                layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
 
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute what is missing, ancestors first, in one call."""

@@ -7,16 +7,16 @@ from time import perf_counter
 
 import numpy as np
 
-from otmd.harness.continuations import Continuations, continuations
+from otmd.harness.continuations import continuations
 from otmd.harness.drafts import Draft
 from otmd.harness.models import LanguageModel
-from otmd.probabilities import FloatArray, Processing, validate_count
+from otmd.probabilities import Processing, validate_count
 from otmd.sequences import SequenceRule, TreeLaw
 from otmd.sequences.chance import Sampled
 from otmd.sequences.models import Model, Prefix
 from otmd.sequences.trees import Context, DraftTree
 
-STAGES: tuple[str, ...] = ("draft", "target", "verification", "rest")
+STAGES: tuple[str, ...] = ("prompt", "draft", "target", "verification", "rest")
 _RAW = Processing()
 
 
@@ -34,7 +34,8 @@ class Decoded:
         How often something was drafted at each depth, below an accepted path, and how often a token
         at that depth was accepted.
     seconds : dict of str to float
-        Wall-clock time by stage, see ``STAGES``.
+        Wall-clock time by stage: "prompt" is what both models took to read it, before the first step;
+        then "draft", "target", "verification" and "rest".
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -47,6 +48,11 @@ class Decoded:
     def tokens_per_step(self) -> float:
         """New tokens per call of the target model."""
         return len(self.tokens) / len(self.steps)
+
+    @property
+    def generation_seconds(self) -> float:
+        """Wall-clock time of all steps, without the reading of the prompt."""
+        return sum(self.seconds.values()) - self.seconds["prompt"]
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,15 @@ class Speculation:
         ``lambda model: IIDPaths(model, 4, 3)``.
     rule : SequenceRule
         Decides on the trees.
+    processing : Processing, optional
+        From the draft model's logits to what is drafted from; by default the target's. At temperature 0
+        a tree of several drafts needs another, since a law of one token has no second.
     """
 
     draft: Draft
     law: Callable[[Model], TreeLaw]
     rule: SequenceRule
+    processing: Processing | None = None
 
 
 def decode(
@@ -91,8 +101,8 @@ def decode(
     speculation : Speculation, optional
         Without it the target samples token by token.
     processing : Processing
-        From logits to probabilities, of both models. At temperature 0 the text is the target's own greedy
-        one, but for ties within rounding.
+        From logits to probabilities. At temperature 0 the text is the target's own greedy one, but for
+        ties within rounding.
     rng : numpy.random.Generator
         Equal seeds give equal texts.
 
@@ -129,11 +139,16 @@ class _Decoder:
         rng: np.random.Generator,
     ) -> None:
         self.speculation, self.processing = speculation, processing
-        self.stop_tokens, self.size = target.stop_tokens, target.token_count
+        self.stop_tokens = target.stop_tokens
         self.chance = Sampled(rng)
         self.decoded = Decoded()
+        begun = perf_counter()
         self.target = continuations(target, prompt)
+        self.target.logits([()])
         self.draft = continuations(speculation.draft, prompt) if speculation else None
+        if self.draft is not None:
+            self.draft.logits([()])
+        self.decoded.seconds["prompt"] = perf_counter() - begun
 
     def step(self, left: int) -> Prefix:
         """One call of the target model: at most ``left`` tokens, none after one that ends the text."""
@@ -154,17 +169,19 @@ class _Decoder:
 
     def _emit(self, spent: dict[str, float]) -> tuple[Prefix, int]:
         """The tokens of a step, and how many were drafted for it."""
-        if self.speculation is None or self.draft is None:
-            return (
-                self.chance.token(self._timed(spent, "target", self._probs, self.target, ())),
-            ), 0
-        law = self.speculation.law(lambda prefix: self._probs(self.draft, prefix))
-        context = Context(lambda prefix: self._probs(self.target, prefix), law)
+        target, draft, speculation = self.target, self.draft, self.speculation
+        if speculation is None or draft is None:
+            self._timed(spent, "target", target.logits, [()])
+            law = self._timed(spent, "verification", target.probs, (), self.processing)
+            return (self._timed(spent, "verification", self.chance.token, law),), 0
+        drafting = speculation.processing or self.processing
+        law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
+        context = Context(lambda prefix: target.probs(prefix, self.processing), law)
         tree = DraftTree(context, self.chance)
         prefixes = self._timed(spent, "draft", tree.prefixes)
-        self._timed(spent, "target", self.target.logits, sorted(prefixes))
+        self._timed(spent, "target", target.logits, sorted(prefixes))
         emitted = self._timed(
-            spent, "verification", self.speculation.rule.emit, context, tree, self.chance
+            spent, "verification", speculation.rule.emit, context, tree, self.chance
         )
         for depth in range(len(emitted)):
             node = tree.node(emitted[:depth])
@@ -172,10 +189,6 @@ class _Decoder:
                 self.decoded.reached[depth + 1] += 1
                 self.decoded.kept[depth + 1] += depth + 1 < len(emitted)
         return emitted, len(prefixes) - 1
-
-    def _probs(self, model: Continuations | None, prefix: Prefix) -> FloatArray:
-        assert model is not None
-        return self.processing(model.logits([prefix])[0][: self.size])
 
     @staticmethod
     def _timed(spent: dict[str, float], stage: str, work: Callable, *arguments):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from otmd.harness.context_ngram import LONGEST, ContextNGram
 from otmd.harness.layer_skip import skip_layers
 from otmd.harness.loading import load_target
 from otmd.harness.models import LanguageModel, describe_tokenizer
@@ -43,14 +44,18 @@ class NGramDraft:
         Fitted over the tokenizer's tokens.
     tokenizer : transformers.PreTrainedTokenizerBase
         The target's.
+    context : int
+        The longest run of tokens whose followers in the text itself are counted, see
+        :class:`otmd.harness.ContextNGram`; 0 leaves the text uncounted.
     """
 
-    def __init__(self, model: NGram, tokenizer: Any):
+    def __init__(self, model: NGram, tokenizer: Any, context: int = 0):
         self.model = model
         self.tokenizer = tokenizer
+        self.context = context
         self.vocab_size = model.vocab_size
         self.max_length: int | None = None
-        self.name = f"ngram:{model.order}"
+        self.name = f"ngram:{model.order}" + ("+context" if context else "")
 
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
@@ -59,8 +64,11 @@ class NGramDraft:
 
         With ``rows``, only those: row t is the law of what follows ``token_ids[: t + 1]``.
         """
-        chosen = range(len(token_ids)) if rows is None else rows
-        laws = [self.model.probs(token_ids[: row + 1]) for row in chosen]
+        laws = []
+        for row in range(len(token_ids)) if rows is None else rows:
+            counted = ContextNGram(self.model, self.context)
+            counted.extend(token_ids[: row + 1])
+            laws.append(counted.probs())
         return np.log(laws).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +76,8 @@ class NGramDraft:
         return {
             "name": self.name,
             "revision": f"sha256:{self.model.sha256()}",
-            "backend": "otmd interpolated n-gram (Witten-Bell)",
+            "backend": "otmd interpolated n-gram (Witten-Bell)"
+            + (f", runs of up to {self.context} tokens of the text counted" * bool(self.context)),
             "tokenizer": describe_tokenizer(self.tokenizer),
         }
 
@@ -87,8 +96,9 @@ def load_draft(
     spec : str
         "skip:13,15,17" leaves out these layers of the target; "ngram", "ngram:ORDER" or
         "ngram:ORDER:FILE" fits an n-gram model (order 3 unless given) on a text file, or reads
-        one saved as ``.npz``, or fits it on ``corpus`` where no file is named; anything else is
-        a second model, named as for ``load_target``.
+        one saved as ``.npz``, or fits it on ``corpus`` where no file is named; with "+context" at
+        the end it learns from the text that is written too; anything else is a second model,
+        named as for ``load_target``.
     target : LanguageModel
         The target.
     corpus : sequence of token sequences, optional
@@ -109,11 +119,15 @@ def load_draft(
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
-    if spec == "ngram" or spec.startswith("ngram:"):
-        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+))?)?", spec)
+    if re.match(r"ngram($|[:+])", spec):
+        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
         if match is None:
-            raise ValueError(f"draft: wanted ngram, ngram:ORDER or ngram:ORDER:FILE, got {spec!r}")
-        return _ngram(int(match[1] or 3), match[2], target, corpus)
+            raise ValueError(
+                "draft: wanted ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
+                f"them, got {spec!r}"
+            )
+        model = _ngram(int(match[1] or 3), match[2], target, corpus)
+        return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
     common_vocabulary(target, draft)
     return draft
@@ -165,8 +179,7 @@ def _ngram(
     file: str | None,
     target: LanguageModel,
     corpus: Sequence[Sequence[int]] | None,
-) -> NGramDraft:
-    tokenizer = target.tokenizer
+) -> NGram:
     if file is not None and not Path(file).is_file():
         raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")
     if file is not None and file.endswith(".npz"):
@@ -176,10 +189,10 @@ def _ngram(
                 f"draft: {file} has order {model.order} over {model.vocab_size} tokens, wanted "
                 f"order {order} over {target.token_count}"
             )
-        return NGramDraft(model, tokenizer)
+        return model
     if file is not None:
         text = Path(file).read_text("utf-8")
-        corpus = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+        corpus = [target.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
     if not corpus:
         raise ValueError(f"draft: 'ngram:{order}' needs text to be fitted on, as in ngram:3:FILE")
-    return NGramDraft(NGram.fit(corpus, target.token_count, order), tokenizer)
+    return NGram.fit(corpus, target.token_count, order)

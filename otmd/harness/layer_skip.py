@@ -39,7 +39,7 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
         raise ValueError(f"layers must be 1 to {count - 1} different layers, got {list(layers)}")
     if wanted[0] < 0 or wanted[-1] >= count:
         raise ValueError(f"layers must lie in [0, {count}), got {list(layers)}")
-    model = _structural_copy(target.model)
+    model = structural_copy(target.model)
     kept = [index for index in range(count) if index not in set(wanted)]
     stack = model.get_submodule(name)
     _keep(stack, kept)
@@ -72,7 +72,8 @@ def find_decoder_layers(model: Any) -> tuple[str, int]:
     return found[0], count
 
 
-def _structural_copy(model: Any) -> Any:
+def structural_copy(model: Any) -> Any:
+    """A copy of a model's modules that shares every parameter and buffer."""
     # A deep copy whose memo already holds the tensors copies the modules and shares the weights.
     shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)

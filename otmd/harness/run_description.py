@@ -77,7 +77,7 @@ def held_out_corpus(
 
     None where the draft is no n-gram model that wants a corpus.
     """
-    if not re.fullmatch(r"ngram(:\d+)?", spec):
+    if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
         return None
     used = {prompt.text for prompt in prompts}
     others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]

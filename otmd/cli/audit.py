@@ -1,0 +1,114 @@
+"""``otmd audit``: what an engine recorded, against what it should have done."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts.types import NonNegativeFloat, NonNegativeInt
+
+from otmd.cli import FAULT_FOUND, OK, UsageError
+from otmd.cli.options import Json
+
+if TYPE_CHECKING:
+    from otmd.probabilities import Processing
+
+EXAMPLES = """Examples:
+
+  otmd audit run.jsonl
+
+  otmd audit run.parquet --law without-replacement --false-alarm 1e-4
+
+  otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
+
+
+def audit(
+    file: Path,
+    *,
+    law: str = "with-replacement",
+    false_alarm: float = 1e-3,
+    target_temperature: NonNegativeFloat | None = None,
+    target_top_k: NonNegativeInt | None = None,
+    target_top_p: float | None = None,
+    target_min_p: float | None = None,
+    draft_temperature: NonNegativeFloat | None = None,
+    draft_top_k: NonNegativeInt | None = None,
+    draft_top_p: float | None = None,
+    draft_min_p: float | None = None,
+    seed: NonNegativeInt = 0,
+    json_output: Json = False,
+) -> int:
+    """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
+
+    The exit code is 3 where a fault is found.
+
+    Parameters
+    ----------
+    file : Path
+        A .jsonl, .parquet or .safetensors file with a row for each position that was drafted at or decided.
+    law : str
+        How the drafts of a position were drawn: with-replacement, without-replacement, greedy, or fixed for
+        drafts that the text before them decides (n-grams, the argmax, a tree of the likeliest tokens).
+    false_alarm : float
+        Probability, at most, that a sound engine's run is called faulty.
+    target_temperature : float
+        For recorded logits: what the engine divided the target's by. Leave these eight out where rows hold
+        probabilities, or their own settings.
+    target_top_k : int
+        Of the target.
+    target_top_p : float
+        Of the target.
+    target_min_p : float
+        Of the target.
+    draft_temperature : float
+        What the engine divided the draft's logits by.
+    draft_top_k : int
+        Of the draft.
+    draft_top_p : float
+        Of the draft.
+    draft_min_p : float
+        Of the draft.
+    seed : int
+        Of the points in intervals and the exact tests.
+    json_output : bool
+        Print a JSON object instead of the report.
+    """
+    import numpy as np
+
+    from otmd.audit.dump_audit import dump
+    from otmd.audit.dump_laws import DUMP_LAWS
+
+    if law not in DUMP_LAWS:
+        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(DUMP_LAWS)}")
+    if not 1e-5 <= false_alarm <= 0.25:
+        raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 1e-5 to 0.25")
+    found = dump(
+        file,
+        law,
+        false_alarm,
+        target_processing=_processing(
+            "target", target_temperature, target_top_k, target_top_p, target_min_p
+        ),
+        draft_processing=_processing(
+            "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p
+        ),
+        rng=np.random.default_rng(seed),
+    )
+    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
+    return FAULT_FOUND if found.faulty else OK
+
+
+def _processing(
+    side: str,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+) -> "Processing | None":
+    from otmd.probabilities import Processing
+
+    if temperature is None and top_k is None and top_p is None and min_p is None:
+        return None
+    try:
+        return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
+    except ValueError as error:
+        raise UsageError(f"--{side}-…: {error}") from error

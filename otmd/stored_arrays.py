@@ -1,0 +1,131 @@
+"""Arrays in a safetensors file, mapped and read row by row: data only, and nothing is believed."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "U8": "u1",
+}
+# The format's own limit. A header is parsed in memory, so it must not be as long as it says it is.
+LONGEST_HEADER = 100_000_000
+
+
+class TornFileError(ValueError):
+    """A file is cut short, or not what its name says."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredArray:
+    """An array on disk.
+
+    Attributes
+    ----------
+    raw : ndarray
+        Memory-mapped; bfloat16 as its 16 bits.
+    bfloat16 : bool
+        Whether it is bfloat16, which NumPy does not have.
+    """
+
+    raw: np.ndarray
+    bfloat16: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Name of the type as stored."""
+        return "bfloat16" if self.bfloat16 else str(self.raw.dtype)
+
+    def rows(self, indices: np.ndarray | int) -> np.ndarray:
+        """Read these rows; bfloat16 comes as the float32 of equal value."""
+        taken = np.asarray(self.raw[indices])
+        if not self.bfloat16:
+            return taken
+        return (taken.astype(np.uint32) << 16).view(np.float32)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
+    """Map every array of a safetensors file, and read its text metadata.
+
+    Raises
+    ------
+    TornFileError
+        If the file is cut short, or its header is too long or does not fit it.
+    ValueError
+        If an array is of a type that is not read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise TornFileError(f"{path}: torn, or no safetensors file")
+        if length > LONGEST_HEADER:
+            raise TornFileError(
+                f"{path}: got a header of {length} bytes, wanted at most {LONGEST_HEADER}"
+            )
+        header = stream.read(length)
+    entries, metadata = _parse_header(path, header)
+    if 8 + length + max((entry.end for entry in entries.values()), default=0) != size:
+        raise TornFileError(f"{path}: torn: its header speaks of another size than it has")
+    return {name: _map(path, name, entry, 8 + length) for name, entry in entries.items()}, metadata
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a safetensors header says of one array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> "_Entry":
+        begin, end = map(int, value["data_offsets"])
+        entry = cls(str(value["dtype"]), tuple(map(int, value["shape"])), begin, end)
+        if min(*entry.shape, begin, end, 0) < 0 or len(entry.shape) > 4:
+            raise ValueError("an array has negative numbers or too many axes")
+        return entry
+
+
+def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
+    try:
+        found: dict[str, Any] = json.loads(header)
+        metadata = found.pop("__metadata__", {})
+        entries = {name: _Entry.of(value) for name, value in found.items()}
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise TornFileError(
+            f"{path}: torn, or no safetensors file: its header cannot be read ({error})"
+        ) from error
+    return entries, metadata
+
+
+def _map(path: Path, name: str, entry: _Entry, start: int) -> StoredArray:
+    if entry.dtype not in DTYPES:
+        raise ValueError(f"{path}: {name}: got type {entry.dtype}, wanted one of {list(DTYPES)}")
+    dtype, bfloat16 = np.dtype(DTYPES[entry.dtype]), entry.dtype == "BF16"
+    if entry.end - entry.begin != dtype.itemsize * math.prod(entry.shape):
+        raise TornFileError(
+            f"{path}: torn: {name} has {entry.end - entry.begin} bytes for the shape {entry.shape}"
+        )
+    if 0 in entry.shape:
+        return StoredArray(np.empty(entry.shape, dtype), bfloat16)
+    raw = np.memmap(path, dtype=dtype, mode="r", offset=start + entry.begin, shape=entry.shape)
+    return StoredArray(raw, bfloat16)

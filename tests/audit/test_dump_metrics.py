@@ -1,0 +1,170 @@
+"""Metrics against counts by hand, and what is said of rows that no sound engine writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from otmd.audit.boundary import KINDS, BoundaryCases
+from otmd.audit.dump_audit import dump
+
+HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
+
+
+def audited(rows, law="with-replacement", **options):
+    return dump(rows, law, rng=np.random.default_rng(0), **options)
+
+
+def chain_row(step, depth, drafts, output):
+    return HALVES | {"step": step, "depth": depth, "draft_tokens": drafts, "output_token": output}
+
+
+CHAINS = [
+    chain_row(0, 0, [0], 0),
+    chain_row(0, 1, [1], 1),
+    chain_row(0, 2, [], 0),
+    chain_row(1, 0, [0], 1),
+    chain_row(1, 1, [1], None),
+    chain_row(2, 0, [1], 1),
+    chain_row(2, 1, [1], 0),
+]
+
+
+def test_metrics_are_what_their_definitions_say():
+    values = {own.name: own.value for own in audited(CHAINS).metrics}
+    assert values == pytest.approx(
+        {
+            "acceptance rate": 3 / 5,
+            "optimal acceptance rate": 1.0,
+            "draft acceptance rate": 3 / 6,
+            "accepted drafts per step": 1.0,
+            "tokens per step": 2.0,
+            "conditional acceptance at depth 0": 2 / 3,
+            "acceptance per step at depth 0": 2 / 3,
+            "conditional acceptance at depth 1": 1 / 2,
+            "acceptance per step at depth 1": 1 / 3,
+        }
+    )
+
+
+def test_steps_begin_at_depth_0_where_no_step_is_given():
+    rows = [{name: own for name, own in row.items() if name != "step"} for row in CHAINS]
+    by_depth = {own.name: own.value for own in audited(rows).metrics}
+    assert by_depth == {own.name: own.value for own in audited(CHAINS).metrics}
+
+
+def test_requests_may_be_interleaved():
+    first = [row | {"request": "a"} for row in CHAINS[:3]]
+    second = [row | {"request": 7} for row in CHAINS[5:]]
+    mixed = [first[0], second[0], first[1], second[1], first[2]]
+    assert not audited(mixed).cases
+    unnamed = [{name: own for name, own in row.items() if name != "request"} for row in mixed]
+    assert [own.kind for own in audited(unnamed).cases] == ["depth_gap"]
+
+
+ROW = HALVES | {"draft_tokens": [0], "output_token": 0}
+NAN, INF = float("nan"), float("inf")
+WRONG_ROWS = {
+    "target_nan": ROW | {"target_probs": [0.5, NAN, 0.5]},
+    "target_sum": ROW | {"target_probs": [0.5, 0.4, 0.0]},
+    "target_negative": ROW | {"target_probs": [1.5, -0.5, 0.0]},
+    "target_infinite": {"target_logits": [0.0, INF, 0.0], "output_token": 0},
+    "target_empty": {"target_logits": [-INF, -INF], "output_token": 0},
+    "target_id": {"target_probs": [1.0], "target_ids": [5], "draft_probs": [0.5, 0.5]},
+    "draft_nan": ROW | {"draft_probs": [NAN, 0.5, 0.5]},
+    "draft_sum": ROW | {"draft_probs": [2.0, 1.0, 0.5]},
+    "draft_missing": {"target_probs": [0.5, 0.5], "draft_tokens": [1], "output_token": 0},
+    "draft_out_of_range": ROW | {"draft_tokens": [3]},
+    "output_out_of_range": ROW | {"output_token": 3},
+    "draft_impossible": ROW | {"draft_tokens": [2]},
+    "output_impossible": ROW | {"output_token": 2},
+    "impossible_accepted": ROW
+    | {"draft_probs": [0.5, 0.0, 0.5], "draft_tokens": [2], "output_token": 2},
+    "depth_gap": ROW | {"depth": 2},
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_ROWS)
+def test_rows_that_no_sound_engine_writes_are_counted(kind):
+    row = WRONG_ROWS[kind]
+    report = audited([ROW, row, row])
+    case = next(own for own in report.cases if own.kind == kind)
+    assert (case.count, case.first_rows) == (2, (2, 3))
+    assert report.faulty
+    assert KINDS[kind][1] in str(report)
+
+
+def test_the_sound_row_beside_them_is_not_counted():
+    assert not audited([ROW, ROW, ROW]).cases
+
+
+def test_a_position_decided_after_a_rejection_is_seen_and_not_tested():
+    report = audited([chain_row(0, 0, [0], 1), chain_row(0, 1, [1], 1)])
+    assert [own.kind for own in report.cases] == ["after_rejection"]
+    assert report.claims[0].num_samples == 1
+
+
+@pytest.mark.parametrize(
+    ("law", "tokens", "kinds"),
+    [
+        ("without-replacement", [0, 0], ["draft_never"]),
+        ("without-replacement", [1, 0], []),
+        ("greedy", [1, 0], ["draft_never"]),
+        ("greedy", [0, 1], []),
+        ("with-replacement", [0, 0], []),
+        ("fixed", [2, 2], []),
+    ],
+)
+def test_drafts_that_a_law_never_draws(law, tokens, kinds):
+    row = {"target_probs": [0.5, 0.3, 0.2], "draft_probs": [0.6, 0.4, 0.0]}
+    report = audited([row | {"draft_tokens": tokens, "output_token": 0}], law)
+    assert [own.kind for own in report.cases] == kinds
+
+
+def test_ties_leave_greedy_drafts_open():
+    row = HALVES | {"draft_tokens": [1, 0], "output_token": 0}
+    assert not audited([row], "greedy").cases
+
+
+def test_tolerance_follows_the_type_of_the_numbers():
+    off = np.array([0.5, 0.5 + 1e-5, 0.0])
+    for values, wrong in ((off, True), (off.astype(np.float32), False), (off.tolist(), False)):
+        report = audited([ROW | {"target_probs": values}])
+        assert bool(report.cases) is wrong
+
+
+def test_processing_is_applied_to_each_side():
+    row = {"target_logits": [2.0, 1.0, 0.0], "draft_logits": [2.0, 1.0, 0.0]}
+    row |= {"draft_tokens": [2], "output_token": 2}
+    assert not audited([row]).cases
+    by_row = audited([row | {"target_top_k": 2, "draft_top_k": 1, "draft_top_p": None}])
+    kinds = [own.kind for own in by_row.cases]
+    assert kinds == ["draft_impossible", "impossible_accepted"]
+    from otmd.probabilities import Processing
+
+    whole = audited(
+        [row], target_processing=Processing(top_k=2), draft_processing=Processing(top_k=1)
+    )
+    assert [own.kind for own in whole.cases] == kinds
+    assert not audited([row | {"target_top_k": -1, "draft_top_k": 0}]).cases
+
+
+def test_sparse_rows_agree_with_full_ones():
+    rng = np.random.default_rng(5)
+    full, sparse = [], []
+    for _ in range(50):
+        row = {"draft_tokens": [int(rng.integers(3))], "output_token": int(rng.integers(3))}
+        p, q = rng.dirichlet(np.ones(3), 2)
+        full.append(row | {"target_probs": np.append(p, 0), "draft_probs": np.append(q, 0)})
+        order = rng.permutation(3)
+        own = {"target_ids": order, "target_probs": p[order]}
+        sparse.append(row | own | {"draft_ids": [2, 1, 0], "draft_probs": q[::-1].copy()})
+    assert str(audited(full)) == str(audited(sparse))
+
+
+def test_only_the_first_rows_are_listed():
+    cases = BoundaryCases()
+    for row in range(1, 9):
+        cases.add("target_nan", row)
+    (found,) = cases.found()
+    assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): target: NaN")

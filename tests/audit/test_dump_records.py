@@ -1,0 +1,335 @@
+"""Reading recorded runs: the three formats agree, and malformed files are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from recorded_engine import Engine
+
+from otmd.audit import records
+from otmd.audit.dump_audit import dump
+from otmd.audit.records_jsonl import LONGEST_LINE
+from otmd.probabilities import Processing
+
+SEED = 3
+
+
+def audit_text(source, **options) -> str:
+    return str(dump(source, rng=np.random.default_rng(SEED), **options))
+
+
+@pytest.fixture(scope="module")
+def run() -> list[dict]:
+    rows = Engine(num_drafts=2, vocab_size=50, depth=2).run(60, SEED)
+    for row in rows:
+        row.setdefault("draft_tokens", np.empty(0, np.int64))
+        row["request"] = 4
+    return rows
+
+
+def arrays_of(rows: list[dict]) -> dict[str, np.ndarray]:
+    tokens = np.full((len(rows), 2), -1)
+    for row, own in zip(rows, tokens, strict=True):
+        own[: row["draft_tokens"].size] = row["draft_tokens"]
+    names = ("target_probs", "draft_probs", "output_token", "request", "step", "depth")
+    return {name: np.array([row[name] for row in rows]) for name in names} | {
+        "draft_tokens": tokens
+    }
+
+
+def write_jsonl(path: Path, rows: list[dict]) -> Path:
+    def plain(value):
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    lines = [json.dumps({name: plain(own) for name, own in row.items()}) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_parquet(path: Path, columns: dict, **options) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def write_safetensors(path: Path, arrays: dict[str, np.ndarray], types=None) -> Path:
+    codes = {"float64": "F64", "float32": "F32", "int64": "I64", "uint16": "BF16"} | (types or {})
+    header, blobs, at = {}, [], 0
+    for name, array in arrays.items():
+        blob = np.ascontiguousarray(array).tobytes()
+        span = [at, at + len(blob)]
+        dtype = codes[str(array.dtype)]
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": span}
+        blobs.append(blob)
+        at += len(blob)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(blobs))
+    return path
+
+
+def test_the_formats_agree(run, tmp_path):
+    arrays = arrays_of(run)
+    columns = {name: list(array) for name, array in arrays.items()}
+    columns["draft_tokens"] = [row["draft_tokens"].tolist() for row in run]
+    wanted = audit_text(run)
+    assert audit_text(write_jsonl(tmp_path / "run.jsonl", run)) == wanted
+    assert audit_text(write_parquet(tmp_path / "run.parquet", columns)) == wanted
+    assert audit_text(write_safetensors(tmp_path / "run.safetensors", arrays)) == wanted
+    assert audit_text(str(tmp_path / "run.jsonl")) == wanted
+
+
+def test_parquet_has_nulls_and_other_lists(tmp_path):
+    half = pa.array([[0.5, 0.5]] * 2, pa.list_(pa.float32(), 2))
+    columns = {
+        "target_probs": half,
+        "draft_probs": pa.array([[0.5, 0.5], None], pa.large_list(pa.float64())),
+        "draft_tokens": pa.array([[1], None], pa.list_(pa.int32())),
+        "output_token": pa.array([None, 0], pa.int8()),
+        "request": ["a", "b"],
+    }
+    report = dump(write_parquet(tmp_path / "a.parquet", columns), rng=np.random.default_rng(0))
+    assert [own.num_samples for own in report.claims] == [1, 1]
+    assert not report.cases
+
+
+def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
+    probs = np.array([[0.3, 0.3, 0.4]] * 4, np.float32)
+    upper = (probs.view(np.uint32) >> 16).astype(np.uint16)
+    arrays = {"target_probs": upper, "output_token": np.array([0, 1, 2, 2])}
+    path = write_safetensors(tmp_path / "a.safetensors", arrays)
+    assert not dump(path, rng=np.random.default_rng(0)).cases
+
+
+GOOD = '{"target_probs": [0.5, 0.5], "output_token": 0}\n'
+BAD_LINES = {
+    "no JSON": ("{", "row 2: no JSON, cut short"),
+    "malformed": ("{a}\n", "row 2: no JSON, malformed"),
+    "an empty line": ("\n", "row 2: no JSON"),
+    "no text": (b"\xff\xfe\n", "row 2: no JSON"),
+    "deep": ("[" * 100_000 + "\n", "row 2: no JSON"),
+    "a list": ("[1]\n", "row 2: got list, wanted a JSON object"),
+    "no target": ("{}\n", "row 2: target_probs: got nothing"),
+    "unknown": ('{"target_prob": [1]}\n', "row 2: target_prob: got an unknown field"),
+    "texts": ('{"target_probs": ["1"]}\n', "row 2: target_probs: got <U1"),
+    "nested": ('{"target_probs": [[1], [2, 3]]}\n', "row 2: target_probs: got rows of different"),
+    "a number": ('{"target_probs": 1}\n', "row 2: target_probs: got 1, wanted a list"),
+    "huge": ('{"target_probs": [1%s]}\n' % ("0" * 400), "row 2: target_probs: got object"),
+    "both": (
+        '{"target_probs": [1], "target_logits": [1]}\n',
+        "row 2: target_logits: got it beside",
+    ),
+    "fraction": ('{"target_probs": [1], "output_token": 0.5}\n', "row 2: output_token: got 0.5"),
+    "large id": (
+        '{"target_probs": [1], "output_token": 1%s}\n' % ("0" * 30),
+        "row 2: output_token",
+    ),
+    "warped": (
+        '{"target_probs": [1], "target_temperature": 1}\n',
+        "row 2: target_temperature: got a processing of target_probs",
+    ),
+    "temperature": (
+        '{"target_logits": [1], "target_temperature": -1}\n',
+        "row 2: temperature: got -1.0",
+    ),
+    "infinite": (
+        '{"target_logits": [1], "target_top_p": 1e999}\n',
+        "row 2: target_top_p: got inf, wanted a finite number",
+    ),
+    "sizes": (
+        '{"target_probs": [1], "draft_probs": [0.5, 0.5]}\n',
+        "row 2: draft: got 2 tokens and a target with 1",
+    ),
+    "ids": ('{"target_probs": [1], "target_ids": [1, 2]}\n', "row 2: target_ids: got 2 ids for 1"),
+    "same ids": (
+        '{"target_probs": [0.5, 0.5], "target_ids": [1, 1]}\n',
+        "row 2: target_ids: got a negative or a repeated id",
+    ),
+    "large ids": (
+        '{"target_probs": [1.0], "target_ids": [9999999999]}\n',
+        "row 2: target: got ids up to 9999999999",
+    ),
+    "depth": ('{"target_probs": [1], "depth": 99999999}\n', "row 2: depth: got 99999999"),
+    "label": ('{"target_probs": [1], "request": [1]}\n', "row 2: request: got list"),
+    "long label": (
+        '{"target_probs": [1], "request": "%s"}\n' % ("a" * 2000),
+        "row 2: request: got 2000 characters",
+    ),
+    "true": ('{"target_probs": [1], "step": true}\n', "row 2: step: got True"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_malformed_lines(name, tmp_path):
+    line, message = BAD_LINES[name]
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(GOOD.encode() + (line if isinstance(line, bytes) else line.encode()))
+    with pytest.raises(ValueError, match="jsonl: row 2") as caught:
+        audit_text(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_processing_is_declared_once():
+    row = {"target_logits": [0.0, 1.0], "target_top_k": 1, "output_token": 1}
+    with pytest.raises(
+        ValueError, match="row 1: target_top_k: got it in the row and for the whole"
+    ):
+        audit_text([row], target_processing=Processing())
+    with pytest.raises(ValueError, match="target_processing: got a processing of target_probs"):
+        audit_text([{"target_probs": [1.0]}], target_processing=Processing())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([], "got no rows"),
+        ("run.csv", "got a '.csv' file"),
+        (3, "source: got int"),
+        ([1], "source: got list"),
+    ],
+)
+def test_sources_that_are_none(source, message):
+    with pytest.raises(ValueError, match=message):
+        audit_text(source)
+
+
+@pytest.mark.parametrize(
+    "options", [{"law": "hub"}, {"false_alarm": 0.5}, {"false_alarm": 1e-7}, {"rng": 3}]
+)
+def test_wrong_arguments_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        dump([{"target_probs": [1.0]}], **{"rng": np.random.default_rng(0)} | options)
+
+
+def test_too_many_rows(monkeypatch):
+    monkeypatch.setattr(records, "MOST_ROWS", 3)
+    with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
+        audit_text([{"target_probs": [1.0], "output_token": 0}] * 4)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.98])
+def test_files_that_are_cut_short(run, tmp_path, suffix, share):
+    arrays = arrays_of(run)
+    path = tmp_path / f"run.{suffix}"
+    if suffix == "jsonl":
+        write_jsonl(path, run)
+    elif suffix == "parquet":
+        write_parquet(path, {name: list(array) for name, array in arrays.items()})
+    else:
+        write_safetensors(path, arrays)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=f"run.{suffix}") as caught:
+        audit_text(path)
+    assert "\n" not in str(caught.value)
+
+
+def peak_of_refusing(path: Path, message: str) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=message):
+            audit_text(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 33)
+    assert peak_of_refusing(path, "row 1: got a line of more than") < 4 * LONGEST_LINE
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "wanted at most 100000000")]
+)
+def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path, length, message):
+    path = tmp_path / "run.safetensors"
+    with path.open("wb") as stream:
+        stream.write(length.to_bytes(8, "little"))
+        stream.truncate(1 << 33)
+    assert peak_of_refusing(path, message) < 1 << 20
+
+
+def entry(shape, offsets, dtype="F64"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"target_probs": entry([1 << 40, 1 << 20], [0, 16])}, "has 16 bytes for the shape"),
+        ({"target_probs": entry([1, 2], [0, 1 << 50])}, "torn"),
+        ({"target_probs": entry([-1, -2], [0, 16])}, "negative"),
+        ({"target_probs": entry([2], [0, 16])}, "got shape"),
+        ({"target_probs": entry([1] * 99, [0, 16])}, "too many axes"),
+        ({"target_probs": entry([1, 2], [0, 16], "C64")}, "got type C64"),
+        ({"target_probs": entry([1, 1 << 23], [0, 16])}, "has 16 bytes"),
+        ({"target_probs": 3}, "header cannot be read"),
+        ([1], "header cannot be read"),
+        ({"other": entry([2], [0, 16])}, "other: got an unknown field"),
+    ],
+)
+def test_headers_that_lie(tmp_path, header, message):
+    path = tmp_path / "run.safetensors"
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
+    with pytest.raises(ValueError, match=message):
+        audit_text(path)
+
+
+def test_arrays_of_other_lengths(tmp_path):
+    arrays = {"target_probs": np.ones((3, 1)), "output_token": np.zeros(2, np.int64)}
+    with pytest.raises(ValueError, match="rows, wanted equally many"):
+        audit_text(write_safetensors(tmp_path / "a.safetensors", arrays))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"target_probs": [[[0.5]]]}, "target_probs: got type list<.*list"),
+        ({"target_probs": ["a"]}, "target_probs: got type string, wanted a list of numbers"),
+        ({"target_probs": [[1.0]], "step": [[1]]}, "step: got type list"),
+        ({"target_probs": [[1.0]], "other": [1]}, "other: got an unknown field"),
+        ({"target_probs": [[1.0]], "step": [0.5]}, "row 1: step: got 0.5"),
+        ({"target_probs": [None]}, "row 1: target_probs: got nothing"),
+        ({"target_probs": [[1.0]], "draft_tokens": [[None]]}, "draft_tokens: got"),
+    ],
+)
+def test_columns_of_other_types(tmp_path, columns, message):
+    with pytest.raises(ValueError, match=message):
+        audit_text(write_parquet(tmp_path / "a.parquet", columns))
+
+
+def test_a_parquet_file_with_absurdly_many_values_is_refused_unread(tmp_path):
+    zeros = pa.ListArray.from_arrays(
+        pa.array([0, 5 << 20], pa.int32()), pa.array(np.zeros(5 << 20, np.float32))
+    )
+    path = write_parquet(tmp_path / "a.parquet", {"target_probs": zeros})
+    assert path.stat().st_size < 50_000
+    with pytest.raises(ValueError, match="got 5242880 values in a group of 1 rows"):
+        audit_text(path)
+
+
+def test_a_parquet_file_with_absurdly_many_rows_is_refused_unread(tmp_path):
+    rows = records.MOST_ROWS + 1
+    path = write_parquet(tmp_path / "a.parquet", {"depth": np.zeros(rows, np.int8)})
+    with pytest.raises(ValueError, match=f"got {rows} rows, wanted at most"):
+        audit_text(path)
+
+
+def test_a_parquet_file_that_lies_about_its_data(tmp_path, run):
+    columns = {name: list(array) for name, array in arrays_of(run).items()}
+    path = write_parquet(tmp_path / "run.parquet", columns, compression="none")
+    content = bytearray(path.read_bytes())
+    content[4:400] = bytes(396)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"run\.parquet: row 1: cut short, or no Parquet file"):
+        audit_text(path)

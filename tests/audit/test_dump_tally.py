@@ -1,0 +1,111 @@
+"""Places of tokens, laws of drafts and ceilings at a single position, against their other definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.audit.cells import places_in_order, ratio_order, ratio_places
+from otmd.audit.dump_bands import BY_MASS, BY_RATIO, BandCounts, mass_bands, ratio_bands
+from otmd.audit.dump_laws import ceiling, next_draft_laws, wrong_with_drafts
+from otmd.audit.dump_tally import Tally, mass_before, ratios
+from otmd.audit.records import read_records
+from otmd.testing import hostile_pairs
+
+P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
+CLASSES = {
+    "with-replacement": otmd.WithReplacement,
+    "without-replacement": otmd.WithoutReplacement,
+    "greedy": otmd.Greedy,
+}
+
+
+def test_places_without_a_sort_are_those_of_the_sorted_tokens():
+    for pair in [*hostile_pairs(), (np.full(5, 0.2), np.full(5, 0.2))]:
+        p, q = (otmd.validate_probs("pair", own) for own in pair)
+        ratio = ratios(p, q)
+        by_mass = places_in_order(p, np.argsort(-p, kind="stable"))
+        distinct = np.unique(ratio[p > 0]).size == np.count_nonzero(p)
+        for token in np.flatnonzero(p):
+            assert mass_before(p, -p, token) == pytest.approx(by_mass[token], abs=1e-12)
+            if distinct:
+                wanted = ratio_places(p, q)[token]
+                assert mass_before(p, ratio, token) == pytest.approx(wanted, abs=1e-12)
+    assert ratio_order(P, Q).tolist() == [1, 0, 2, 3]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("num_drafts", [1, 2, 3])
+def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
+    law = CLASSES[name](Q, num_drafts)
+    for tokens in np.ndindex(*(4,) * num_drafts):
+        drafts = np.array(tokens)
+        wrong = wrong_with_drafts(name, Q, drafts)
+        assert (wrong is None) == (law.tuple_prob(drafts) > 0)
+        if wrong is None:
+            chances = [own[token] for own, token in next_draft_laws(name, Q, drafts)]
+            assert np.prod(chances) == pytest.approx(law.tuple_prob(drafts), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("num_drafts", [1, 2, 3])
+def test_ceilings_are_optimal_acceptance_rates(name, num_drafts):
+    law = CLASSES[name](Q, num_drafts)
+    drafts = law.sample(np.random.default_rng(0))
+    best = otmd.optimal_acceptance(P, law).rate
+    assert ceiling(name, P, Q, drafts) == pytest.approx(best, abs=2e-9)
+    assert ceiling(name, P, Q, drafts) >= best
+
+
+def test_the_ceiling_of_fixed_drafts_is_their_mass():
+    law = otmd.Joint(np.array([[1, 3]]), np.array([1.0]), 4)
+    best = otmd.optimal_acceptance(P, law).rate
+    assert ceiling("fixed", P, None, np.array([1, 3, 3])) == pytest.approx(best, abs=2e-9)
+
+
+def test_classes_are_partitions_and_their_table_counts():
+    ratios = ratio_bands(
+        np.array([0.1, 0.2, 0.1, 0.2, 0.2, 0.2]), np.array([0.4, 0.3, 0.1, 0.1, 0, 0.05])
+    )
+    assert ratios.tolist() == [0, 1, 2, 3, 5, 4]
+    masses = mass_bands(np.array([0.5, 0.3, 0.15, 0.0495, 0.0005]))
+    assert masses.tolist() == [4, 3, 3, 2, 0]
+    assert (len(BY_RATIO), len(BY_MASS)) == (6, 5)
+    counts = BandCounts(BY_MASS)
+    for token in (0, 0, 4):
+        counts.add(np.array([0.5, 0.3, 0.15, 0.0495, 0.0005]), masses, token)
+    found = {own.name: (own.observed, own.expected) for own in counts.found()}
+    assert found["the likeliest token"] == (2, pytest.approx(1.5))
+    assert found["p below 0.001"] == (1, pytest.approx(0.0015))
+
+
+def test_numbers_lie_in_their_token_s_interval_and_fill_it():
+    """Uniform over many seeds: their mean is within five standard errors."""
+    rows = [{"target_probs": P, "draft_probs": Q, "draft_tokens": [1], "output_token": 3}] * 400
+    tally = Tally("with-replacement", np.random.default_rng(0))
+    for record in read_records(rows, {}):
+        tally.add(record)
+    by_ratio, _ = tally.output_by_ratio.arrays()
+    assert 0.6 <= by_ratio.min() < by_ratio.max() < 1.0
+    assert abs(by_ratio.mean() - 0.8) < 5 * 0.4 / np.sqrt(12 * 400)
+    by_mass, _ = tally.output_by_mass.arrays()
+    assert by_mass.max() < 0.4
+    drafts, _ = tally.drafts.arrays()
+    assert drafts.max() < 0.35
+
+
+@pytest.mark.parametrize("law", [*CLASSES, "fixed"])
+def test_hostile_distributions_pass(law):
+    """Drafts and output by the book at each of them; a warning would be an error."""
+    rng = np.random.default_rng(6)
+    rows = []
+    for p, q in hostile_pairs():
+        count = min(2, np.count_nonzero(q))
+        drafts = CLASSES.get(law, otmd.WithReplacement)(q, count).sample(rng)
+        output = int(rng.choice(p.size, p=np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)))
+        own = {"target_probs": p, "draft_probs": q, "draft_tokens": drafts}
+        rows.append(own | {"output_token": output})
+    report = otmd.audit.dump(rows, law, rng=rng)
+    assert not report.cases
+    assert report.num_rows == len(hostile_pairs())

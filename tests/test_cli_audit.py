@@ -1,0 +1,100 @@
+"""``otmd audit``: reports, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded_engine import Engine
+
+from otmd.cli import main
+from otmd.probabilities import Processing
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    def plain(value):
+        return value.tolist() if isinstance(value, np.ndarray) else value
+
+    path.write_text(
+        "".join(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
+    )
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("runs") / "sound.jsonl", Engine(depth=2).run(200, 0))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> str:
+    engine = Engine(recorded_target=Processing(top_p=0.8))
+    return write(tmp_path_factory.mktemp("runs") / "faulty.jsonl", engine.run(200, 0))
+
+
+def test_a_sound_run_is_reported_with_exit_code_0(sound, capsys):
+    assert main(["audit", sound]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("no fault found in 200 rows")
+    assert "conditional acceptance at depth 1" in text
+    assert "1 + accepted tokens / steps" in text
+
+
+def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
+    assert main(["audit", faulty, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["faulty"]
+    assert found["num_rows"] == 200
+    kinds = {own["kind"]: own for own in found["cases"]}
+    assert kinds["output_impossible"]["count"] > 0
+    assert kinds["output_impossible"]["what"].endswith("proof")
+    assert {own["name"] for own in found["metrics"]} >= {"acceptance rate", "tokens per step"}
+
+
+def test_processing_is_given_by_options(tmp_path, capsys):
+    logits = {"target_logits": [2.0, 1.0, 0.0], "draft_logits": [0.0, 1.0, 2.0]}
+    path = write(tmp_path / "a.jsonl", [logits | {"draft_tokens": [0], "output_token": 0}] * 3)
+    assert main(["audit", path]) == 0
+    assert main(["audit", path, "--target-temperature", "0", "--draft-temperature", "2"]) == 0
+    capsys.readouterr()
+    assert main(["audit", path, "--draft-top-k", "2"]) == 3
+    assert "proof that it was not drawn" in capsys.readouterr().out
+
+
+def test_equal_seeds_give_equal_reports(sound, capsys):
+    reports = []
+    for seed in ("1", "1", "2"):
+        assert main(["audit", sound, "--seed", seed]) == 0
+        reports.append(capsys.readouterr().out)
+    assert reports[0] == reports[1] != reports[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--law", "hub"], "--law: got 'hub'"),
+        (["--false-alarm", "0"], "--false-alarm: got 0.0"),
+        (["--target-top-p", "7"], "--target-…: top_p: got 7.0"),
+    ],
+)
+def test_wrong_usage_has_exit_code_2(sound, options, message, capsys):
+    assert main(["audit", sound, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_malformed_files_have_exit_code_1(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"target_probs": [1], "output_tokens": 0}\n')
+    assert main(["audit", str(path)]) == 1
+    assert "row 1: output_tokens: got an unknown field" in capsys.readouterr().err
+    assert main(["audit", str(tmp_path / "none.jsonl")]) == 1
+    assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys):
+    assert main(["audit", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "otmd audit run.jsonl" in text
+    assert "exit code is 3" in text

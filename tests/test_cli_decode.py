@@ -1,0 +1,101 @@
+"""``otmd decode``: wrong use in one line before any model is loaded, tables, JSON, interruption."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from harness.conftest import make_llama, make_tokenizer
+
+from otmd.cli import main
+from otmd.cli.tree_options import DEFAULT_RULES, RULES, read_rule, read_tree
+from otmd.harness import LanguageModel, NGram, NGramDraft, decode_in_turn
+
+
+@pytest.fixture
+def tiny(monkeypatch) -> LanguageModel:
+    model = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+    counts = NGram.fit([np.random.default_rng(0).integers(0, 62, 400)], 62, 3)
+    monkeypatch.setattr("otmd.harness.load_target", lambda *_, **__: model)
+    monkeypatch.setattr(
+        "otmd.harness.load_draft", lambda *_: NGramDraft(counts, model.tokenizer, 4)
+    )
+    monkeypatch.setattr("otmd.harness.run_description.held_out_corpus", lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--paths", "2", "--likeliest", "4"], "--paths and --likeliest: got both"),
+        (["--law", "hub"], "--law: got 'hub' without --branching"),
+        (["--branching", "2", "--depth", "3"], "--depth: got it beside --branching"),
+        (["--branching", "2,x"], "--branching: got 'x'"),
+        (["--branching", "2", "--law", "odd"], "--law: got 'odd'"),
+        (["--rule", "odd"], "--rule: got 'odd'"),
+        (["--paths", "2", "--rule", "block-verification"], "does not serve this tree"),
+        (["--likeliest", "4", "--rule", "k-sequential"], "does not serve this tree"),
+        (["--prompt", ""], "--prompt: got an empty text"),
+        (["--top-p", "2"], "top_p: got 2"),
+        (["--temperature", "-1"], "--temperature"),
+        (["--paths", "0"], "--paths"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
+    monkeypatch.setattr("otmd.harness.load_target", None)
+    assert main(["decode", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert "see: otmd decode --help" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--paths", "3", "--depth", "2"],
+        ["--branching", "2,2", "--rule", "traversal"],
+        ["--branching", "2,1", "--law", "greedy"],
+        ["--paths", "1", "--rule", "block-verification"],
+    ],
+)
+def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):
+    arguments = ["decode", "--prompt", "w1 w2 w3", "--max-new-tokens", "12", "--temperature", "0"]
+    assert main([*arguments, *options, "--json", "--show"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ways"][0]["name"] == "target alone"
+    assert len(answer["ways"]) == 3
+    assert len({*answer["texts"][0]["texts"].values()}) == 1
+    assert answer["ways"][0]["tokens_per_step"] == 1.0
+
+
+def test_a_table_and_a_figure(tiny, capsys, tmp_path):
+    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "8", "--quiet"]
+    assert main([*arguments, "--figure", str(tmp_path / "a.png")]) == 0
+    out = capsys.readouterr().out
+    assert "likeliest 12, depth 4" in out
+    assert "target-only" in out
+    assert (tmp_path / "a.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("finished", [0, 1])
+def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypatch):
+    def interrupted(target, prompts, ways, *rest):
+        yield from list(decode_in_turn(target, prompts, ways, *rest))[:finished]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("otmd.harness.comparison.decode_in_turn", interrupted)
+    assert main(["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]) == 130
+    out, err = capsys.readouterr()
+    assert f"interrupted. {finished} of 1 prompts were finished" in err
+    assert ("target alone" in out) == bool(finished)
+
+
+def test_every_kind_of_tree_has_a_rule_that_serves_it():
+    trees = [read_tree(None, "2,1", law, None, None) for law in DEFAULT_RULES if "-" in law]
+    trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
+    for tree in trees:
+        assert read_rule(None, tree)[0] in RULES
