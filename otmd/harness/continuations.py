@@ -57,11 +57,14 @@ class Recomputed(Continuations):
     def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
         self.model = model
         self.text = list(tokens)
+        # Rows that pad the vocabulary are no tokens.
+        self._token_count = max(model.tokenizer.get_vocab().values()) + 1
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
         """See :class:`Continuations`."""
         whole = [[*self.text, *prefix] for prefix in prefixes]
-        return [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
+        rows = [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
+        return [row[: self._token_count] for row in rows]
 
     def extend(self, tokens: Sequence[int]) -> None:
         """See :class:`Continuations`."""

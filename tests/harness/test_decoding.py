@@ -8,7 +8,12 @@ from scipy.stats import chisquare
 
 import otmd
 from otmd.harness import LanguageModel, NGram, NGramDraft, Speculation, decode, skip_layers
-from otmd.harness.continuations import CachedContinuations, Recomputed, continuations
+from otmd.harness.continuations import (
+    CachedContinuations,
+    CountedContinuations,
+    Recomputed,
+    continuations,
+)
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -177,9 +182,28 @@ def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: Lan
     assert ended > 0
 
 
-def test_models_without_a_cache_are_asked_afresh(tiny: LanguageModel, ngram: NGramDraft) -> None:
-    assert isinstance(continuations(ngram, PROMPT), Recomputed)
-    assert isinstance(continuations(tiny, PROMPT), CachedContinuations)
+class Foreign:
+    """A draft of somebody else's, whose logits have rows that pad the vocabulary."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.tokenizer = model.tokenizer
+        self._model = model
+
+    def logits(self, tokens: list[int], rows: list[int]) -> np.ndarray:
+        return np.pad(self._model.logits(tokens, rows), ((0, 0), (0, 3)), constant_values=50.0)
+
+
+def test_any_draft_may_go_on_with_a_text(tiny: LanguageModel, ngram: NGramDraft) -> None:
+    """By a cache, by counts, or asked afresh, all to the same effect."""
+    tree = [(), (7,), (7, 9)]
+    found = [continuations(model, PROMPT) for model in (tiny, ngram, Foreign(tiny))]
+    assert [type(each) for each in found] == [CachedContinuations, CountedContinuations, Recomputed]
+    for cached, afresh in ((found[0], found[2]), (found[1], Recomputed(ngram, PROMPT))):
+        for emitted in ((), (5, 6)):
+            cached.extend(emitted)
+            afresh.extend(emitted)
+            for one, other in zip(cached.logits(tree), afresh.logits(tree), strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_input_that_makes_no_sense(tiny: LanguageModel, draft: LanguageModel) -> None:
