@@ -1,0 +1,146 @@
+"""Long runs prompt by prompt: what is measured of each is stored at once, and the time left is said."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from target_texts import Pair, Text, sample_texts
+
+from otmd.harness import (
+    DEFAULT_DRAFT,
+    DOMAINS,
+    Prompt,
+    load_draft,
+    load_prompts,
+    load_target,
+)
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from progress_store import ProgressStore
+
+Rows = list[dict[str, Any]]
+MINUTE = 60.0
+
+
+class PromptStore(ProgressStore):
+    """Parts that can be asked whether they are there."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._done or (self._parts / f"{name}.parquet").exists()
+
+
+def options(description: str, output: Path) -> argparse.ArgumentParser:
+    """What the experiments on sampled texts have in common."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--prompts", type=int, default=24, help="prompts of each source")
+    parser.add_argument("--sources", nargs="+", default=list(DOMAINS), help="domains or files")
+    parser.add_argument("--length", type=int, default=72, help="most tokens of a text")
+    parser.add_argument("--target", default="default", help="as for `otmd collect`")
+    parser.add_argument("--draft", default=DEFAULT_DRAFT, help="as for `otmd collect`")
+    parser.add_argument("--seed", type=int, default=0, help="of the texts")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument(
+        "--output", type=Path, default=output, help="the summary; rows by prompt stand beside it"
+    )
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
+    """The options, once those that all experiments have are known to make sense."""
+    chosen = parser.parse_args(arguments)
+    for name, least in (("prompts", 2), ("length", 1), ("threads", 1)):
+        if getattr(chosen, name) < least:
+            parser.error(f"--{name}: got {getattr(chosen, name)}, wanted at least {least}")
+    return chosen
+
+
+def load_pair(chosen: argparse.Namespace) -> Pair:
+    """The target and the draft that were chosen."""
+    import torch
+
+    torch.set_num_threads(chosen.threads)
+    target = load_target(chosen.target)
+    return Pair(target, load_draft(chosen.draft, target))
+
+
+def rows_path(output: Path) -> Path:
+    """Where the rows by prompt are stored, beside the summary."""
+    return output.with_name(f"{output.stem}_prompts.parquet")
+
+
+def run_prompts(
+    chosen: argparse.Namespace,
+    temperatures: list[float],
+    what: str,
+    measure: Callable[[Pair, Text, np.random.Generator], Rows],
+) -> pl.DataFrame:
+    """Measure, or go on measuring, the texts of each prompt, one at each temperature.
+
+    Parameters
+    ----------
+    chosen : argparse.Namespace
+        Of :func:`options`.
+    temperatures : list of float
+        Of the texts, and of both models along them.
+    what : str
+        All that decides what is measured along a text; parts of other runs are left alone.
+    measure : callable
+        From the models, a text and a generator to its rows.
+
+    Returns
+    -------
+    DataFrame
+        The rows of this run, with the columns ``domain``, ``prompt`` and ``temperature``.
+    """
+    store = PromptStore(rows_path(chosen.output))
+    prompts = load_prompts(chosen.sources, per_domain=chosen.prompts, seed=chosen.seed)
+    names = [_name(chosen, temperatures, what, prompt) for prompt in prompts]
+    left = sum(name not in store for name in names)
+    print(f"{left} of {len(prompts)} prompts are to be measured", flush=True)
+    pair = load_pair(chosen) if left else None
+    begun, done = time.perf_counter(), 0
+    for prompt, name in zip(prompts, names, strict=True):
+        if name in store:
+            store.keep(name, list)
+            continue
+        assert pair is not None
+        texts = sample_texts(pair, prompt, chosen.length, temperatures, chosen.seed)
+        store.keep(name, partial(_rows, pair, prompt, texts, chosen.seed, measure))
+        done += 1
+        minutes = (time.perf_counter() - begun) / done * (left - done) / MINUTE
+        print(f"[{done}/{left}] {prompt.id}: about {minutes:.0f} minutes left", flush=True)
+    return store.finish().filter(pl.col("part").is_in(names)).drop("part")
+
+
+def _rows(
+    pair: Pair,
+    prompt: Prompt,
+    texts: list[Text],
+    seed: int,
+    measure: Callable[[Pair, Text, np.random.Generator], Rows],
+) -> Rows:
+    rows = []
+    for text in texts:
+        about = {"domain": prompt.domain, "prompt": prompt.id, "temperature": text.temperature}
+        rng = np.random.default_rng([seed, *text.tokens])
+        rows += [{**about, **row} for row in measure(pair, text, rng)]
+    return rows
+
+
+def _name(chosen: argparse.Namespace, temperatures: list[float], what: str, prompt: Prompt) -> str:
+    """A file's name for what is measured of a prompt."""
+    whole = (
+        f"{chosen.target} {chosen.draft} {what} T {temperatures} {chosen.length} {chosen.seed} "
+        f"{prompt.domain} {prompt.id}"
+    )
+    return re.sub(r"[^\w.]+", "-", whole)

@@ -1,0 +1,76 @@
+"""Real models made small: what both say after a text, on a tree of a few tokens and the rest as one.
+
+At every prefix the V − 1 tokens that target and draft together hold likeliest stand for themselves, and all
+others are merged into one token; the models go on after it as after one of the others, drawn as the target
+draws it. Every law of the small models is thus a real one, at a prefix that the target may write, with
+tokens merged, which can hide differences between the two models and never add any.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from otmd.drafts.base import draw_tokens
+from otmd.harness.continuations import Continuations
+from otmd.probabilities import FloatArray
+from otmd.sequences import TableModel
+from otmd.sequences.models import Prefix
+
+
+def reduced_models(
+    models: Sequence[Continuations],
+    probs: Callable[[np.ndarray], FloatArray],
+    vocab_size: int,
+    depth: int,
+    rng: np.random.Generator,
+) -> tuple[TableModel, TableModel]:
+    """Target and draft over V tokens, from the end of a text on.
+
+    Parameters
+    ----------
+    models : sequence of Continuations
+        Target and draft at the end of the text.
+    probs : callable
+        From logits to probabilities.
+    vocab_size : int
+        V, at least 2.
+    depth : int
+        Prefixes of up to so many tokens are read.
+    rng : numpy.random.Generator
+        Draws what stands for the rest. Equal seeds give equal models.
+
+    Returns
+    -------
+    target, draft : TableModel
+    """
+    written: dict[Prefix, Prefix] = {(): ()}
+    tables: list[FloatArray] = []
+    for length in range(depth + 1):
+        prefixes = list(product(range(vocab_size), repeat=length))
+        reals = [written[prefix] for prefix in prefixes]
+        rows = []
+        for prefix, *logits in zip(prefixes, *(m.logits(reals) for m in models), strict=True):
+            target, draft = map(probs, logits)
+            kept, reduced = merge_rest(target, draft, vocab_size)
+            others = target.copy()
+            others[kept] = 0.0
+            tokens = [*kept.tolist(), int(draw_tokens(others, rng, 1)[0])]
+            written |= {(*prefix, i): (*written[prefix], t) for i, t in enumerate(tokens)}
+            rows.append(reduced)
+        shape = (2, *(vocab_size,) * (length + 1))
+        tables.append(np.moveaxis(np.array(rows), 1, 0).reshape(shape))
+    return TableModel([table[0] for table in tables]), TableModel([table[1] for table in tables])
+
+
+def merge_rest(
+    target: FloatArray, draft: FloatArray, vocab_size: int
+) -> tuple[np.ndarray, FloatArray]:
+    """The V − 1 tokens that two laws together hold likeliest, and both laws (2, V) with the rest merged."""
+    kept = np.argsort(-(target + draft), kind="stable")[: vocab_size - 1]
+    both = np.stack([target, draft])
+    own = both[:, kept]
+    beside = both.copy()
+    beside[:, kept] = 0.0
+    reduced = np.column_stack([own, beside.sum(axis=1)])
+    return kept, reduced / reduced.sum(axis=1, keepdims=True)

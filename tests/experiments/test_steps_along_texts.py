@@ -1,0 +1,275 @@
+"""What is measured along texts is what rules do: against enumeration, and against a decoder that drafts."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+from scripts import ROOT
+
+import otmd
+from otmd.sequences import (
+    BlockVerification,
+    IIDPaths,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    block_efficiency,
+)
+
+DEPTH = 3
+# Two-sided, of a normal distribution: false alarms once in 160,000.
+SIGMAS = 4.5
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("experiments", "experiments/sequences"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+
+def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
+    rng = np.random.default_rng(seed)
+    return TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
+
+
+def texts(target: TableModel, draft: TableModel, length: int):
+    """Every text, its probability, and the laws along it."""
+    from target_texts import Laws
+
+    for tokens in product(range(target.vocab_size), repeat=length):
+        laws = [np.array([model(tokens[:i]) for i in range(length)]) for model in (target, draft)]
+        prob = float(np.prod(laws[0][np.arange(length), tokens]))
+        yield prob, Laws(list(tokens), *laws)
+
+
+def mean_over_texts(target, draft, state, at_token, depth=DEPTH) -> np.ndarray:
+    """Tokens of the first step, by the chain alone and with the last token averaged."""
+    from steps_along_text import token_level_starts
+
+    total = np.zeros(2)
+    for prob, text in texts(target, draft, depth):
+        each = [at_token(*law) for law in zip(text.target, text.draft, text.tokens, strict=True)]
+        passing, rates = (np.array(part) for part in zip(*each, strict=True))
+        starts = token_level_starts(passing, rates, state, depth)
+        total += prob * np.array([starts.reached[0].sum(), starts.expected[0]])
+    return total
+
+
+TREES = {
+    "RRS": (otmd.RecursiveRejection(), otmd.WithReplacement),
+    "RRSw": (otmd.RecursiveRejection(), otmd.WithoutReplacement),
+    "SpecHub": (otmd.SpecHub(), otmd.Hub),
+    "optimal": (otmd.Optimal(), otmd.WithReplacement),
+    "optimal, without": (otmd.Optimal(), otmd.WithoutReplacement),
+}
+
+
+@pytest.mark.parametrize("rule", TREES)
+def test_binary_trees_along_texts_are_block_efficiency(rule):
+    from chances_along_text import drafted_chance
+
+    (verifier, law), (target, draft) = TREES[rule], small_pair()
+
+    def at_token(p, q, token):
+        chance, rate = drafted_chance(verifier, p, law(q, 2), token)
+        return [[chance]], [rate]
+
+    wanted = block_efficiency(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
+    # The rate of recursive rejection without replacement is certain within 1e-6.
+    assert np.abs(mean_over_texts(target, draft, 0, at_token) - wanted.value).max() < 5e-6
+
+
+def test_a_chance_that_forgets_the_emitted_token_is_caught():
+    target, draft = small_pair()
+    verifier, law = TREES["RRS"]
+
+    def at_token(p, q, token):
+        rate = verifier.acceptance_rate(p, law(q, 2))
+        return [[rate]], [rate]
+
+    wanted = block_efficiency(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
+    assert np.abs(mean_over_texts(target, draft, 0, at_token) - wanted.value).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()], ids=repr
+)
+def test_paths_along_texts_are_block_efficiency(verifier):
+    from chances_along_text import paths_chances
+
+    target, draft = small_pair()
+    rng = np.random.default_rng(0)
+    for paths in (1, 2):
+        wanted = block_efficiency(TokenLevel(verifier), target, IIDPaths(draft, paths, 2))
+        found = mean_over_texts(
+            target,
+            draft,
+            paths - 1,
+            lambda p, q, token, paths=paths: paths_chances(verifier, p, q, token, paths, rng, 2),
+            depth=2,
+        )
+        # Nothing is left to sample with two paths: both hold the token, or one does.
+        assert np.abs(found - wanted.value).max() < 1e-8
+    wanted = block_efficiency(TokenLevel(verifier), target, IIDPaths(draft, 3, 2))
+
+    def sampled(p, q, token):
+        return paths_chances(verifier, p, q, token, 3, rng, 2)
+
+    estimates = [mean_over_texts(target, draft, 2, sampled, depth=2)[1] for _ in range(12)]
+    error = np.std(estimates, ddof=1) / len(estimates) ** 0.5
+    assert abs(np.mean(estimates) - wanted.value) < SIGMAS * error + 1e-8
+    assert error < 0.01
+
+
+def test_block_verification_along_texts_is_block_efficiency():
+    from steps_along_text import block_starts
+
+    target, draft = small_pair()
+    total = np.zeros(2)
+    for prob, text in texts(target, draft, DEPTH):
+        starts = block_starts(text, DEPTH)
+        total += prob * np.array([starts.reached[0].sum(), starts.expected[0]])
+    wanted = block_efficiency(BlockVerification(), target, IIDPaths(draft, 1, DEPTH)).value
+    assert np.abs(total - wanted).max() < 1e-12
+    token_wise = block_efficiency(
+        TokenLevel(otmd.MaximalCoupling()), target, IIDPaths(draft, 1, DEPTH)
+    )
+    assert wanted > token_wise.value + 0.01
+
+
+def test_a_decoder_begins_its_steps_where_the_text_says():
+    """Expected steps along texts against a decoder that drafts: false alarms as SIGMAS says."""
+    from chances_along_text import drafted_chance
+    from steps_along_text import decoded, token_level_starts
+
+    target, draft = small_pair()
+    verifier, law = TREES["RRSw"]
+    count = 3
+    expected = 0.0
+    for prob, text in texts(target, draft, count + 1):
+        each = [
+            drafted_chance(verifier, p, law(q, 2), token)
+            for p, q, token in zip(text.target, text.draft, text.tokens, strict=True)
+        ]
+        passing, rates = np.array(each).T
+        starts = token_level_starts(passing[:, None, None], rates[:, None], 0, 2)
+        expected += prob * decoded(starts)[1]
+    rng = np.random.default_rng(1)
+    steps = []
+    for _ in range(1500):
+        written: tuple[int, ...] = ()
+        steps.append(0)
+        while len(written) < count:
+            after = lambda model, text=written: lambda more: model((*text, *more))  # noqa: E731
+            tree = TokenTree(after(draft), (2, 2), law)
+            written += TokenLevel(verifier).step(after(target), tree, rng=rng)
+            steps[-1] += 1
+    error = np.std(steps, ddof=1) / len(steps) ** 0.5
+    assert abs(np.mean(steps) - expected) < SIGMAS * error
+
+
+@pytest.mark.parametrize(("chance", "per_step"), [(0.0, 1.0), (1.0, 3.0)])
+def test_steps_where_all_is_known(chance, per_step):
+    from steps_along_text import decoded, token_level_starts
+
+    starts = token_level_starts(np.full((13, 1, 1), chance), np.full((13, 1), chance), 0, 2)
+    tokens, steps = decoded(starts)
+    assert steps == (12 if chance == 0 else 4)
+    assert tokens == per_step * steps
+
+
+def test_recursive_rejection_serves_two_drafts_only():
+    from chances_along_text import drafted_chance
+
+    law = otmd.WithoutReplacement([0.5, 0.3, 0.2], 3)
+    with pytest.raises(ValueError, match="got 3 drafts"):
+        drafted_chance(otmd.RecursiveRejection(), np.array([0.2, 0.3, 0.5]), law, 0)
+
+
+def clustered_rows(prompts: int = 200, spread: float = 0.3) -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = []
+    for prompt in range(prompts):
+        base = 2.0 + prompt % 2 + spread * rng.normal()
+        about = {"domain": f"d{prompt % 2}", "prompt": str(prompt), "depth": 1, "steps": 1.0}
+        rows.append({**about, "rule": "RRS", "tokens": base})
+        rows.append({**about, "rule": "K-SEQ", "tokens": base + 0.1 + 0.02 * rng.normal()})
+    return pl.DataFrame(rows)
+
+
+def test_errors_are_those_of_prompts_and_differences_are_paired():
+    from estimates import cell_text, summarise
+
+    summary = summarise(clustered_rows(), ["depth"], "rule", "RRS")
+    first, second = summary.to_dicts()
+    # Domains are fixed: their distance, 1, is no error.
+    assert abs(first["error"] / (0.3 / 200**0.5) - 1) < 0.2
+    assert abs(second["difference"] - 0.1) < 0.01
+    assert abs(second["difference_error"] / (0.02 / 200**0.5) - 1) < 0.2
+    assert first["difference"] is None
+    assert "(+0.1" in cell_text(summary.filter(rule="K-SEQ"))
+    assert cell_text(summary.filter(rule="none")) == ""
+
+
+def test_errors_of_few_prompts_are_not_too_small():
+    from estimates import summarise
+
+    for seed in range(5):
+        values = np.random.default_rng(seed).normal(size=6)
+        rows = [
+            {"domain": f"d{i % 2}", "prompt": str(i), "depth": 1, "rule": "RRS", "steps": 1.0}
+            | {"tokens": value}
+            for i, value in enumerate(values.tolist())
+        ]
+        error = summarise(pl.DataFrame(rows), ["depth"], "rule", "RRS")["error"].item()
+        # The textbook's for the mean of two strata, without bias at three prompts in each.
+        textbook = (sum(values[i::2].var(ddof=1) / 3 for i in range(2)) / 4) ** 0.5
+        assert abs(error / textbook - 1) < 0.05
+
+
+def test_rules_are_compared_on_the_same_prompts_or_not_at_all():
+    from estimates import summarise
+
+    with pytest.raises(ValueError, match="wanted 2 settings for each of 200 prompts"):
+        summarise(clustered_rows()[1:], ["depth"], "rule", "RRS")
+    with pytest.raises(ValueError, match="one prompt of"):
+        summarise(clustered_rows(prompts=3), ["depth"], "rule", "RRS")
+
+
+def test_merging_tokens_keeps_mass_and_hides_no_more_than_it_must():
+    from reduced_models import merge_rest
+
+    rng = np.random.default_rng(5)
+    target, draft = rng.dirichlet(np.ones(30), size=2)
+    kept, reduced = merge_rest(target, draft, 4)
+    assert kept.tolist() == np.argsort(-(target + draft))[:3].tolist()
+    assert np.abs(reduced.sum(axis=1) - 1).max() < 1e-12
+    assert np.abs(reduced[:, :3] - np.stack([target, draft])[:, kept]).max() < 1e-12
+    apart = np.abs(target - draft).sum()
+    assert np.abs(reduced[0] - reduced[1]).sum() <= apart
+
+
+def test_small_models_are_the_laws_of_the_large_ones():
+    from reduced_models import reduced_models
+
+    class Chain:
+        """The next token depends on the last one alone."""
+
+        def __init__(self, seed: int) -> None:
+            self.table = np.random.default_rng(seed).normal(size=(9, 9))
+
+        def logits(self, prefixes):
+            return [self.table[prefix[-1] if prefix else 2] for prefix in prefixes]
+
+    models, probs = (Chain(0), Chain(1)), otmd.Processing()
+    target, draft = reduced_models(models, probs, 3, 2, np.random.default_rng(0))
+    p, q = (probs(model.table[2]) for model in models)
+    best = np.argsort(-(p + q))
+    assert np.abs(target(()) - [p[best[0]], p[best[1]], p[best[2:]].sum()]).max() < 1e-12
+    assert np.abs(draft(()) - [q[best[0]], q[best[1]], q[best[2:]].sum()]).max() < 1e-12
+    after = probs(models[0].table[best[1]])
+    kept = np.argsort(-(after + probs(models[1].table[best[1]])))[:2]
+    assert np.abs(target((1,))[:2] - after[kept]).max() < 1e-12
