@@ -14,10 +14,14 @@ READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test bench lint format docs clean clean-all
+CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions
+SEQUENCES := spectr_paths spechub_depths sequence_optimum
+FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice
+
+.PHONY: help setup demo test bench experiments figures lint format docs clean clean-all
 
 help:  ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12 make demo    another interpreter (3.11 or newer)"
 	@echo "  ARGS='-k curve -x' make test   arguments for pytest, otmd demo or sphinx-build"
@@ -57,6 +61,17 @@ bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.p
 	$(BIN)/python experiments/performance/peers.py $(ARGS)
 	$(BIN)/python experiments/performance/optimal_plan.py
 	$(BIN)/python paper_figures/peers.py
+
+experiments: $(READY_DEMO)  ## measure the papers' claims again, going on where it was stopped
+	@set -e; for name in $(CLAIMS); do $(BIN)/python experiments/claims/$$name.py $(ARGS); done
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 \
+	  $(BIN)/python experiments/claims/resolution_grid.py --workers 1
+	@set -e; for name in $(SEQUENCES); do $(BIN)/python experiments/sequences/$$name.py; done
+
+figures: $(READY_DEMO)  ## draw every figure and fill in the tables of claims, from stored results
+	$(BIN)/python paper_figures/gaps.py paper_figures/results/gaps.parquet docs/images/gaps.png
+	@set -e; for name in $(FIGURES) $(SEQUENCES); do $(BIN)/python paper_figures/$$name.py; done
+	$(BIN)/python paper_figures/claims_table.py
 
 lint: $(READY_DEV)  ## ruff, pyright and the layering contract
 	$(BIN)/ruff check .

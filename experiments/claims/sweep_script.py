@@ -21,7 +21,7 @@ def run(
     about: str,
     seconds_a_task: float,
     arguments: list[str] | None = None,
-    data: Callable[[], str] = str,
+    data: Callable[[list[dict[str, Any]]], str] = lambda tasks: "",
 ) -> pl.DataFrame:
     """Read the options, run the sweep, write its table, and return it.
 
@@ -36,7 +36,7 @@ def run(
     arguments : list of str, optional
         Instead of ``sys.argv``.
     data : callable
-        Identifies the data that the tasks read.
+        Makes sure of the data that the tasks read, and identifies it.
     """
     script = Path(sys.modules[function.__module__].__file__ or "")
     parser = argparse.ArgumentParser(description=about)
@@ -47,7 +47,8 @@ def run(
     parser.add_argument("--scheduler", help="of a Dask cluster, tcp://…, instead of processes")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     chosen = parser.parse_args(arguments)
-    sweep = Sweep(function, read_tasks(chosen.spec), data=data())
+    tasks = read_tasks(chosen.spec)
+    sweep = Sweep(function, tasks, data=data(tasks))
     parts = chosen.parts or Path("runs") / script.stem
     if not chosen.quiet:
         left = sum(not (parts / f"{sweep.key(task)}.parquet").exists() for task in sweep.tasks)

@@ -1,0 +1,132 @@
+"""Figure: which law and verifier accept most, by temperature and certainty, from ``real_positions.py``.
+
+python paper_figures/choice.py
+python paper_figures/choice.py runs/mine.parquet figures/mine.png
+"""
+
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
+from sequence_figures import write
+
+from otmd.measurement.style import INK, QUIET, TWO_COLUMNS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SCRIPT = "paper_figures/choice.py"
+FIGURES = (Path("docs/images/choice.png"), Path("runs/figures/choice.pdf"))
+DRAFTS = 4
+BASE = "RRS"
+EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
+FEWEST_PROMPTS = 4
+PANELS = {
+    "closed-form verifiers": {
+        "RRS": ("RRS", "#f0b48c"),
+        "K-SEQ": ("K-SEQ", "#9cc7e4"),
+        "RRSw": ("RRSw", "#f2d38a"),
+        "greedy": ("greedy", "#e3b7d0"),
+    },
+    "with Optimal: every law at its α*": {
+        "α*, with": ("with", "#9cc7e4"),
+        "α*, without": ("without", "#a5d8c6"),
+        "α*, 1 then without": ("top 1 +", "#d9d9d9"),
+        "α*, 2 then without": ("top 2 +", "#bdbdbd"),
+        "greedy": ("greedy", "#e3b7d0"),
+    },
+}
+
+
+def bands() -> list[str]:
+    """What the bands of the draft's largest probability are called."""
+    ends = ["0", *(f"{edge:g}" for edge in EDGES), "1"]
+    return [f"{low}–{high}" for low, high in pairwise(ends)]
+
+
+def winners(path: Path, names: list[str]) -> pl.DataFrame:
+    """Best choice of each cell: its gain over RRS with replacement, and its lead over the second.
+
+    ``certain`` says whether the interval of that lead excludes 0.
+    """
+    table = read_positions(path).filter(draft=PAIR)
+    wide = side_by_side(table, list(dict.fromkeys([BASE, *names])), DRAFTS)
+    numbers = np.searchsorted(EDGES, wide["top_draft"].to_numpy())
+    wide = wide.with_columns(band=pl.Series([bands()[number] for number in numbers]))
+    found = []
+    for (temperature, band), cell in wide.group_by("temperature", "band", maintain_order=True):
+        if cell.select("domain", "prompt_id").n_unique() < FEWEST_PROMPTS:
+            continue
+        best, second = sorted(names, key=lambda name: -cell[name].to_numpy().mean())[:2]
+        of = {"gain": pl.col(best) - pl.col(BASE), "lead": pl.col(best) - pl.col(second)}
+        gain, lead = means(cell, [], of).sort("name").iter_rows(named=True)
+        found.append(
+            {
+                "temperature": temperature,
+                "band": band,
+                "best": best,
+                "second": second,
+                "gain": gain["value"],
+                "lead": lead["value"],
+                "certain": lead["low"] > 0,
+                "positions": cell.height,
+            }
+        )
+    return pl.DataFrame(found)
+
+
+def draw(results: Path) -> "Figure":
+    """A chart for closed-form verifiers, and one where every law is served by the optimal one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
+    panels = figure.subplots(1, 2, sharey=True)
+    figure.subplots_adjust(left=0.075, right=0.99, top=0.91, bottom=0.15, wspace=0.05)
+    for axes, (title, looks) in zip(panels, PANELS.items(), strict=True):
+        _chart(axes, winners(results, list(looks)), looks)
+        axes.set_title(f"{title}, n = {DRAFTS}", loc="left")
+        axes.set_xlabel("largest probability of the draft")
+    panels[0].set_ylabel("temperature")
+    return figure
+
+
+def _chart(axes: "Axes", cells: pl.DataFrame, looks: dict[str, tuple[str, str]]) -> None:
+    temperatures, columns = sorted(cells["temperature"].unique()), bands()
+    for cell in cells.iter_rows(named=True):
+        x, y = columns.index(cell["band"]), temperatures.index(cell["temperature"])
+        label, colour = looks[cell["best"]]
+        axes.fill([x, x + 1, x + 1, x], [y, y, y + 1, y + 1], color=colour, lw=0)
+        words = f"{label}\n+{100 * cell['gain']:.1f}"
+        weight = "bold" if cell["certain"] else "normal"
+        colour = INK if cell["certain"] else QUIET
+        axes.text(
+            x + 0.5,
+            y + 0.48,
+            words,
+            fontsize=5.5,
+            weight=weight,
+            color=colour,
+            ha="center",
+            va="center",
+        )
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(0, len(temperatures))
+    axes.set_xticks([i + 0.5 for i in range(len(columns))], labels=columns, fontsize=7)
+    axes.set_yticks(
+        [i + 0.5 for i in range(len(temperatures))], labels=[f"{t:g}" for t in temperatures]
+    )
+    axes.tick_params(length=0)
+
+
+def main(arguments: list[str]) -> None:
+    """Draw from given results into given files, or from the repository's."""
+    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

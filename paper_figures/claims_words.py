@@ -1,0 +1,32 @@
+"""Words of the tables of claims: commands, verdicts and intervals."""
+
+import polars as pl
+from position_rates import means
+
+ROUNDING = 1e-9
+
+
+def command(script: str, folder: str = "claims") -> str:
+    """What makes the results of a row."""
+    return f"`experiments/{folder}/{script}.py`"
+
+
+def holds(is_so: bool, remark: str = "") -> str:
+    """The verdict, from the numbers."""
+    return ("holds" if is_so else "does not hold") + remark
+
+
+def interval(row: dict[str, float], unit: float = 100.0) -> str:
+    """A mean in per cent (or points) and its interval."""
+    value, low, high = (unit * row[name] for name in ("value", "low", "high"))
+    return f"{value:.1f} ({low:.1f} to {high:.1f})"
+
+
+def by_name(wide: pl.DataFrame, of: dict[str, pl.Expr]) -> dict[str, dict[str, float]]:
+    """Means over all rows, by name."""
+    return {row["name"]: row for row in means(wide, [], of).iter_rows(named=True)}
+
+
+def listed(values: list[float]) -> str:
+    """Numbers, or none."""
+    return ", ".join(f"{value:g}" for value in values) or "none"

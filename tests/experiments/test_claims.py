@@ -1,0 +1,170 @@
+"""The claims' scripts on their smallest sweeps, and what can be said of their answers beforehand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scripts import ROOT, run
+
+import otmd
+from otmd.optimum import exact
+from otmd.optimum.bounds import k_sequential_floor
+
+FOLDER = ROOT / "experiments" / "claims"
+
+SMALL = {
+    "spectr_acceptance": 'family = ["Bernoulli", "Zipf"]\ntarget = 0.5\ndraft = 0.25\n'
+    "size = 20\nmost_drafts = 3",
+    "spectr_floor": "num_drafts = [2, 3]\ntokens = 2\nstart = 0",
+    "draft_quality": 'family = ["noise", "surplus", "missing", "equal", "disjoint", "likeliest token"]\n'
+    "quality = 0.5\nvocab_size = 60\ndraw = 0",
+    "spechub_toy": "vocab_size = 5\ntemperature = [0.2, 1.0]\nlikeness = 0.7\ncount = 30",
+}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("claims", "performance"):
+        monkeypatch.syspath_prepend(str(ROOT / "experiments" / folder))
+
+
+def small(name: str, folder: Path) -> list[object]:
+    """Options of a script for its smallest sweep."""
+    spec = folder / f"{name}.toml"
+    spec.write_text(f"[[tasks]]\n{SMALL[name]}\n")
+    paths = ["--spec", spec, "--parts", folder / "parts", "--output", folder / f"{name}.parquet"]
+    return [*paths, "--workers", 1]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
+    folder, found = tmp_path_factory.mktemp("claims"), {}
+    for name in SMALL:
+        assert run(FOLDER / f"{name}.py", *small(name, folder))
+        found[name] = pl.read_parquet(folder / f"{name}.parquet")
+    return found
+
+
+def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
+    from spechub_toy import main
+
+    options = [str(option) for option in small("spechub_toy", tmp_path)]
+    main(options)
+    parts = sorted((tmp_path / "parts").glob("*.parquet"))
+    before = [part.stat().st_mtime_ns for part in parts]
+    main([*options, "--quiet"])
+    assert [part.stat().st_mtime_ns for part in parts] == before
+    assert len(parts) == 2
+
+
+def test_rates_lie_between_the_floors_and_the_bound(tables) -> None:
+    table = tables["spectr_acceptance"]
+    assert table.height == 2 * 3
+    order = ["floor", "floor_n", "k_sequential", "optimal", "bound"]
+    assert (np.diff(table.select(order).to_numpy()) >= -1e-12).all()
+    assert (table["recursive_rejection"] <= table["k_sequential"] + 1e-12).all()
+
+
+def test_the_search_finds_eight_ninths_and_nothing_below_the_floor(tables) -> None:
+    table = tables["spectr_floor"]
+    assert table.filter(num_drafts=2)["ratio"].item() == pytest.approx(8 / 9, abs=1e-6)
+    assert (table["ratio"] > table["floor"]).all()
+
+
+def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
+    from spectr_floor import family_ratio, worst_of_family
+
+    target, draft = (Fraction(4, 9), Fraction(5, 9)), (Fraction(2, 3), Fraction(1, 3))
+    assert exact.optimal_acceptance(target, draft, 2).rate == 1
+    assert exact.k_sequential_rate(target, draft, 2) == Fraction(8, 9)
+    mass, least = worst_of_family(2)
+    assert (mass, least) == pytest.approx((2 / 3, 8 / 9), abs=1e-6)
+    assert family_ratio(0.6, 2) > least < family_ratio(0.73, 2)
+    for n in (3, 8):
+        _, least = worst_of_family(n)
+        assert k_sequential_floor(n) < least < worst_of_family(n - 1)[1]
+
+
+def test_drafts_of_known_rates_have_them(tables) -> None:
+    rows = tables["draft_quality"].filter(num_drafts=2, law="WithReplacement")
+    optimal = dict(rows.filter(verifier="TargetOnly").select("family", "optimal").iter_rows())
+    assert optimal["equal"] == pytest.approx(1.0)
+    assert optimal["disjoint"] == 0.0
+    assert optimal["missing"] == pytest.approx(0.5)
+    assert optimal["surplus"] == pytest.approx(0.75)
+    assert 0.5 < optimal["noise"] < 1.0
+    refused = tables["draft_quality"].filter(family="likeliest token", law="WithoutReplacement")
+    assert refused.filter(pl.col("num_drafts") > 1)["status"].str.starts_with("undefined").all()
+
+
+def test_an_unknown_family_is_refused() -> None:
+    from draft_quality import pair_of
+
+    with pytest.raises(ValueError, match="family: got 'none'"):
+        pair_of(np.random.default_rng(0), "none", 0.0, 10)
+
+
+def test_total_variation_leaves_the_range_that_the_figure_draws(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "paper_figures"))
+    from optimum_range import largest_optimum
+
+    rng = np.random.default_rng(0)
+    ends = [largest_optimum(np.array([d]), n).item() for d, n in ((0.3, 2), (0.8, 4))]
+    assert ends == pytest.approx([0.95, 1 - 0.8**4])
+    law = otmd.WithReplacement([0.5, 0.5], 2)
+    assert otmd.optimal_acceptance([0.2, 0.8], law).rate == pytest.approx(0.95)
+    for _ in range(200):
+        p, q = rng.dirichlet(np.full(4, 0.5), size=2)
+        distance = 0.5 * np.abs(p - q).sum(keepdims=True)
+        best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 3)).rate
+        assert 1 - distance - 1e-12 <= best <= largest_optimum(distance, 3) + 1e-12
+
+
+def test_the_hub_never_loses_where_the_theorem_speaks(tables) -> None:
+    table = tables["spechub_toy"]
+    certain = table.filter(pl.col("top_draft") >= 0.5)
+    assert 0 < certain.height < table.height
+    assert (certain["hub"] >= certain["optimal_with"] - 1e-12).all()
+    assert (table["optimal_without"] >= table["optimal_with"] - 1e-12).all()
+    assert (table["recursive_with"] <= table["recursive_without"] + 1e-9).all()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up data set in the place of a collected one."""
+    import real_positions
+    import resolution_grid
+
+    rng = np.random.default_rng(0)
+    path = tmp_path / "toy.npz"
+    target, draft = 2 * rng.normal(size=(2, 3, 40))
+    domain = np.array(["code", "code", "prose"])
+    np.savez(path, target_logits=target, draft_logits=draft, domain=domain)
+    for module in (real_positions, resolution_grid):
+        monkeypatch.setattr(module, "folder_of", lambda _: path)
+    return path
+
+
+def test_positions_of_a_domain_are_measured_under_every_law(pair: Path) -> None:
+    import real_positions
+
+    rows = real_positions.positions(np.random.default_rng(0), "any", "code", 0.7)
+    table = pl.DataFrame(list(rows), infer_schema_length=None)
+    assert table["index"].n_unique() == 2
+    assert table["law"].n_unique() == len(real_positions.LAWS)
+    assert (table["rate_high"] <= table["optimal"] + 1e-9).all()
+    assert table["total_variation"].is_between(0, 1).all()
+
+
+def test_both_optimal_verifiers_answer_at_the_same_positions(pair: Path) -> None:
+    from resolution_grid import positions
+
+    [first, second] = positions(np.random.default_rng(0), 40, 2, 1.0, 2)
+    for row in (first, second):
+        assert row["optimal"] - 1e-8 < row["attained"] <= row["optimal"] + 1e-12
+        assert row["rate"] == pytest.approx(row["optimal"], abs=1e-3)
+        assert row["seconds"] > 0 < row["optimal_seconds"]
