@@ -19,6 +19,7 @@ _MOST_ROUNDS = 100
 # So little misplaced mass must halve in so many rounds, or the search ends: weights that travel on and on
 # make each round dearer.
 _LITTLE, _PATIENCE = 1e-8, 8
+_SCALINGS = 3
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
 # Steps shorter than this are the same, straight or bent.
@@ -81,11 +82,7 @@ def balance(
     log_weights = settle(np.zeros(targets.size) if start is None else start)
     now = evaluate(log_weights)
     if start is None:
-        for _ in range(3):
-            # w ← w P/r converges from everywhere, slowly.
-            rates = np.maximum(now.rates, 1e-300)
-            log_weights = settle(log_weights + np.log(targets / rates))
-            now = evaluate(log_weights)
+        log_weights, now = _scaled(evaluate, settle, targets, log_weights, now)
     history: list[float] = []
     for _ in range(_MOST_ROUNDS):
         wrong = now.rates - targets
@@ -94,6 +91,11 @@ def balance(
         stalled = len(history) > _PATIENCE and excess > 0.5 * history[-_PATIENCE]
         if excess <= tol or (stalled and excess < _LITTLE):
             break
+        if stalled:
+            # Where weights lie far apart a step may be too long for all of them but one.
+            log_weights, now = _scaled(evaluate, settle, targets, log_weights, now)
+            history.clear()
+            continue
         free = settle.free(log_weights, wrong, now.coupling)
         if not free.any():
             break
@@ -131,6 +133,21 @@ class _Settle:
         known = self.counts, self.largest, self.capped, self.faint
         mark_free(log_weights, wrong, coupling, *known, free)
         return free
+
+
+def _scaled(
+    evaluate: Callable[[FloatArray], Choice],
+    settle: _Settle,
+    targets: FloatArray,
+    log_weights: FloatArray,
+    now: Choice,
+) -> tuple[FloatArray, Choice]:
+    """Some rounds of w ← w P/r, which converges from everywhere, slowly."""
+    for _ in range(_SCALINGS):
+        rates = np.maximum(now.rates, 1e-300)
+        log_weights = settle(log_weights + np.log(targets / rates))
+        now = evaluate(log_weights)
+    return log_weights, now
 
 
 def _newton_step(
