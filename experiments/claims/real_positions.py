@@ -3,8 +3,8 @@
     python experiments/claims/real_positions.py
 
 Collects the pairs that are not there yet under runs/pairs (target SmolLM2-135M-Instruct, drafts of the same
-model with layers left out), and measures each domain at each temperature. Stores a row a position, law, number
-of drafts and verifier, with what the position is like: the target's entropy, the draft's largest
+model with layers left out), and measures each domain at each temperature. Stores a row a position, law,
+number of drafts and verifier, with what the position is like: the target's entropy, the draft's largest
 probability, and the total variation between the two.
 """
 
@@ -31,9 +31,7 @@ MOST_DRAFTS = 4
 TOLERANCE = 1e-3
 
 
-def top_then(
-    draft_probs: np.ndarray, num_drafts: int, top: int, rest: type[Any]
-) -> otmd.TopThen:
+def top_then(draft_probs: np.ndarray, num_drafts: int, top: int, rest: type[Any]) -> otmd.TopThen:
     """The likeliest tokens, then others."""
     return otmd.TopThen(draft_probs, num_drafts, top, rest)
 
