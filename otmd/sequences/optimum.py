@@ -102,8 +102,10 @@ def optimal_block_efficiency(
             f"{max_bytes:.3g} bytes"
         )
     program = _program(context, trees)
-    # Probabilities of many sizes: the simplex gives up where the interior point method does not.
+    # Probabilities of many sizes: the simplex gives up where the interior point method does not, mostly.
     answer = solve(program, method="ipm")
+    if answer.values is None:
+        answer = solve(program, method="simplex")
     if answer.values is None or answer.row_duals is None:
         raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = certify(program, answer.values, answer.row_duals)

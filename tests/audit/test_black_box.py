@@ -170,7 +170,6 @@ GOOD = {"sampler": sound, "target_probs": P, "drafts": LAW, "num_samples": 10, "
         ({"sampler": lambda x: 0.5, "batched": False}, "sampler.*float64"),
         ({"sampler": otmd.SpecHub()}, "SpecHub"),
     ],
-    ids=str,
 )
 def test_bad_input_is_named(change, told):
     with pytest.raises(ValueError, match=f"(?s){told}"):

@@ -102,7 +102,6 @@ def test_parts_share_an_excess_by_what_they_emit():
         ({"rule": otmd.SpecHub()}, "SpecHub"),
         ({"drafts": otmd.WithReplacement(Q, 20)}, "enumerate"),
     ],
-    ids=str,
 )
 def test_bad_input_is_named(change, told):
     good = {
