@@ -221,7 +221,7 @@ def test_torn_dumps(tmp_path, ending, keep):
 def test_a_type_no_law_is_stored_in(tmp_path):
     tensors = {"target_logits": torch.zeros(2, 3, dtype=torch.int8)}
     save_file(tensors, tmp_path / "dump.safetensors")
-    with pytest.raises(ValueError, match="target_logits is I8"):
+    with pytest.raises(ValueError, match="target_logits: got type I8"):
         open_dataset(tmp_path / "dump.safetensors")
 
 
