@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from figure_files import write
 from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
-from sequence_figures import write
 
 from otmd.measurement.style import INK, QUIET, TWO_COLUMNS
 

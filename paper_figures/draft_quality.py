@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from figure_files import grid, read, write
 from optimum_range import largest_optimum
 from position_rates import CHOICES, read_positions, side_by_side
-from sequence_figures import grid, read, write
 
 from otmd.measurement.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS
 

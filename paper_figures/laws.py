@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+from figure_files import grid, write
 from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
-from sequence_figures import grid, write
 
 from otmd.measurement.style import INK, QUIET, TWO_COLUMNS
 

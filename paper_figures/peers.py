@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from figure_files import write
 from figure_labels import spread
 
-from otmd.measurement.figure import SOURCE_KEYS
-from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, figure_style
+from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,18 +181,8 @@ def _label_stops(axes: "Axes", lines: list[Line], above: bool) -> None:
 
 def main(arguments: list[str]) -> None:
     """Draw from the given results into the given files, or from the repository's."""
-    results = Path(arguments[0]) if arguments else RESULTS
-    figures = [Path(name) for name in arguments[1:]] or FIGURES
-    rows = read_results(results)
-    source = f"paper_figures/peers.py, {results}"
-    with figure_style():
-        figure = draw(rows)
-        for path in figures:
-            if path.suffix not in SOURCE_KEYS:
-                raise ValueError(f"figures: got {path}, wanted one of {', '.join(SOURCE_KEYS)}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source})
-            print(path)
+    script = "paper_figures/peers.py"
+    write(script, lambda results: draw(read_results(results)), (RESULTS, FIGURES), arguments)
 
 
 if __name__ == "__main__":

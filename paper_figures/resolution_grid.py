@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from sequence_figures import grid, read, write
+from figure_files import grid, read, write
 
 from otmd.measurement.style import INK, ONE_COLUMN, Mark
 

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequence_figures import ERRORS, RULE_MARKS, read, write
+from figure_files import read, write
+from sequence_figures import ERRORS, RULE_MARKS
 
 from otmd.measurement.style import FAINT, ONE_COLUMN
 

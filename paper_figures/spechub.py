@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
+from figure_files import grid, read, write
 from position_rates import PAIR, means, read_positions, side_by_side
-from sequence_figures import grid, read, write
 
 from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
 

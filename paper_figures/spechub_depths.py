@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from sequence_figures import ERRORS, PUBLISHED, RULE_MARKS, grid, line, read, write
+from figure_files import grid, read, write
+from sequence_figures import PUBLISHED, line
 
 from otmd.measurement.style import ONE_COLUMN, QUIET
 
@@ -65,18 +66,9 @@ def _gains(axes: "Axes", rows: pl.DataFrame) -> None:
     grid(axes)
     axes.axhline(0.0, color=QUIET, linewidth=0.6)
     for rule in RULES[:-1]:
-        own, mark = rows.filter(rule=rule), RULE_MARKS[rule]
-        axes.errorbar(
-            own["temperature"].to_list(),
-            own["difference"].to_list(),
-            yerr=(ERRORS * own["difference_error"]).to_list(),
-            color=mark.colour,
-            marker=mark.marker,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
-            elinewidth=0.8,
-            ls="--" if rule in DASHED else "-",
-        )
+        own = rows.filter(rule=rule)
+        gains = own.select(value="difference", error="difference_error")
+        line(axes, own["temperature"].to_list(), gains, rule, ls="--" if rule in DASHED else "-")
     axes.set_xticks(sorted(set(rows["temperature"])))
     axes.set_xlabel("temperature")
     axes.set_ylabel("tokens per call, gained")

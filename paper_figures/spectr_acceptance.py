@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from sequence_figures import grid, read, write
+from figure_files import grid, read, write
 
 from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from sequence_figures import PUBLISHED, grid, line, read, write
+from figure_files import grid, read, write
+from sequence_figures import PUBLISHED, line
 
 from otmd.measurement.style import ONE_COLUMN
 

@@ -49,11 +49,6 @@ class Decoded:
         """New tokens per call of the target model."""
         return len(self.tokens) / len(self.steps)
 
-    @property
-    def generation_seconds(self) -> float:
-        """Wall-clock time of all steps, without the reading of the prompt."""
-        return sum(self.seconds.values()) - self.seconds["prompt"]
-
 
 @dataclass(frozen=True)
 class Speculation:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from otmd.measurement.decoding import GENERATION, DecodingCost
-from otmd.measurement.figure import SOURCE_KEYS
-from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, figure_style
+from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,16 +40,7 @@ def draw_decoding(
     """
     if not costs:
         raise ValueError("costs: got none, wanted at least one")
-    written = [Path(path) for path in paths]
-    for path in written:
-        if path.suffix not in SOURCE_KEYS:
-            raise ValueError(f"paths: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}")
-    with figure_style():
-        figure = make_decoding_figure(costs)
-        for path in written:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source} if source else {})
-    return written
+    return save_figure(lambda: make_decoding_figure(costs), paths, source)
 
 
 def make_decoding_figure(costs: Sequence[DecodingCost]) -> "Figure":

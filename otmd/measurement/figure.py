@@ -16,7 +16,7 @@ from otmd.measurement.labels import (
     verifier_label,
     worth_showing,
 )
-from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, figure_style, marks
+from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, marks, save_figure
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ MOST_IN_A_LINE = 5
 # Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
 LINEAR_PP = 2.0
 TICKS = (0, 1, 3, 10, 30, 100)
-# Where each format keeps the source of its numbers.
-SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
 
 def draw_gaps(
@@ -69,16 +67,7 @@ def draw_gaps(
     drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
     if drawn.is_empty():
         raise ValueError("summary: got no defined gap, wanted at least one")
-    written = [Path(path) for path in paths]
-    for path in written:
-        if path.suffix not in SOURCE_KEYS:
-            raise ValueError(f"paths: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}")
-    with figure_style():
-        figure = make_figure(drawn)
-        for path in written:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source} if source else {})
-    return written
+    return save_figure(lambda: make_figure(drawn), paths, source)
 
 
 def make_figure(drawn: pl.DataFrame) -> "Figure":

@@ -4,15 +4,21 @@ The palette is Okabe & Ito's (2008); a verifier keeps its colour and its marker 
 that neither alone carries the meaning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ONE_COLUMN = 3.4
 TWO_COLUMNS = 7.0
 INK = "#222222"
 QUIET = "#6b6b6b"
 FAINT = "#d9d9d9"
+# Where each format keeps the source of its numbers.
+SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
 
 class Mark(NamedTuple):
@@ -75,6 +81,49 @@ def figure_style() -> Iterator[None]:
     mpl.use("Agg", force=False)
     with mpl.rc_context(RC):
         yield
+
+
+def save_figure(
+    make: "Callable[[], Figure]",
+    paths: Sequence[str | Path],
+    source: str,
+    argument: str = "paths",
+) -> list[Path]:
+    """Make a figure in the house style and save it.
+
+    Parameters
+    ----------
+    make : callable
+        Lays the figure out.
+    paths : sequence of str or Path
+        Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
+    source : str
+        Where its numbers come from; kept in the files' metadata, not drawn. May be empty.
+    argument : str
+        What the paths are called, for the error message.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+
+    Raises
+    ------
+    ValueError
+        For a path of another ending, before anything is drawn.
+    """
+    written = [Path(path) for path in paths]
+    for path in written:
+        if path.suffix not in SOURCE_KEYS:
+            raise ValueError(
+                f"{argument}: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}"
+            )
+    with figure_style():
+        figure = make()
+        for path in written:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source} if source else {})
+    return written
 
 
 def marks(verifiers: list[str]) -> dict[str, Mark]:

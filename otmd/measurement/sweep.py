@@ -140,8 +140,10 @@ def run_sweep(
         raise ValueError(
             f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
         )
-    left = [(key, task) for key, task in zip(keys, sweep.tasks, strict=True)]
-    left = [(key, task) for key, task in left if _read(folder, key) is None]
+    read = ((key, _read(folder, key)) for key in keys)
+    tables = {key: table for key, table in read if table is not None}
+    every = zip(keys, sweep.tasks, strict=True)
+    left = [(key, task) for key, task in every if key not in tables]
     work = partial(_rows, sweep.function, sweep.seed)
     finished = len(keys) - len(left)
     with progress_bar(sweep.function.__name__, len(keys), progress) as update:
@@ -150,10 +152,11 @@ def run_sweep(
         with closing(run_jobs(work, left, workers or available_cpus(), executor)) as jobs:
             for (key, _), table in jobs:
                 write_parquet(_part(folder, key), table)
+                tables[key] = table
                 finished += 1
                 update(finished, "")
     remove_leftovers(folder)
-    return pl.concat([pl.read_parquet(_part(folder, key)) for key in keys], how="diagonal_relaxed")
+    return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:

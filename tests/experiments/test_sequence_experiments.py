@@ -128,7 +128,7 @@ def test_bad_arguments_are_named(name, arguments, message, capsys):
 
 
 def test_another_table_is_refused(tmp_path):
-    from sequence_figures import read
+    from figure_files import read
 
     path = tmp_path / "other.parquet"
     pl.DataFrame({"a": [1]}).write_parquet(path)

@@ -1,0 +1,42 @@
+"""What the figure scripts share: results are read, a grid is laid, and figures are written."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from otmd.measurement.style import FAINT, save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def read(path: Path, script: str, columns: Sequence[str]) -> pl.DataFrame:
+    """A summary, or ValueError where it is none of the script's."""
+    table = pl.read_parquet(path)
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise ValueError(f"results: {path} lacks the columns {missing}, wanted those of {script}")
+    return table
+
+
+def grid(axes: "Axes") -> None:
+    """Faint lines behind the values."""
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+
+
+def write(
+    script: str,
+    draw: "Callable[[Path], Figure]",
+    defaults: tuple[Path, Sequence[Path]],
+    arguments: list[str],
+) -> None:
+    """Draw from given results into given files, or from the repository's; say which were written."""
+    results = Path(arguments[0]) if arguments else defaults[0]
+    figures = arguments[1:] or defaults[1]
+    source = f"{script}, {results}"
+    for path in save_figure(lambda: draw(results), figures, source, "figures"):
+        print(path)
