@@ -18,6 +18,7 @@ BoolArray = NDArray[np.bool_]
 
 # A sum of many rounded numbers is 1 for all that anyone can tell.
 _ROUNDING = 64 * float(np.finfo(float).eps)
+_LARGEST_INDEX = 2**63 - 1
 
 
 def sum_tolerance(dtype: np.dtype) -> float:
@@ -54,6 +55,12 @@ def _as_real_array(name: str, value: ArrayLike) -> NDArray:
     return array
 
 
+def _in_float64(array: NDArray) -> FloatArray:
+    # A longdouble beyond float64 becomes infinite, which is refused by name.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype(np.float64)
+
+
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
     """Check next-token distributions and return them in float64, summing to 1.
 
@@ -80,7 +87,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     """
     array = _as_real_array(name, value)
     tolerance = sum_tolerance(array.dtype)
-    readable = array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
+    readable = array if array.dtype in (np.float32, np.float64) else _in_float64(array)
     rows = np.ascontiguousarray(readable).reshape(-1, array.shape[-1])
     totals, negative = np.empty(len(rows)), np.empty(len(rows), np.int64)
 
@@ -148,15 +155,30 @@ def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
     return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
 
 
-def validate_count(name: str, value: object, minimum: int = 1) -> int:
-    """Return ``value`` as an int, or raise ValueError unless it is a whole number ≥ ``minimum``."""
+def validate_count(
+    name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
+) -> int:
+    """Return ``value`` as an int, or raise ValueError unless it is a whole number in the range."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise ValueError(f"{name}: got {value!r}, wanted a whole number ≥ {minimum}")
+    if int(value) > maximum:
+        raise ValueError(f"{name}: got {value!r}, wanted a whole number ≤ {maximum}")
     return int(value)
 
 
+def _as_float(value: object) -> float:
+    """Return a real number in float64, and NaN for what is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return np.nan
+    try:
+        with np.errstate(over="ignore"):
+            return float(value)
+    except OverflowError:
+        return np.inf
+
+
 def _validate_fraction(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+    if not 0 <= _as_float(value) <= 1:
         raise ValueError(f"{name}: got {value!r}, wanted a number in [0, 1] or None")
 
 
@@ -191,13 +213,8 @@ class Processing:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        temperature = self.temperature
-        if (
-            isinstance(temperature, bool)
-            or not isinstance(temperature, Real)
-            or not 0 <= float(temperature) < np.inf
-        ):
-            raise ValueError(f"temperature: got {temperature!r}, wanted a finite number ≥ 0")
+        if not 0 <= _as_float(self.temperature) < np.inf:
+            raise ValueError(f"temperature: got {self.temperature!r}, wanted a finite number ≥ 0")
         if self.top_k is not None:
             validate_count("top_k", self.top_k)
         if self.top_p is not None:
@@ -215,14 +232,14 @@ class Processing:
             return probs
         with np.errstate(over="ignore"):
             scores -= scores.max(axis=-1, keepdims=True)
-            scores /= self.temperature
+            scores /= float(self.temperature)
         if self.top_k is not None and self.top_k < scores.shape[-1]:
             _keep_top_k(scores, self.top_k)
         if self.top_p is not None and self.top_p < 1:
-            _keep_top_p(scores, self.top_p)
+            _keep_top_p(scores, float(self.top_p))
         if self.min_p is not None:
             probs = _softmax(scores)
-            scores[probs < self.min_p * probs.max(axis=-1, keepdims=True)] = -np.inf
+            scores[probs < float(self.min_p) * probs.max(axis=-1, keepdims=True)] = -np.inf
         return _softmax(scores)
 
 
@@ -255,7 +272,7 @@ def probs_from_logits(
 
 
 def _validate_logits(logits: ArrayLike) -> FloatArray:
-    scores = _as_real_array("logits", logits).astype(np.float64)
+    scores = _in_float64(_as_real_array("logits", logits))
     bad = np.isnan(scores) | (scores == np.inf)
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -1,8 +1,9 @@
 """What a draft law is: the joint distribution of the draft tokens at one position."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +12,8 @@ from otmd.kernels.draws import draw_independent
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
 
 _MOST_TUPLES = 5_000_000
+MOST_DRAFTS = 10_000
+"""At one position: far beyond what is drafted, and few enough for every count up to it to be asked about."""
 
 
 class DraftLaw(ABC):
@@ -31,6 +34,10 @@ class DraftLaw(ABC):
     num_drafts: int
     vocab_size: int
     batch_shape: tuple[int, ...]
+
+    def definition(self) -> dict[str, Any]:
+        """What defines the law, by the names of its attributes; those that begin with _ are worked out."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
     @abstractmethod
     def __getitem__(self, index: tuple[int, ...]) -> Self:
@@ -56,10 +63,13 @@ class DraftLaw(ABC):
     def _inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
 
-    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
-        """P(a token of the target is among n drafts of the family) at a single position, for each n."""
-        laws = [self.with_num_drafts(n) for n in counts]
-        return [float(target @ law._inclusion_probs()) for law in laws]
+    def _hit_rate(self, target: FloatArray) -> float:
+        """P(a token of the target is among the drafts) at a single position."""
+        return float(target @ self._inclusion_probs())
+
+    def _hit_rates(self, target: FloatArray, family: Sequence["DraftLaw"]) -> list[float]:
+        """The same for each law of the family, of which this one has the most drafts."""
+        return [law._hit_rate(target) for law in family]
 
     def _can_draw(self, tokens: IntArray) -> bool:
         """Whether Q(tokens) > 0 for drafts (n,) at a single position, even where it underflows.
@@ -91,7 +101,7 @@ class DraftLaw(ABC):
         """
         validate_rng(rng)
         axes = () if size is None else _axes(size)
-        count = int(np.prod(axes, dtype=np.int64))
+        count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
             tokens[(slice(None), *index)] = self[index]._sample(rng, count)
@@ -223,14 +233,21 @@ class DraftLaw(ABC):
                 f"{reason}"
             ) from reason
 
-    def validate_drawable(self, tokens: IntArray) -> None:
-        """Raise ValueError for drafts (n,) that the law at a single position never draws."""
-        if not self._can_draw(tokens):
-            raise ValueError(f"tokens: got {tokens.tolist()}, which {self!r} never draws")
+    def validate_drawable(self, tokens: ArrayLike) -> IntArray:
+        """Return drafts (n,) as int64, or raise ValueError for what a single position never draws."""
+        ids = self.validate_tokens(tokens)
+        if ids.ndim != 1:
+            raise ValueError(f"tokens: got shape {ids.shape}, wanted ({self.num_drafts},)")
+        if not self._can_draw(ids):
+            raise ValueError(f"tokens: got {ids.tolist()}, which {self!r} never draws")
+        return ids
 
     def validate_tokens(self, tokens: ArrayLike, name: str = "tokens") -> IntArray:
         """Return ``tokens`` as int64 of shape (…, n), or raise ValueError under that name."""
-        array = np.asarray(tokens)
+        try:
+            array = np.asarray(tokens)
+        except ValueError as reason:
+            raise ValueError(f"{name}: got rows of different lengths, wanted (…, n)") from reason
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:
             raise ValueError(
                 f"{name}: got {array.dtype} of shape {array.shape}, wanted integers of shape "

@@ -1,5 +1,7 @@
 """SpecHub's law of two drafts: every pair holds the likeliest token."""
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -39,19 +41,24 @@ class Hub(ProposalLaw):
 
     def forced_tokens(self) -> IntArray:
         """Return the hub token."""
-        return self._as_greedy().forced_tokens()
+        return self._as_greedy.forced_tokens()
+
+    def mass_beside_forced(self) -> FloatArray:
+        """What q leaves beside the hub token; see :class:`ProposalLaw`."""
+        return self._as_greedy.mass_beside_forced()
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
         """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
-        return self._as_greedy().prefix_containment(order, every_n)
+        return self._as_greedy.prefix_containment(order, every_n)
 
+    @cached_property
     def _as_greedy(self) -> Greedy:
         greedy = unchecked(Greedy, self.draft_probs, 2)
         greedy.top, greedy.rest = 1, WithReplacement
         return greedy
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        pairs = self._as_greedy()._sample(rng, count)
+        pairs = self._as_greedy._sample(rng, count)
         other_first = rng.random(count) >= self.draft_probs[self.hub_token]
         pairs[other_first] = pairs[other_first, ::-1]
         return pairs
@@ -64,14 +71,14 @@ class Hub(ProposalLaw):
         q, hub = self.draft_probs, self.hub_token
         first, second = tokens.T
         other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
-        given_other = self._as_greedy()._tuple_prob(tokens)
+        given_other = self._as_greedy._tuple_prob(tokens)
         return other_first + q[hub] * given_other
 
     def _containment(self, subset: BoolArray) -> float:
-        return self._as_greedy()._containment(subset)
+        return self._as_greedy._containment(subset)
 
     def _inclusion_probs(self) -> FloatArray:
-        return self._as_greedy()._inclusion_probs()
+        return self._as_greedy._inclusion_probs()
 
     def _validate_count(self) -> None:
         if self.num_drafts != 2:

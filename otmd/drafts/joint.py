@@ -8,6 +8,9 @@ from numpy.typing import ArrayLike
 from otmd.drafts.base import DraftLaw, draw_tokens
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
+MOST_TOKENS = 1 << 24
+"""The largest vocabulary: that of no other law is larger than an array that was given."""
+
 
 class Joint(DraftLaw):
     """An explicit table of draft tuples and their probabilities: the general case.
@@ -34,7 +37,7 @@ class Joint(DraftLaw):
 
     def __init__(self, tuples: ArrayLike, probs: ArrayLike, vocab_size: int) -> None:
         rows = np.asarray(tuples)
-        self.vocab_size = validate_count("vocab_size", vocab_size)
+        self.vocab_size = validate_count("vocab_size", vocab_size, maximum=MOST_TOKENS)
         if rows.ndim != 2 or rows.shape[-1] == 0:
             raise ValueError(f"tuples: got shape {rows.shape}, wanted (T, n) with n ≥ 1")
         self.num_drafts = rows.shape[-1]

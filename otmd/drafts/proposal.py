@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.base import DraftLaw, at_positions
+from otmd.drafts.base import MOST_DRAFTS, DraftLaw, at_positions
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
 Law = TypeVar("Law", bound="ProposalLaw")
@@ -39,13 +39,19 @@ class ProposalLaw(DraftLaw):
         self.draft_probs = validate_probs("draft_probs", draft_probs)
         self.vocab_size = self.draft_probs.shape[-1]
         self.batch_shape = self.draft_probs.shape[:-1]
-        self.num_drafts = validate_count("num_drafts", num_drafts)
+        self.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         self._validate_count()
         self._validate_support()
 
     def __repr__(self) -> str:
         shape = (*self.batch_shape, self.vocab_size)
         return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
+
+    def __copy__(self) -> Self:
+        # Copies are made to be changed: what was worked out of this law is none of theirs.
+        other = type(self).__new__(type(self))
+        vars(other).update(self.definition())
+        return other
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         if not self.batch_shape and index == ():
@@ -58,7 +64,7 @@ class ProposalLaw(DraftLaw):
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
         other = copy.copy(self)
-        other.num_drafts = validate_count("num_drafts", num_drafts)
+        other.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         other._validate_count()
         # What has tokens enough for some drafts has enough for fewer.
         if other.num_drafts > self.num_drafts:
@@ -69,14 +75,9 @@ class ProposalLaw(DraftLaw):
         """Tokens without which g(H) = 0, likeliest first, at a single position."""
         return np.empty(0, np.int64)
 
-    def mass_beside(self, forced: IntArray) -> FloatArray:
+    def mass_beside_forced(self) -> FloatArray:
         """What q leaves beside the forced tokens, renormalised, at a single position, shape (V,)."""
-        if forced.size == 0:
-            return self.draft_probs
-        others = self.draft_probs.copy()
-        others[forced] = 0.0
-        others /= others.sum() if others.any() else 1.0
-        return others
+        return self.draft_probs
 
     @abstractmethod
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:

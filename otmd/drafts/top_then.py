@@ -1,12 +1,13 @@
 """The likeliest tokens for certain, then any law on the rest; greedy drafting is one case."""
 
 import copy
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.drafts.base import MOST_DRAFTS
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
 from otmd.drafts.with_replacement import WithReplacement
@@ -48,7 +49,7 @@ class TopThen(ProposalLaw):
         top: int,
         rest: type[ProposalLaw] = WithoutReplacement,
     ) -> None:
-        self.top = validate_count("top", top, minimum=0)
+        self.top = validate_count("top", top, minimum=0, maximum=MOST_DRAFTS)
         if rest not in (WithReplacement, WithoutReplacement, ConditionalPoisson):
             raise ValueError(
                 f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement or "
@@ -59,7 +60,26 @@ class TopThen(ProposalLaw):
 
     def forced_tokens(self) -> IntArray:
         """Return the m likeliest tokens."""
+        return self._top_tokens
+
+    def mass_beside_forced(self) -> FloatArray:
+        """What q leaves beside the top tokens; see :class:`ProposalLaw`."""
+        return self._others
+
+    @cached_property
+    def _top_tokens(self) -> IntArray:
         return likeliest(self.draft_probs, self.top)
+
+    @cached_property
+    def _others(self) -> FloatArray:
+        if self.top == 0:
+            return self.draft_probs
+        others = self.draft_probs.copy()
+        others[self._top_tokens] = 0.0
+        left = others.sum()
+        if left > 0.0:
+            others /= left
+        return others
 
     def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
         """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
@@ -75,8 +95,7 @@ class TopThen(ProposalLaw):
         return contained
 
     def _rest(self) -> ProposalLaw:
-        others = self.mass_beside(self.forced_tokens())
-        return unchecked(self.rest, others, self.num_drafts - self.top)
+        return unchecked(self.rest, self._others, self.num_drafts - self.top)
 
     def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
         tokens = np.empty((count, self.num_drafts), np.int64)
@@ -106,14 +125,11 @@ class TopThen(ProposalLaw):
         if self.top == self.num_drafts:
             drafted = np.zeros(self.vocab_size)
         elif self.top == self.num_drafts - 1:
-            drafted = self.mass_beside(self.forced_tokens())
+            drafted = self._others.copy()
         else:
             drafted = self._rest()._inclusion_probs()
         drafted[self.forced_tokens()] = 1.0
         return drafted
-
-    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
-        return [self.with_num_drafts(n)._hit_rate(target) for n in counts]
 
     def _hit_rate(self, target: FloatArray) -> float:
         top = float(target[self.forced_tokens()].sum())
@@ -121,8 +137,7 @@ class TopThen(ProposalLaw):
         if left == 0:
             return top
         # The top tokens have no mass in the rest, and a single draft is the same for all its laws.
-        rest = self._rest()
-        hit = float(target @ rest.draft_probs) if left == 1 else rest._hit_rates(target, [left])[0]
+        hit = float(target @ self._others) if left == 1 else self._rest()._hit_rate(target)
         return top + hit
 
     def _validate_count(self) -> None:
@@ -155,12 +170,12 @@ class Greedy(TopThen):
     """
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
-        count = validate_count("num_drafts", num_drafts)
+        count = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         super().__init__(draft_probs, count, top=count - 1, rest=WithReplacement)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the greedy law with ``num_drafts`` tokens, all but one of them the likeliest."""
         # Set before the number is checked: no number is too small for as many top tokens as it has.
         other = copy.copy(self)
-        other.top = validate_count("num_drafts", num_drafts) - 1
+        other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
         return super(Greedy, other).with_num_drafts(num_drafts)

@@ -5,7 +5,7 @@ import numpy as np
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernels.curve import mass_before
-from otmd.kernels.replacement_rates import inclusion_probs
+from otmd.kernels.replacement_rates import hit_rate, inclusion_probs, sum_where
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -45,7 +45,10 @@ class WithReplacement(ProposalLaw):
         return self.draft_probs[tokens].prod(axis=-1)
 
     def _containment(self, subset: BoolArray) -> float:
-        return min(float(self.draft_probs[subset].sum()), 1.0) ** self.num_drafts
+        return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
+
+    def _hit_rate(self, target: FloatArray) -> float:
+        return hit_rate(target, self.draft_probs, self.num_drafts)
 
     def _inclusion_probs(self) -> FloatArray:
         probs = np.empty(self.vocab_size)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.drafts.base import DraftLaw
 from otmd.drafts.exponential_race import quadrature_step
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
 from otmd.drafts.race_inclusion import RaceInclusion
@@ -108,7 +109,11 @@ class WithoutReplacement(ProposalLaw):
         times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         return np.minimum(RATE_UNIT * draft * times_missed, 1.0)
 
-    def _hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+    def _hit_rate(self, target: FloatArray) -> float:
+        return self._hit_rates(target, [self])[0]
+
+    def _hit_rates(self, target: FloatArray, family: Sequence[DraftLaw]) -> list[float]:
+        counts = [law.num_drafts for law in family]
         support = np.count_nonzero(self.draft_probs)
         raced = [n for n in counts if 1 < n < support]
         hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))

@@ -115,14 +115,15 @@ def counts_from_the_end(absent, present, out):
 def likeliest(probs, count):
     """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
     best = np.full(count, -1, np.int64)
-    if count == 0:
-        return best
+    least = -np.inf if count else np.inf
     for y in range(probs.size):
-        if best[count - 1] >= 0 and probs[y] <= probs[best[count - 1]]:
+        if probs[y] <= least:
             continue
         j = count - 1
         while j > 0 and (best[j - 1] < 0 or probs[y] > probs[best[j - 1]]):
             best[j] = best[j - 1]
             j -= 1
         best[j] = y
+        if best[count - 1] >= 0:
+            least = probs[best[count - 1]]
     return best

@@ -95,12 +95,29 @@ def _candidates(p, q, edges, p_mass, q_mass, tokens, ratio, blocks, wanted):
     return ends[:size], p_before[:size], q_before[:size]
 
 
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def _least_difference(p, q):
+    """The minimum of p(H) − q(H), which the tokens of p < q attain."""
+    total = 0.0
+    for start in range(0, p.size, _SUMMED_AT_ONCE):
+        here, there = p[start : start + _SUMMED_AT_ONCE], q[start : start + _SUMMED_AT_ONCE]
+        part = 0.0
+        for y in range(here.size):
+            part += min(here[y] - there[y], 0.0)
+        total += part
+    return total
+
+
 @njit(cache=True, nogil=True)
 def smallest_cuts(p, q, first, last, edges, ends, values):
     """The smallest best cuts H for n = first … last drafts with replacement, without a sort of the tokens.
 
     ``edges`` are those of the groups. H holds the tokens with p/q < ends[i], and p(H) − q(H)^n = values[i].
     """
+    if last == 1:
+        least = _least_difference(p, q)
+        ends[0], values[0] = (1.0, least) if least < -SLACK else (0.0, 0.0)
+        return
     group = np.empty(p.size, np.int16)
     p_mass, q_mass = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
     group_by_ratio(p, q, group, p_mass, q_mass)

@@ -10,6 +10,21 @@ from otmd.kernels.ratio_groups import AT_A_TIME, fill_ratios
 from otmd.kernels.search import fill_blocks
 
 _MOST_APART = 8.0
+_SUMMED_AT_ONCE = 64
+
+
+@njit(inline="always")
+def _too_wide(total, first, last, widest):
+    """Whether a class of this mass and range is too wide, as it then is with smaller masses as well."""
+    return total * (first - last) > widest or first > _MOST_APART * last
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _sum(mass):
+    total = 0.0
+    for i in range(mass.size):
+        total += mass[i]
+    return total
 
 
 @njit(cache=True, nogil=True)
@@ -20,16 +35,29 @@ def classes_of_mass(mass, widest):
     Equal masses stay together, so that a class is an interval.
     """
     starts, count = np.zeros(64, np.int64), 1
-    first, total, equal = mass[0], 0.0, 0
-    for i in range(mass.size):
-        equal = equal if mass[i] == mass[equal] else i
-        total += mass[i]
-        if total * (first - mass[i]) > widest or first > _MOST_APART * mass[i]:
-            if count + 1 == starts.size:
-                starts = np.append(starts, np.empty_like(starts))
-            starts[count] = equal
-            count += 1
-            first, total = mass[i], mass[i] * (i - equal + 1)
+    first, total, i = mass[0], 0.0, 0
+    while i < mass.size:
+        some = mass[i : i + _SUMMED_AT_ONCE]
+        with_them = total + _sum(some)
+        if not _too_wide(with_them, first, some[-1], widest):
+            total = with_them
+            i += some.size
+            continue
+        # Rounded otherwise, the sum may be too wide a little later.
+        while i < mass.size and not _too_wide(total + mass[i], first, mass[i], widest):
+            total += mass[i]
+            i += 1
+        if i == mass.size:
+            break
+        equal = i
+        while mass[equal - 1] == mass[i]:
+            equal -= 1
+        if count + 1 == starts.size:
+            starts = np.append(starts, np.empty_like(starts))
+        starts[count] = equal
+        count += 1
+        first, total = mass[i], mass[i] * (i - equal + 1)
+        i += 1
     starts[count] = mass.size
     return starts[: count + 1].copy()
 

@@ -147,14 +147,57 @@ def inclusion_probs(q, num_drafts, out):
 
 
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
-def least_sum(p, q):
-    """Σ min(p, q)."""
+def hit_rate(p, q, num_drafts):
+    """Σ p (1 − (1 − q)^n)."""
+    total, included = 0.0, np.empty(_SUMMED_AT_ONCE)
+    for start in range(0, p.size, _SUMMED_AT_ONCE):
+        here, there = p[start : start + _SUMMED_AT_ONCE], q[start : start + _SUMMED_AT_ONCE]
+        inclusion_probs(there, num_drafts, included)
+        part = 0.0
+        for y in range(here.size):
+            part += here[y] * included[y]
+        total += part
+    return total
+
+
+@njit(cache=True, nogil=True)
+def least_sum_beside(p, q, tokens):
+    """Σ min(p, q'), where q' is what q leaves beside these tokens, which ascend, renormalised."""
+    left, start = 0.0, 0
+    for i in range(tokens.size + 1):
+        end = tokens[i] if i < tokens.size else q.size
+        left += _sum(q[start:end])
+        start = end + 1
+    total, start = 0.0, 0
+    for i in range(tokens.size + 1):
+        end = tokens[i] if i < tokens.size else q.size
+        total += _scaled_least_sum(p[start:end], q[start:end], left)
+        start = end + 1
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
+def _sum(values):
     total = 0.0
+    for start in range(0, values.size, _SUMMED_AT_ONCE):
+        here, part = values[start : start + _SUMMED_AT_ONCE], 0.0
+        for y in range(here.size):
+            part += here[y]
+        total += part
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=_REASSOCIATE, error_model="numpy")
+def _scaled_least_sum(p, q, scale):
+    """Σ min(p, q/scale), 0 where scale is."""
+    total = 0.0
+    if scale == 0.0:
+        return total
     for start in range(0, p.size, _SUMMED_AT_ONCE):
         here, there = p[start : start + _SUMMED_AT_ONCE], q[start : start + _SUMMED_AT_ONCE]
         part = 0.0
         for y in range(here.size):
-            part += here[y] if here[y] < there[y] else there[y]
+            part += min(here[y], there[y] / scale)
         total += part
     return total
 

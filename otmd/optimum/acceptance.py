@@ -233,7 +233,7 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
     """
     forced = law.forced_tokens()
     count = law.num_drafts - forced.size
-    others = law.mass_beside(forced)
+    others = law.mass_beside_forced()
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.

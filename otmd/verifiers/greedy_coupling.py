@@ -3,7 +3,8 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy
-from otmd.kernels.replacement_rates import least_sum
+from otmd.drafts.proposal import ProposalLaw
+from otmd.kernels.replacement_rates import least_sum_beside
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.rule import Rule, accept_prob, normalised
@@ -24,8 +25,16 @@ class GreedyCoupling(Verifier):
         return _GreedyCouplingRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float(least_sum(target, law.inclusion_probs()))
+        assert isinstance(law, Greedy)
+        rate = rate_beside_forced(target, law)
         return rate, rate
+
+
+def rate_beside_forced(target: FloatArray, law: ProposalLaw) -> float:
+    """All of p of the tokens that are always drafted, and what one draft of the others couples."""
+    forced = law.forced_tokens()
+    coupled = least_sum_beside(target, law.draft_probs, np.sort(forced))
+    return float(target[forced].sum()) + coupled
 
 
 class _GreedyCouplingRule(Rule):

@@ -150,7 +150,7 @@ def _plan_of_rest(
     count = law.num_drafts - always.size
     if count == 0:
         return None
-    wanted, others = target, law.mass_beside(always)
+    wanted, others = target, law.mass_beside_forced()
     if always.size:
         wanted = wanted.copy()
         wanted[always] = 0.0

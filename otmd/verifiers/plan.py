@@ -41,7 +41,7 @@ class PlanVerifier(Verifier):
     def supports(self, drafts: DraftLaw) -> bool:
         """Whether this is the law that the plan was made for: its type, number and probabilities."""
         own = self.plan.problem.drafts
-        return type(drafts) is type(own) and _same_value(vars(drafts), vars(own))
+        return type(drafts) is type(own) and _same_value(drafts.definition(), own.definition())
 
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         self._validate_target(target)
@@ -90,5 +90,5 @@ def _same_value(one: object, other: object) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and np.allclose(one, other, rtol=_SAME, atol=0.0)
     if isinstance(one, DraftLaw) and isinstance(other, DraftLaw):
-        return type(one) is type(other) and _same_value(vars(one), vars(other))
+        return type(one) is type(other) and _same_value(one.definition(), other.definition())
     return one == other

@@ -18,8 +18,10 @@ from otmd.probabilities import FloatArray
 
 # About three seconds for a few drafts; a node costs more the more drafts are left below it.
 _MOST_NODES = 3_000_000
+# The first classes' mass times range, in units of the tolerance.
+_WIDEST = 0.25
 # Subtrees that matter less than this part of the tolerance stay closed: there are thousands of them.
-_UNOPENED = 1e-4
+_UNOPENED = 1e-3
 _ROUNDING = 1e-14
 # Above 0, where the walk starts and no token is left out yet, and below 1.
 _FIRST = np.finfo(float).tiny
@@ -118,9 +120,9 @@ class RejectionPaths:
         return two_draft_rejection(self.curve, self.target, self.draft, self._first, others)
 
     def _of_classes(self, num_drafts: int, tol: float) -> tuple[float, float]:
-        """Bounds for n ≥ 3 drafts from the last classes on, or from some as wide as the tolerance."""
+        """Bounds for n ≥ 3 drafts from the last classes on, or from some that mostly do at once."""
         low, high, work = 0.0, 1.0, 0
-        widest, classes = self._last or (tol, self.classes(tol))
+        widest, classes = self._last or (_WIDEST * tol, self.classes(_WIDEST * tol))
         negligible = _UNOPENED * tol
         while True:
             self._last = widest, classes

@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import draw_tokens
+from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray
 
 
@@ -51,14 +52,15 @@ class Rule(ABC):
     def residual(self, tokens: IntArray) -> FloatArray:
         """Law of the output token once every draft is rejected, shape (V,)."""
 
-    def verify(self, tokens: IntArray, rng: np.random.Generator) -> tuple[int, int]:
+    def verify(self, tokens: ArrayLike, rng: np.random.Generator) -> tuple[int, int]:
         """Decide on drafts (n,): the output token and which draft it is, or −1."""
-        self.law.validate_drawable(tokens)
-        for i, chance in enumerate(self.accept_probs(tokens)):
+        ids = self.law.validate_drawable(tokens)
+        validate_rng(rng)
+        for i, chance in enumerate(self.accept_probs(ids)):
             if rng.random() < chance:
-                return int(tokens[i]), i
-        token = int(draw_tokens(self.residual(tokens), rng, 1)[0])
-        drafted = np.flatnonzero(tokens == token)
+                return int(ids[i]), i
+        token = int(draw_tokens(self.residual(ids), rng, 1)[0])
+        drafted = np.flatnonzero(ids == token)
         return token, int(drafted[0]) if drafted.size else -1
 
     def conditional_law(self, tokens: IntArray) -> FloatArray:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw, Hub
-from otmd.kernels.replacement_rates import least_sum
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.greedy_coupling import rate_beside_forced
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -23,7 +23,8 @@ class SpecHub(Verifier):
         return _SpecHubRule(target, law)
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = float(least_sum(target, law.inclusion_probs()))
+        assert isinstance(law, Hub)
+        rate = rate_beside_forced(target, law)
         return rate, rate
 
 

@@ -32,8 +32,7 @@ class TargetOnly(Verifier):
     def _family_bounds(
         self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
     ) -> list[tuple[float, float]]:
-        hits = laws[-1]._hit_rates(target, [law.num_drafts for law in laws])
-        return [(hit, hit) for hit in hits]
+        return [(hit, hit) for hit in laws[-1]._hit_rates(target, laws)]
 
 
 class _TargetOnlyRule(Rule):

@@ -12,10 +12,11 @@ from strategies import Array, instances
 import otmd
 from otmd.kernels.ratio_groups import group_edges
 from otmd.kernels.replacement_rates import (
+    hit_rate,
     hockey_stick,
     inclusion_probs,
     k_sequential_scales,
-    least_sum,
+    least_sum_beside,
     recursive_rejection_chain,
     sum_where,
 )
@@ -33,15 +34,17 @@ def language_pair(V: int, seed: int) -> tuple[Array, Array]:
 
 LARGE = [language_pair(V, seed) for V in (2000, 12_000) for seed in range(2)]
 
+NONE = np.empty(0, np.int64)
+
 
 @pytest.mark.parametrize("C", [0.0, 0.5, 1.0, 1.7, 40.0])
-def test_hockey_stick_and_least_sum(C: float) -> None:
+def test_hockey_stick_and_sum_of_the_smaller(C: float) -> None:
     for p, q in HOSTILE:
         wanted = float(
             naive.hockey_stick(naive.exact(p.tolist()), naive.exact(q.tolist()), Fraction(C))
         )
         assert hockey_stick(p, q, C) == pytest.approx(min(wanted, 1.0), abs=1e-15)
-        assert least_sum(p, q) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
+        assert least_sum_beside(p, q, NONE) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
 
 
 def test_the_chain_of_recursive_rejection() -> None:
@@ -85,6 +88,27 @@ def test_inclusion_probabilities(n: int) -> None:
         inclusion_probs(p, n, found)
         wanted = [float(1 - (1 - Fraction(mass)) ** n) for mass in p.tolist()]
         np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 32])
+def test_hit_rate(n: int) -> None:
+    for p, q in HOSTILE:
+        pairs = [(Fraction(a), Fraction(b)) for a, b in zip(p.tolist(), q.tolist(), strict=True)]
+        wanted = float(sum(a * (1 - (1 - b) ** n) for a, b in pairs))
+        assert hit_rate(p, q, n) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.parametrize("tokens", [[], [0], [1], [0, 1], [-1], [0, -1]])
+def test_sum_of_the_smaller_beside_tokens(tokens: list[int]) -> None:
+    for p, q in HOSTILE:
+        forced = np.unique(np.arange(p.size)[[t for t in tokens if t < p.size]])
+        others = [0 if y in forced else Fraction(mass) for y, mass in enumerate(q.tolist())]
+        left = sum(others)
+        wanted = 0.0
+        if left > 0:
+            mass = zip(p.tolist(), others, strict=True)
+            wanted = float(sum(min(Fraction(a), b / left) for a, b in mass))
+        assert least_sum_beside(p, q, forced) == pytest.approx(wanted, rel=1e-12, abs=1e-300)
 
 
 def test_sums_over_a_subset() -> None:
