@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from progress_store import ProgressStore
+from progress_store import progress_store
 
 from otmd import audit
 from otmd.audit.controls import Control, renormalised_rounded_drafts
@@ -99,14 +99,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few samples, two seeds")
     options = parser.parse_args()
     num_samples, seeds = (2_000, 2) if options.quick else (200_000, 21)
-    store = ProgressStore(options.output)
     controls = [*audit.negative_controls(), renormalised_rounded_drafts()]
-    for number, control in enumerate(controls):
-        store.keep(f"{number:02}", partial(lambda own: [measure(own, num_samples, seeds)], control))
+    rows = []
+    with progress_store(options.output) as store:
+        for number, control in enumerate(controls):
+            name = f"{number:02}-{num_samples}-{seeds}"
+            rows += store.keep(
+                name, partial(lambda own: [measure(own, num_samples, seeds)], control)
+            )
+        store.finish()
     head = "fault", "total variation", "accepts / at most", "found", "samples", "fixed", "ln e", "p"
     print("| " + " | ".join((*head, "at least")) + " |")
     print("|---" * (len(head) + 1) + "|")
-    for row in store.finish().to_dicts():
+    for row in rows:
         print(line(row))
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from lp_claims import PROGRAMS_COMPARED, ROUNDS, compare_backends, compare_forms
 from lp_solve import BACKENDS, Case, solve_apart, synthetic_pair
 from lp_tables import print_tables
-from progress_store import ProgressStore
+from progress_store import ProgressStore, progress_store
 
 from otmd import probs_from_logits
 from otmd.harness import Dataset, open_dataset
@@ -111,12 +111,12 @@ def run_cases(
 
 def run_claims(store: ProgressStore, quick: bool) -> None:
     """Measure the two comparisons, competitors in turn."""
-    rounds = 2 if quick else ROUNDS
+    rounds, kind = (2, "quick-claim") if quick else (ROUNDS, "claim")
     sizes = (4, 2) if quick else (10, 4)
     print("comparing forms and backends, in turn", flush=True)
-    store.keep("claim-forms", lambda: compare_forms(*sizes, rounds))
+    store.keep(f"{kind}-forms", lambda: compare_forms(*sizes, rounds))
     for program in PROGRAMS_COMPARED[:1] if quick else PROGRAMS_COMPARED:
-        name = "claim-" + "-".join(map(str, program))
+        name = "-".join(map(str, (kind, *program)))
         store.keep(name, lambda p=program: compare_backends(*p, rounds=rounds))
 
 
@@ -129,14 +129,14 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     parser.add_argument("--positions", type=int, default=7, help="positions of the data set")
     parser.add_argument("--quick", action="store_true", help="a small grid, in seconds")
     chosen = parser.parse_args(arguments)
-    store = ProgressStore(chosen.output)
     lists = list(synthetic_cases(chosen.quick))
     if chosen.dataset is not None:
         dataset = open_dataset(chosen.dataset)
         lists += real_cases(dataset, chosen.quick, chosen.positions)
-    run_claims(store, chosen.quick)
-    run_cases(store, lists, chosen.time_limit)
-    table = store.finish()
+    with progress_store(chosen.output) as store:
+        run_claims(store, chosen.quick)
+        run_cases(store, lists, chosen.time_limit)
+        table = store.finish()
     print_tables(table)
     return table
 

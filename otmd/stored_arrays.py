@@ -18,8 +18,15 @@ DTYPES = {
     "I16": "<i2",
     "U8": "u1",
 }
-# The format's own limit. A header is parsed in memory, so it must not be as long as it says it is.
-LONGEST_HEADER = 100_000_000
+# A header is parsed in memory, where an empty list of two characters becomes an object.
+LONGEST_HEADER = 32 << 20
+MOST_BRACKETS = 1 << 20
+_LONGEST_AXIS = 1 << 48
+
+
+def named(field: str) -> str:
+    """The name that a file gives a field, for a message of one line."""
+    return " ".join(field.split())[:40]
 
 
 class TornFileError(ValueError):
@@ -75,8 +82,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
             )
         header = stream.read(length)
     entries, metadata = _parse_header(path, header)
-    if 8 + length + max((entry.end for entry in entries.values()), default=0) != size:
-        raise TornFileError(f"{path}: torn: its header speaks of another size than it has")
+    _check_places(path, entries, size - 8 - length)
     return {name: _map(path, name, entry, 8 + length) for name, entry in entries.items()}, metadata
 
 
@@ -95,13 +101,19 @@ class _Entry:
         entry = cls(str(value["dtype"]), tuple(map(int, value["shape"])), begin, end)
         if min(*entry.shape, begin, end, 0) < 0 or len(entry.shape) > 4:
             raise ValueError("an array has negative numbers or too many axes")
+        if max(*entry.shape, 0, 0) > _LONGEST_AXIS:
+            raise ValueError(f"an array has an axis longer than {_LONGEST_AXIS}")
         return entry
 
 
 def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
     try:
+        if header.count(b"[") + header.count(b"{") > MOST_BRACKETS:
+            raise ValueError(f"more than {MOST_BRACKETS} brackets")
         found: dict[str, Any] = json.loads(header)
         metadata = found.pop("__metadata__", {})
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise ValueError("its metadata are no texts")
         entries = {name: _Entry.of(value) for name, value in found.items()}
     except (
         ValueError,
@@ -117,13 +129,26 @@ def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[st
     return entries, metadata
 
 
+def _check_places(path: Path, entries: dict[str, _Entry], size: int) -> None:
+    """Raise TornFileError unless the arrays lie one behind the other and fill the file."""
+    at = 0
+    for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin != at:
+            raise TornFileError(f"{path}: torn: its arrays overlap or leave gaps")
+        at = entry.end
+    if at != size:
+        raise TornFileError(f"{path}: torn: its header speaks of another size than it has")
+
+
 def _map(path: Path, name: str, entry: _Entry, start: int) -> StoredArray:
     if entry.dtype not in DTYPES:
-        raise ValueError(f"{path}: {name}: got type {entry.dtype}, wanted one of {list(DTYPES)}")
+        raise ValueError(
+            f"{path}: {named(name)}: got type {named(entry.dtype)}, wanted one of {list(DTYPES)}"
+        )
     dtype, bfloat16 = np.dtype(DTYPES[entry.dtype]), entry.dtype == "BF16"
     if entry.end - entry.begin != dtype.itemsize * math.prod(entry.shape):
         raise TornFileError(
-            f"{path}: torn: {name} has {entry.end - entry.begin} bytes for the shape {entry.shape}"
+            f"{path}: torn: {named(name)} has {entry.end - entry.begin} bytes for the shape {entry.shape}"
         )
     if 0 in entry.shape:
         return StoredArray(np.empty(entry.shape, dtype), bfloat16)

@@ -120,8 +120,8 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         text = prompt_tokens(target.tokenizer, prompt)
         rows += [{"prompt": prompt.id} | row for row in measure(target, draft, text, chosen.steps)]
     table = pl.DataFrame(rows)
-    write_parquet(chosen.output, table)
     print_table(table)
+    write_parquet(chosen.output, table)
     return table
 
 

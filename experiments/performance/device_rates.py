@@ -184,8 +184,8 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     device = torch.device(chosen.device)
     p, q = synthetic_pair(chosen.rows, chosen.vocab_size, device)
     table = measure(p, q, chosen.num_drafts, chosen.rounds)
-    write_parquet(chosen.output, table)
     print_table(table)
+    write_parquet(chosen.output, table)
     return table
 
 

@@ -184,8 +184,8 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     if chosen.dataset is not None:
         positions += real_positions(chosen.dataset, chosen.positions)
     table = measure(positions, chosen.rounds, chosen.quick)
-    write_parquet(chosen.output, table)
     print_table(table)
+    write_parquet(chosen.output, table)
     return table
 
 

@@ -24,21 +24,17 @@ from otmd.harness import (
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from progress_store import ProgressStore
+from progress_store import ProgressStore, progress_store
 
 Rows = list[dict[str, Any]]
 MINUTE = 60.0
 
 
-class PromptStore(ProgressStore):
-    """Parts that can be asked whether they are there."""
+def options(description: str, output: Path, seconds_a_prompt: float) -> argparse.ArgumentParser:
+    """What the experiments on sampled texts have in common.
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._done or (self._parts / f"{name}.parquet").exists()
-
-
-def options(description: str, output: Path) -> argparse.ArgumentParser:
-    """What the experiments on sampled texts have in common."""
+    How long a prompt took when somebody measured it, in the default setting, is for the first estimate.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -52,6 +48,7 @@ def options(description: str, output: Path) -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, default=output, help="the summary; rows by prompt stand beside it"
     )
+    parser.set_defaults(seconds_a_prompt=seconds_a_prompt)
     return parser
 
 
@@ -102,24 +99,36 @@ def run_prompts(
     DataFrame
         The rows of this run, with the columns ``domain``, ``prompt`` and ``temperature``.
     """
-    store = PromptStore(rows_path(chosen.output))
     prompts = load_prompts(chosen.sources, per_domain=chosen.prompts, seed=chosen.seed)
-    names = [_name(chosen, temperatures, what, prompt) for prompt in prompts]
-    left = sum(name not in store for name in names)
-    print(f"{left} of {len(prompts)} prompts are to be measured", flush=True)
-    pair = load_pair(chosen) if left else None
-    begun, done = time.perf_counter(), 0
-    for prompt, name in zip(prompts, names, strict=True):
-        if name in store:
-            store.keep(name, list)
-            continue
-        assert pair is not None
+    parts = {_name(chosen, temperatures, what, prompt): prompt for prompt in prompts}
+    with progress_store(rows_path(chosen.output)) as store:
+        _measure_left(store, parts, chosen, temperatures, measure)
+        whole = store.finish()
+    return whole.filter(pl.col("part").is_in(list(parts))).drop("part")
+
+
+def _measure_left(
+    store: ProgressStore,
+    parts: dict[str, Prompt],
+    chosen: argparse.Namespace,
+    temperatures: list[float],
+    measure: Callable[[Pair, Text, np.random.Generator], Rows],
+) -> None:
+    left = {name: prompt for name, prompt in parts.items() if name not in store}
+    minutes = len(left) * chosen.seconds_a_prompt / MINUTE
+    print(
+        f"{len(left)} of {len(parts)} prompts are to be measured, about {minutes:.0f} minutes "
+        "in the default setting",
+        flush=True,
+    )
+    if not left:
+        return
+    pair, begun = load_pair(chosen), time.perf_counter()
+    for done, (name, prompt) in enumerate(left.items(), start=1):
         texts = sample_texts(pair, prompt, chosen.length, temperatures, chosen.seed)
         store.keep(name, partial(_rows, pair, prompt, texts, chosen.seed, measure))
-        done += 1
-        minutes = (time.perf_counter() - begun) / done * (left - done) / MINUTE
-        print(f"[{done}/{left}] {prompt.id}: about {minutes:.0f} minutes left", flush=True)
-    return store.finish().filter(pl.col("part").is_in(names)).drop("part")
+        minutes = (time.perf_counter() - begun) / done * (len(left) - done) / MINUTE
+        print(f"[{done}/{len(left)}] {prompt.id}: about {minutes:.0f} minutes left", flush=True)
 
 
 def _rows(

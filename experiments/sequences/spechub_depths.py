@@ -67,7 +67,7 @@ def as_table(summary: pl.DataFrame) -> str:
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
     """Run, or go on with, the experiment; print its table and return it."""
-    parser = options("Tokens a step with binary trees.", OUTPUT)
+    parser = options("Tokens a step with binary trees.", OUTPUT, seconds_a_prompt=18)
     parser.add_argument("--depth", type=int, default=5, help="the deepest tree")
     parser.add_argument(
         "--temperatures", type=float, nargs="+", default=[0.3, 0.6, 1.0, 1.5, 2.0], help="of both"

@@ -76,7 +76,9 @@ def as_table(summary: pl.DataFrame) -> str:
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
     """Run, or go on with, the experiment; print its table and return it."""
-    parser = options("Tokens a step with K independent paths of L tokens.", OUTPUT)
+    parser = options(
+        "Tokens a step with K independent paths of L tokens.", OUTPUT, seconds_a_prompt=12
+    )
     parser.add_argument("--paths", type=int, nargs="+", default=[1, 2, 4, 8], help="K")
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8], help="L")
     parser.add_argument("--temperature", type=float, default=1.0, help="of both models")

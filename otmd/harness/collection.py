@@ -6,7 +6,7 @@ from pathlib import Path
 
 from otmd.harness.dataset import Dataset, open_dataset
 from otmd.harness.drafts import Draft, load_draft
-from otmd.harness.files import remove_leftovers, write_atomically
+from otmd.harness.files import make_folder, remove_leftovers, write_atomically
 from otmd.harness.loading import load_target
 from otmd.harness.lock import folder_lock
 from otmd.harness.manifest import write_manifest
@@ -84,6 +84,8 @@ def collect(
         If a model gives logits that are not numbers.
     FolderLockedError
         If another process is collecting into the folder.
+    OSError
+        If the disk is full or the folder cannot be written to; what was finished is kept.
     """
     settings = RunSettings(
         positions_per_prompt, mode, temperature, max_new_tokens, dtype, seed, batch_size
@@ -97,8 +99,7 @@ def collect(
     if isinstance(draft, str):
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
-    folder = Path(folder).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(Path(folder).absolute())
     metadata = describe_run(target, draft, prompts, settings)
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     check_prompts(target, prompts, min(lengths, default=None), settings)

@@ -139,8 +139,12 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         Position(index, row.prompt_id, row.domain, row.position)
         for index, row in enumerate(manifest.rows)
     ]
-    places = np.array(manifest.places, dtype=np.int64).reshape(-1, 2)
     vocab_size = tables[0][0].raw.shape[1]
+    if any(target.raw.shape[1] != vocab_size for target, _ in tables):
+        raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
+    if any(row >= len(tables[number][0].raw) for number, row in manifest.places):
+        raise DatasetError(f"{folder} has a manifest with rows that its shards lack")
+    places = np.array(manifest.places, dtype=np.int64).reshape(-1, 2)
     return Dataset(folder, "logits", manifest.metadata, positions, vocab_size, tables, places)
 
 

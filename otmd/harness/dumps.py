@@ -108,24 +108,28 @@ def _check_shapes(path: Path, kind: str, target: StoredArray, draft: StoredArray
 def _labels(
     path: Path, name: str, arrays: dict[str, StoredArray], texts: dict[str, str], count: int
 ) -> list[Any]:
+    wanted = "whole numbers" if name == "position" else "texts or numbers"
+    said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
     if name in arrays:
+        if arrays[name].raw.shape != (count,):
+            raise ValueError(f"{said}, got shape {arrays[name].raw.shape}")
         found = arrays[name].raw.tolist()
     elif name in texts:
         found = _json(path, name, texts[name], list)
     else:
         return []
-    if not isinstance(found, list) or len(found) != count:
-        raise ValueError(f"{path}: {name} must have one entry for each of the {count} rows")
+    if len(found) != count:
+        raise ValueError(f"{said}, got {len(found)}")
     try:
         return [int(entry) for entry in found] if name == "position" else found
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path}: {name} must hold whole numbers ({error})") from error
+        raise ValueError(f"{said} ({error})") from error
 
 
 def _json(path: Path, name: str, text: str, wanted: type) -> Any:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {name} is not JSON ({error})") from error
     if not isinstance(found, wanted):
         raise ValueError(f"{path}: {name} must be a JSON {wanted.__name__}, got {text[:40]!r}")

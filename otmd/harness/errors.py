@@ -14,4 +14,4 @@ class DatasetError(HarnessError):
 
 
 class FolderLockedError(HarnessError):
-    """Another process is collecting into the same folder."""
+    """Another process is writing into the same folder."""

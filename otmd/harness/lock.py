@@ -1,4 +1,4 @@
-"""One process at a time may collect into a folder."""
+"""One process at a time may write into a folder."""
 
 import os
 import socket
@@ -8,33 +8,43 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otmd.harness.errors import FolderLockedError
+from otmd.harness.files import advice_on_failure, make_folder
+
+FILE = "otmd.lock"
 
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock while the block runs.
+    """Hold the folder's lock while the block runs; the folder is created where it is missing.
 
-    The lock is the operating system's, on the file ``collect.lock``: it ends with the process
-    that holds it, however that ends, so a lock file that a killed process left stops nobody.
+    The lock is the operating system's, on the file ``otmd.lock``: it ends with the process that
+    holds it, however that ends, so a lock file that a killed process left stops nobody.
 
     Raises
     ------
     FolderLockedError
         If another process holds it; the message says which.
     """
-    path = folder / "collect.lock"
-    with path.open("a+", encoding="utf-8") as stream:
-        if not _try_lock(stream.fileno()):
+    path = make_folder(folder) / FILE
+    with advice_on_failure(path):
+        # Unbuffered, since a buffer that a full disk refused is written again when it is closed.
+        stream = path.open("a+b", buffering=0)
+    with stream:
+        with advice_on_failure(path):
+            held = _try_lock(stream.fileno())
+            if held:
+                stream.truncate(0)
+                stream.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        if not held:
             stream.seek(0)
-            holder = stream.read().strip() or "a process that left no name"
-            raise FolderLockedError(
-                f"another process is collecting into {folder} ({holder}). Wait for it or stop it; "
-                f"its lock ends with it, and {path.name} may be deleted only once no process "
-                "is collecting here"
+            holder = (
+                stream.read().decode("utf-8", "replace").strip() or "a process that left no name"
             )
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        stream.flush()
+            raise FolderLockedError(
+                f"another process is writing into {folder} ({holder}). Wait for it, or stop it and "
+                f"run the same again, which goes on from what it finished; its lock ends with it, "
+                f"and {path.name} may be deleted only once no process is writing here"
+            )
         yield
 
 

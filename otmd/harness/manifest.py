@@ -11,9 +11,12 @@ from typing import Any
 
 from otmd.harness.errors import DatasetError
 from otmd.harness.files import write_atomically
-from otmd.harness.shards import Row, Shard
+from otmd.harness.shards import NAME, Row, Shard
+from otmd.parquet_files import ROWS_AT_ONCE, open_parquet
 
 FILE = "manifest.parquet"
+COLUMNS = {"prompt_id": str, "domain": str, "position": int, "token": int, "shard": str, "row": int}
+_LONGEST_TEXT = 100_000
 
 
 @dataclass(frozen=True)
@@ -78,22 +81,53 @@ def read_manifest(folder: Path) -> Manifest:
         If the file is torn or was not written by otmd.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(folder / FILE)
-        about = json.loads((table.schema.metadata or {})[b"otmd"])
-        columns = table.to_pydict()
-        number = {shard["name"]: index for index, shard in enumerate(about["shards"])}
-        named = zip(
-            *(columns[name] for name in ("prompt_id", "domain", "position", "token")), strict=True
-        )
-        places = zip((number[name] for name in columns["shard"]), columns["row"], strict=True)
-        return Manifest(
-            [Row(*values) for values in named], list(places), about["shards"], about["metadata"]
-        )
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        with open_parquet(folder / FILE) as stored:
+            about = json.loads((stored.schema_arrow.metadata or {})[b"otmd"])
+            shards, metadata = _check_shards(about["shards"]), dict(about["metadata"])
+            number = {shard["name"]: index for index, shard in enumerate(shards)}
+            rows, places = [], []
+            for batch in stored.iter_batches(batch_size=ROWS_AT_ONCE, columns=list(COLUMNS)):
+                for values in zip(
+                    *(batch.column(name).to_pylist() for name in COLUMNS), strict=True
+                ):
+                    *row, shard, place = values
+                    _check_row(values)
+                    rows.append(Row(*row))
+                    places.append((number[shard], place))
+    except (
+        pa.ArrowException,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        RecursionError,
+    ) as error:
+        said = " ".join(str(error).split())
         raise DatasetError(
-            f"{folder / FILE} is torn or was not written by otmd ({error}); call collect again, "
+            f"{folder / FILE} is torn or was not written by otmd ({said}); call collect again, "
             "which makes it anew from the shards"
         ) from error
+    return Manifest(rows, places, shards, metadata)
+
+
+def _check_shards(shards: Any) -> list[dict[str, Any]]:
+    """Return the entries, or raise ValueError; a name leads out of no folder."""
+    kinds = {"name": str, "bytes": int, "sha256": str}
+    if not isinstance(shards, list) or not shards:
+        raise ValueError("it has no shards")
+    for shard in shards:
+        sound = isinstance(shard, dict) and all(
+            isinstance(shard.get(key), kind) for key, kind in kinds.items()
+        )
+        if not sound or NAME.fullmatch(shard["name"]) is None:
+            raise ValueError(f"no entry of a shard: {shard!s:.80}")
+    return shards
+
+
+def _check_row(values: tuple[Any, ...]) -> None:
+    sound = all(isinstance(own, kind) for own, kind in zip(values, COLUMNS.values(), strict=True))
+    texts = (own for own in values if isinstance(own, str))
+    if not sound or values[-1] < 0 or max(map(len, texts)) > _LONGEST_TEXT:
+        raise ValueError(f"no row of a manifest: {values!s:.80}")

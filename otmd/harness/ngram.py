@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from otmd.harness.stored_arrays import read_npz
+
 
 class NGram:
     """Counts of every gram up to an order.
@@ -139,15 +141,30 @@ class NGram:
         ------
         ValueError
             If the file holds something else.
+        DatasetError
+            If it is cut short or is no npz file.
         """
-        with np.load(path, allow_pickle=False) as stored:
-            named = dict(stored)
+        named = {name: array.raw for name, array in read_npz(Path(path)).items()}
         orders = range(2, 2 + (len(named) - 1) // 2)
         expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
-        if set(named) != expected or not all(a.dtype.kind == "i" for a in named.values()):
+        whole = all(array.dtype.kind == "i" and array.ndim == 1 for array in named.values())
+        if set(named) != expected or not whole:
             raise ValueError(f"{path} is no n-gram model: it holds {sorted(named)}")
-        return cls(
-            named["unigrams"],
-            [named[f"keys{n}"] for n in orders],
-            [named[f"counts{n}"] for n in orders],
-        )
+        keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
+        _check_counts(path, named["unigrams"], keys, counts)
+        return cls(named["unigrams"], keys, counts)
+
+
+def _check_counts(
+    path: str | Path, unigrams: np.ndarray, keys: list[np.ndarray], counts: list[np.ndarray]
+) -> None:
+    """Raise ValueError for counts that no sequences have, which would be read past their ends."""
+    sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
+    grams_before = unigrams.size
+    for own_keys, own_counts in zip(keys, counts, strict=True):
+        sound = sound and own_keys.size == own_counts.size and (own_counts > 0).all()
+        sound = sound and (np.diff(own_keys) > 0).all() and own_keys.min(initial=0) >= 0
+        sound = sound and own_keys.max(initial=0) // unigrams.size < max(grams_before, 1)
+        grams_before = own_keys.size
+    if not sound:
+        raise ValueError(f"{path} is no n-gram model: its counts are not those of sequences")

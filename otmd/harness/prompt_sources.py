@@ -121,7 +121,7 @@ def _json_lines(text: str, path: Path) -> list[Record]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: wanted a JSON object, got {line[:40]!r}")

@@ -55,7 +55,7 @@ def check_same_settings(folder: Path, metadata: dict[str, Any]) -> None:
         return
     try:
         begun = _flat(json.loads(path.read_text("utf-8")))
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"folder: {path} was not written by collect ({error})") from error
     asked = _flat(metadata)
     differing = [

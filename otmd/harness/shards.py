@@ -121,11 +121,27 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
     arrays, metadata = read_safetensors(path)
     try:
         rows = [Row(**row) for row in json.loads(metadata["otmd"])["rows"]]
-        return Shard(path, sha256, rows, arrays["target_logits"], arrays["draft_logits"])
-    except (KeyError, TypeError, ValueError) as error:
+        target, draft = arrays["target_logits"], arrays["draft_logits"]
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error
+    shape = target.raw.shape
+    if len(shape) != 2 or shape[0] != len(rows) or draft.raw.shape != shape:
+        raise DatasetError(
+            f"{path} is no shard of otmd: it has logits of shapes {shape} and {draft.raw.shape} for "
+            f"{len(rows)} rows"
+        )
+    return Shard(path, sha256, rows, target, draft)
 
 
 def read_texts(path: Path) -> list[dict[str, Any]]:
-    """Token sequences of a shard: dicts of ``prompt_id``, ``tokens`` and ``start``."""
-    return json.loads(read_safetensors(path)[1]["otmd"])["texts"]
+    """Token sequences of a shard: dicts of ``prompt_id``, ``tokens`` and ``start``.
+
+    Raises
+    ------
+    DatasetError
+        If the shard is torn, or was not written by otmd.
+    """
+    try:
+        return json.loads(read_safetensors(path)[1]["otmd"])["texts"]
+    except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
+        raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error

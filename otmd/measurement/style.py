@@ -4,10 +4,13 @@ The palette is Okabe & Ito's (2008); a verifier keeps its colour and its marker 
 that neither alone carries the meaning.
 """
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from otmd.harness.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,6 +86,17 @@ def figure_style() -> Iterator[None]:
         yield
 
 
+def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[Path]:
+    """Return the paths, or raise ValueError, under that name, for an ending of no known format."""
+    chosen = [Path(path) for path in paths]
+    for path in chosen:
+        if path.suffix not in SOURCE_KEYS:
+            raise ValueError(
+                f"{argument}: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}"
+            )
+    return chosen
+
+
 def save_figure(
     make: "Callable[[], Figure]",
     paths: Sequence[str | Path],
@@ -112,17 +126,14 @@ def save_figure(
     ValueError
         For a path of another ending, before anything is drawn.
     """
-    written = [Path(path) for path in paths]
-    for path in written:
-        if path.suffix not in SOURCE_KEYS:
-            raise ValueError(
-                f"{argument}: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}"
-            )
+    written = figure_paths(paths, argument)
     with figure_style():
         figure = make()
         for path in written:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, metadata={SOURCE_KEYS[path.suffix]: source} if source else {})
+            metadata = {SOURCE_KEYS[path.suffix]: source} if source else {}
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+            write_atomically(path, drawn.getvalue())
     return written
 
 

@@ -7,13 +7,11 @@ one that grew computes what is new, and the folders of several machines are merg
 import hashlib
 import inspect
 import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,10 @@ import polars as pl
 
 from otmd import __version__
 from otmd.harness.files import remove_leftovers, write_atomically
+from otmd.harness.lock import folder_lock
 from otmd.harness.progress import progress_bar
 from otmd.measurement.pool import available_cpus, run_jobs
-from otmd.measurement.store import write_parquet
+from otmd.measurement.store import read_parquet, write_parquet
 
 Parameters = Mapping[str, Any]
 Rows = Iterable[Mapping[str, Any]]
@@ -66,38 +65,6 @@ class Sweep:
         return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def read_tasks(path: str | Path) -> list[dict[str, Any]]:
-    """Read the tasks of a TOML file: every combination of the lists of each table ``[[tasks]]``.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file. A table's values are lists, or single values for all of its tasks.
-
-    Returns
-    -------
-    list of dict
-        Tasks that occur twice are there once.
-
-    Raises
-    ------
-    ValueError
-        If the file is no TOML or holds no tasks.
-    """
-    try:
-        spec = tomllib.loads(Path(path).read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: cannot be read as TOML ({error})") from error
-    tables = spec.get("tasks")
-    if not isinstance(tables, list) or not tables or set(spec) != {"tasks"}:
-        raise ValueError(f"{path}: got {sorted(spec)}, wanted tables [[tasks]] and nothing else")
-    tasks = []
-    for table in tables:
-        lists = [value if isinstance(value, list) else [value] for value in table.values()]
-        tasks += [dict(zip(table, values, strict=True)) for values in product(*lists)]
-    return [task for i, task in enumerate(tasks) if task not in tasks[:i]]
-
-
 def run_sweep(
     sweep: Sweep,
     folder: str | Path,
@@ -132,31 +99,46 @@ def run_sweep(
         For no tasks, two equal ones, none of a task's rows, or rows with a parameter's name.
     RuntimeError
         If a worker process died. What was finished is kept.
+    FolderLockedError
+        If another process is computing into the folder.
+    OSError
+        If the disk is full or the folder cannot be written to. What was finished is kept.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
         raise ValueError(
             f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
         )
-    read = ((key, _read(folder, key)) for key in keys)
-    tables = {key: table for key, table in read if table is not None}
-    every = zip(keys, sweep.tasks, strict=True)
-    left = [(key, task) for key, task in every if key not in tables]
+    with folder_lock(folder):
+        remove_leftovers(folder)
+        tables = _compute(sweep, keys, folder, workers or available_cpus(), executor, progress)
+    return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
+
+
+def _compute(
+    sweep: Sweep,
+    keys: list[str],
+    folder: Path,
+    workers: int,
+    executor: Executor | None,
+    progress: bool,
+) -> dict[str, pl.DataFrame]:
+    """Read the parts that are there, make the others, and return all by key."""
+    tables = {key: table for key in keys if (table := _read(folder, key)) is not None}
+    left = [(key, task) for key, task in zip(keys, sweep.tasks, strict=True) if key not in tables]
     work = partial(_rows, sweep.function, sweep.seed)
     finished = len(keys) - len(left)
     with progress_bar(sweep.function.__name__, len(keys), progress) as update:
         update(finished, "")
         # A pool that was interrupted is closed here, before the interrupt goes on.
-        with closing(run_jobs(work, left, workers or available_cpus(), executor)) as jobs:
+        with closing(run_jobs(work, left, workers, executor)) as jobs:
             for (key, _), table in jobs:
                 write_parquet(_part(folder, key), table)
                 tables[key] = table
                 finished += 1
                 update(finished, "")
-    remove_leftovers(folder)
-    return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
+    return tables
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
@@ -178,16 +160,18 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     ------
     ValueError
         For a source that is no folder.
+    FolderLockedError
+        If another process is computing into the folder.
     """
     folder, copied = Path(folder), 0
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in map(Path, sources):
-        if not source.is_dir():
-            raise ValueError(f"sources: got {source}, wanted a folder of a sweep")
-        for part in sorted(source.glob("*.parquet")):
-            if _read(source, part.stem) is not None and _read(folder, part.stem) is None:
-                write_atomically(folder / part.name, part.read_bytes())
-                copied += 1
+    with folder_lock(folder):
+        for source in map(Path, sources):
+            if not source.is_dir():
+                raise ValueError(f"sources: got {source}, wanted a folder of a sweep")
+            for part in sorted(source.glob("*.parquet")):
+                if _read(source, part.stem) is not None and _read(folder, part.stem) is None:
+                    write_atomically(folder / part.name, part.read_bytes())
+                    copied += 1
     return copied
 
 
@@ -207,8 +191,8 @@ def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]
 def _read(folder: Path, key: str) -> pl.DataFrame | None:
     """The rows of a part; one that cannot be read counts as missing, so that it is made again."""
     try:
-        return pl.read_parquet(_part(folder, key))
-    except (FileNotFoundError, pl.exceptions.PolarsError):
+        return read_parquet(_part(folder, key))
+    except (FileNotFoundError, ValueError):
         return None
 
 

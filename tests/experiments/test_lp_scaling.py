@@ -50,25 +50,6 @@ def test_a_second_run_measures_nothing_again(results):
     assert pl.read_parquet(results).equals(before)
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path):
-    from progress_store import ProgressStore
-
-    path = tmp_path / "table.parquet"
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    store = ProgressStore(path)
-    assert store.keep("one", lambda: [{"a": 1}]) == [{"part": "one", "a": 1}]
-    with pytest.raises(KeyboardInterrupt):
-        store.keep("two", interrupted)
-    again = ProgressStore(path)
-    assert again.keep("one", interrupted)[0]["a"] == 1
-    again.keep("two", lambda: [{"b": 2.5}])
-    assert again.finish().height == 2
-    assert ProgressStore(path).keep("two", interrupted)[0]["b"] == 2.5
-
-
 def test_giving_up_is_said_in_words():
     from lp_solve import Case, solve_apart, synthetic_pair
 

@@ -1,9 +1,9 @@
 import json
-import os
 import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from harness.conftest import make_tokenizer
@@ -17,7 +17,7 @@ from otmd.harness import (
     open_dataset,
     skip_layers,
 )
-from otmd.harness.lock import folder_lock
+from otmd.harness.lock import FILE
 from otmd.harness.sequences import prompt_tokens
 from otmd.harness.shards import find_shards, read_texts
 
@@ -35,7 +35,7 @@ def draft(tiny):
 
 
 def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "collect.lock"}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != FILE}
 
 
 def counting(monkeypatch, model, fail_at=None):
@@ -162,6 +162,18 @@ def test_damage_is_found_and_mended(tiny, draft, prompts, tmp_path, monkeypatch,
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("about", [b"[]", b"{}", b'{"shards": null}', b'{"shards": [1]}', b"{"])
+def test_a_manifest_that_otmd_did_not_write_is_named(tiny, draft, prompts, tmp_path, about):
+    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
+    before = contents(tmp_path)
+    path = tmp_path / "manifest.parquet"
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"otmd": about}), path)
+    with pytest.raises(DatasetError, match=r"not written by otmd.*collect again"):
+        open_dataset(tmp_path)
+    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
+    assert contents(tmp_path) == before
+
+
 def test_what_a_killed_writer_left_is_removed(tiny, draft, prompts, tmp_path):
     (tmp_path / ".000000-ab.safetensors.xyz.otmd-part").write_bytes(b"half a shard")
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
@@ -218,15 +230,8 @@ def test_two_at_a_time_are_refused(tiny, draft, prompts, tmp_path):
             collect(tiny, draft, prompts, tmp_path, **OPTIONS)
         other.kill()
     # The file is still there, but its holder is dead: nobody is stopped by it.
-    assert (tmp_path / "collect.lock").is_file()
+    assert (tmp_path / FILE).is_file()
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-
-
-def test_the_lock_ends_with_an_exception(tmp_path):
-    with pytest.raises(KeyError), folder_lock(tmp_path):
-        raise KeyError
-    with folder_lock(tmp_path):
-        assert str(os.getpid()) in (tmp_path / "collect.lock").read_text()
 
 
 def test_short_samples_give_the_positions_they_have(tiny, draft, prompts, tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import os
 import stat
@@ -74,9 +75,37 @@ def test_shows_a_bar(index, capsys):
 
 def test_another_hash_is_refused_and_leaves_nothing(index):
     path = make_wheel(index, {"data.txt": "x"})
-    with pytest.raises(FetchError, match=r"(?i)hash"):
+    with pytest.raises(FetchError, match=r"another hash.*PIP_INDEX_URL.*Expected sha256 0000"):
         fetch(package(path, "data.txt", sha256="0" * 64), progress=False)
     assert list((cache_folder() / "wheels").iterdir()) == []
+
+
+def test_a_download_that_was_cut_short_is_refused_and_tried_again(index):
+    path = make_wheel(index, {"data.txt": "x" * 1000})
+    wanted, whole = package(path, "data.txt"), path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(FetchError, match=r"cut short. Try again"):
+        fetch(wanted, progress=False)
+    assert list((cache_folder() / "wheels").iterdir()) == []
+    path.write_bytes(whole)
+    (found,) = fetch(wanted, progress=False)
+    assert found.read_text() == "x" * 1000
+
+
+def test_a_file_that_has_gone_from_the_cache_is_fetched_again(index):
+    path = make_wheel(index, {"one.txt": "1", "two.txt": "2"})
+    wanted = package(path, "one.txt", "two.txt")
+    one, two = fetch(wanted, progress=False)
+    one.unlink()
+    assert fetch(wanted, progress=False) == (one, two)
+    assert (one.read_text(), two.read_text()) == ("1", "2")
+
+
+def test_no_room_for_a_download_is_said_before_the_network_is_blamed(index):
+    path = make_wheel(index, {"data.txt": "x"})
+    huge = dataclasses.replace(package(path, "data.txt", sha256="0" * 64), size=2**60)
+    with pytest.raises(FetchError, match=r"MB of room.*TMPDIR"):
+        fetch(huge, progress=False)
 
 
 def test_the_hash_is_checked_by_us_too(index, monkeypatch):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,8 @@ from polars.testing import assert_frame_equal
 from toy_dump import write_dump
 
 import otmd
+from otmd.harness import FolderLockedError
+from otmd.harness.files import PART
 from otmd.measurement import load_results, measure, positions_stored
 from otmd.measurement.chunk import CHUNK_SIZE
 from otmd.measurement.store import Store
@@ -74,9 +77,6 @@ def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, mo
         "measurement.json",
         "results.parquet",
     ]
-
-    def refuse(*_, **__):
-        raise AssertionError("measured again")
 
     monkeypatch.setitem(measure.__globals__, "_run", refuse)
     assert_frame_equal(quick(dataset, output=tmp_path), table)
@@ -140,27 +140,56 @@ def test_a_run_that_was_killed_goes_on(tmp_path, workers):
     assert_frame_equal(load_results(folder), quick(dump, verifiers=[otmd.TargetOnly]))
 
 
-def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypatch, damage):
     rules = [("TargetOnly", Interrupted())]
     monkeypatch.setattr(Interrupted, "left", 17)
     with pytest.raises(KeyboardInterrupt):
         quick(dataset, verifiers=rules, output=tmp_path)
     torn = parts(tmp_path)[1]
-    torn.write_bytes(torn.read_bytes()[:-50])
+    data = bytearray(torn.read_bytes())
+    if damage == "cut":
+        del data[-50:]
+    else:
+        data[300] ^= 1
+    torn.write_bytes(data)
     monkeypatch.setattr(Interrupted, "left", 1000)
     whole = quick(dataset, verifiers=rules, output=tmp_path)
     assert_frame_equal(whole, quick(dataset, verifiers=[otmd.TargetOnly]))
     assert Interrupted.left == 1000 - (len(dataset) - CHUNK_SIZE)
 
 
-def test_another_process_may_be_first(dataset, tmp_path):
-    whole = quick(dataset, output=tmp_path)
-    record = json.loads((tmp_path / "measurement.json").read_text("utf-8"))
-    slower = Store(tmp_path, record)
-    slower.add(16, 17, whole.filter(pl.col("index") >= 16))
-    slower.finish()
-    assert_frame_equal(load_results(tmp_path), whole)
-    assert not (tmp_path / "parts").exists()
+def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
+    """It finishes between our look at the folder and our hold of it: what it measured is taken."""
+    record = settings_of(dataset, tmp_path / "elsewhere")
+    begun = Store(tmp_path / "here", record)
+    whole = quick(dataset, output=tmp_path / "here")
+    monkeypatch.setitem(measure.__globals__, "Store", lambda *_: begun)
+    monkeypatch.setitem(measure.__globals__, "_run", refuse)
+    monkeypatch.setattr(begun, "finished", iter([False, True, True, True]).__next__)
+    assert_frame_equal(quick(dataset, output=tmp_path / "here"), whole)
+    assert not (tmp_path / "here" / "parts").exists()
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_drafts": (1,)}])
+def test_two_at_a_time_are_refused(dataset, tmp_path, changes):
+    """Neither settings are mixed, nor parts removed under the first."""
+    record = settings_of(dataset, tmp_path / "elsewhere")
+    first = Store(tmp_path / "here", record)
+    with first.held():
+        with pytest.raises(FolderLockedError, match="Wait for it"):
+            quick(dataset, output=tmp_path / "here", **changes)
+        assert json.loads((tmp_path / "here" / "measurement.json").read_text("utf-8")) == record
+    quick(dataset, output=tmp_path / "here", **changes)
+
+
+def settings_of(dataset, folder: Path) -> dict[str, Any]:
+    quick(dataset, output=folder)
+    return json.loads((folder / "measurement.json").read_text("utf-8"))
+
+
+def refuse(*_, **__):
+    raise AssertionError("measured again")
 
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
@@ -211,10 +240,47 @@ def test_a_folder_of_something_else_is_refused(dataset, tmp_path):
         quick(dataset, output=tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_torn_record_is_named(dataset, tmp_path, text):
+    quick(dataset, output=tmp_path)
+    (tmp_path / "measurement.json").write_text(text)
+    with pytest.raises(ValueError, match=r"measurement\.json is torn .* choose another folder"):
+        quick(dataset, output=tmp_path)
+
+
+def test_what_a_killed_writer_left_is_removed(dataset, tmp_path):
+    (tmp_path / f".results.parquet.x{PART}").write_bytes(b"half a table")
+    quick(dataset, output=tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_bit_that_flipped_is_never_read_as_another_number(dataset, tmp_path):
+    """In the pages, wherever it is; what is behind them says where they are."""
+    table = quick(dataset, output=tmp_path)
+    path = tmp_path / "results.parquet"
+    whole = path.read_bytes()
+    pages = len(whole) - int.from_bytes(whole[-8:-4], "little") - 8
+    refused = []
+    for place in range(4, pages, 41):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        try:
+            read = load_results(path)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        assert_frame_equal(read, table)
+    assert len(refused) > 50
+    assert all("delete it" in said for said in refused)
+
+
 def test_what_is_no_parquet_is_named(tmp_path):
     path = tmp_path / "results.parquet"
     path.write_bytes(b"not parquet at all")
-    with pytest.raises(ValueError, match=r"results\.parquet: cannot be read as Parquet"):
+    with pytest.raises(
+        ValueError, match=r"results\.parquet: torn, altered or no Parquet.* delete it"
+    ):
         load_results(path)
     pl.DataFrame({"law": ["Hub"]}).write_parquet(path)
     with pytest.raises(ValueError, match=r"no table of `otmd measure`.*'rate'"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
+import os
 import runpy
 from pathlib import Path
 
@@ -134,6 +136,21 @@ def test_the_figure_is_written_with_its_source(summary, tmp_path):
         assert image.info["Source"] == "made by a test"
         assert image.width >= 2000
     assert b"made by a test" in paths[2].read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_a_full_disk_leaves_the_figure_that_was_there(summary, tmp_path, monkeypatch, ending):
+    path = tmp_path / f"gaps.{ending}"
+    path.write_bytes(b"an earlier figure")
+
+    def fill(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(OSError, match=rf"Make room.*{path}"):
+        draw_gaps(summary, [path])
+    assert path.read_bytes() == b"an earlier figure"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_figure_draws_the_gaps_in_percentage_points(summary):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +19,8 @@ import sweep_toys
 from polars.testing import assert_frame_equal
 from sweep_toys import GRID, deadly, draws, other_keys
 
+from otmd.harness import FolderLockedError
+from otmd.harness.lock import FILE, folder_lock
 from otmd.measurement import Sweep, merge_sweeps, read_tasks, run_sweep
 
 WHOLE = Sweep(draws, GRID)
@@ -73,9 +77,15 @@ def test_nothing_is_computed_twice(table, tmp_path) -> None:
     assert [part.stat().st_mtime_ns for part in sorted(kept)] == before
 
 
-def test_a_torn_part_is_made_again_and_no_other(table, tmp_path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_a_torn_part_is_made_again_and_no_other(table, tmp_path, damage) -> None:
     torn, *others = parts(tmp_path / "table")
-    torn.write_bytes(torn.read_bytes()[:-20])
+    data = bytearray(torn.read_bytes())
+    if damage == "cut":
+        del data[-20:]
+    else:
+        data[len(data) // 8] ^= 1
+    torn.write_bytes(data)
     before = [part.stat().st_mtime_ns for part in others]
     assert_frame_equal(run_sweep(WHOLE, tmp_path / "table", workers=1), table)
     assert [part.stat().st_mtime_ns for part in others] == before
@@ -97,7 +107,7 @@ def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     subprocess.run(command, check=True, timeout=120)
     assert len(parts(folder)) == len(GRID)
     assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
-    assert not list(folder.glob(".*"))
+    assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), FILE}
 
 
 def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
@@ -107,6 +117,38 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
     kept = parts(tmp_path / "deadly")
     assert 0 < len(kept) < len(GRID)
     assert run_sweep(Sweep(deadly, tasks), tmp_path / "deadly", workers=2)["task"].n_unique() == 6
+
+
+def test_two_at_a_time_in_a_folder_are_refused(table, tmp_path) -> None:
+    """A second one would remove, as left over, what the first is writing."""
+    folder = tmp_path / "table"
+    with folder_lock(folder):
+        for begin in (
+            lambda: run_sweep(WHOLE, folder, workers=1),
+            lambda: merge_sweeps([tmp_path / "table"], folder),
+        ):
+            with pytest.raises(FolderLockedError, match="Wait for it"):
+                begin()
+    assert_frame_equal(run_sweep(WHOLE, folder, workers=1), table)
+
+
+def test_a_full_disk_loses_no_finished_part(table, tmp_path, monkeypatch) -> None:
+    written, fsync = [], os.fsync
+
+    def fill(descriptor: int) -> None:
+        written.append(1)
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, "full")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fill)
+        with pytest.raises(OSError, match=rf"Make room.*{tmp_path}"):
+            run_sweep(WHOLE, tmp_path / "full", workers=1)
+    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path / "full")}
+    assert len(kept) == 2
+    assert_frame_equal(run_sweep(WHOLE, tmp_path / "full", workers=1), table)
+    assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
 
 
 def test_threads_and_a_cluster_agree(table, tmp_path) -> None:
