@@ -11,6 +11,8 @@ READY_DEMO := $(VENV)/.ready-demo
 READY_DEV  := $(VENV)/.ready-dev
 READY_DOCS := $(VENV)/.ready-docs
 READY_BENCH := $(VENV)/.ready-bench
+READY_FUZZ := $(VENV)/.ready-fuzz
+SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -18,7 +20,7 @@ CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_position
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
 FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice
 
-.PHONY: help setup demo test bench experiments figures lint format docs clean clean-all
+.PHONY: help setup demo test fuzz bench experiments figures lint format docs clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +51,10 @@ $(READY_BENCH): $(READY_DEMO)
 	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,modeling,bench]"
 	@touch $@
 
+$(READY_FUZZ): $(READY_DEV)
+	$(PIP) install --quiet -c constraints.txt -e ".[fuzz]"
+	@touch $@
+
 setup: $(READY_DEV)  ## create .venv with everything that demo, test and lint need
 
 demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real model pair
@@ -56,6 +62,9 @@ demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real mod
 
 test: $(READY_DEV)  ## run the whole test suite, the real-model test included
 	$(BIN)/python -m pytest -n auto $(ARGS)
+
+fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
+	NUMBA_NUM_THREADS=1 $(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
 
 bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.png (about five minutes)
 	$(BIN)/python experiments/performance/peers.py $(ARGS)

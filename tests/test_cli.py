@@ -448,3 +448,6 @@ def test_demo_of_other_sizes_wants_another_folder(fake_models, tmp_path, capsys)
     assert main(arguments) == 0
     assert main([*arguments, "--per-domain", "3"]) == 1
     assert "name another" in capsys.readouterr().err
+    (tmp_path / "demo.json").write_text("{")
+    assert main(arguments) == 1
+    assert "demo.json: cannot be read" in capsys.readouterr().err

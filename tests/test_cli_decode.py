@@ -81,6 +81,22 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     assert (tmp_path / "a.png").stat().st_size > 0
 
 
+def test_a_figure_of_no_known_format_is_refused_before_anything_is_decoded(tiny, capsys):
+    assert main(["decode", "--prompt", "w1", "--figure", "a.gif"]) == 2
+    out, err = capsys.readouterr()
+    assert "--figure: got a.gif" in err
+    assert not out
+
+
+def test_a_figure_that_cannot_be_written_costs_no_number(tiny, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]
+    assert main([*arguments, "--figure", str(tmp_path / "file" / "a.png")]) == 1
+    out, err = capsys.readouterr()
+    assert "target alone" in out
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize("finished", [0, 1])
 def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypatch):
     def interrupted(target, prompts, ways, *rest):

@@ -7,6 +7,7 @@ from pathlib import Path
 from otmd.audit.records_laws import LAW_FIELDS, RecordedLaw, Row, read_law
 from otmd.audit.records_values import MOST_NUMBERS, optional_whole, read_ids, read_label
 from otmd.probabilities import IntArray, Processing
+from otmd.stored_arrays import named
 
 NOT_DECIDED = -1
 """The output token of a position that was drafted at and never reached."""
@@ -101,7 +102,7 @@ def _rows_of_file(path: Path) -> Iterator[tuple[int, Row]]:
 def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record:
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
-        raise ValueError(f"{unknown[0]}: got an unknown field, wanted {', '.join(FIELDS)}")
+        raise ValueError(f"{named(unknown[0])}: got an unknown field, wanted {', '.join(FIELDS)}")
     target = read_law("target", given, defaults.get("target"))
     if target is None:
         raise ValueError("target_probs: got nothing, wanted target_probs or target_logits")

@@ -7,6 +7,8 @@ from typing import Any
 
 LONGEST_LINE = 32 << 20
 """Bytes: two full rows of 500,000 tokens, with 30 digits each."""
+# Of those that become an object each; a row has a few dozen, and what its texts hold.
+_MOST_PARTS = 10_000
 
 
 def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -32,6 +34,8 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
+        if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
+            raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         what = "cut short" if not line.endswith(b"\n") else "malformed"

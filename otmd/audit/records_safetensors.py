@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from otmd.audit.records_values import MOST_NUMBERS, RecordedNumbers
-from otmd.stored_arrays import StoredArray, read_safetensors
+from otmd.stored_arrays import StoredArray, named, read_safetensors
 
 VECTORS = ("logits", "probs", "ids", "tokens")
 _BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
@@ -40,4 +40,4 @@ def _check_shape(path: Path, name: str, array: StoredArray) -> None:
     axes = 2 if name.endswith(VECTORS) else 1
     if array.raw.ndim != axes or (axes == 2 and not 1 <= array.raw.shape[1] <= MOST_NUMBERS):
         wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
-        raise ValueError(f"{path}: {name}: got shape {array.raw.shape}, wanted {wanted}")
+        raise ValueError(f"{path}: {named(name)}: got shape {array.raw.shape}, wanted {wanted}")

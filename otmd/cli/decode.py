@@ -109,10 +109,12 @@ def decode(
     from otmd.harness import comparison
     from otmd.harness.progress import progress_bar
     from otmd.harness.sequences import prompt_tokens
+    from otmd.measurement.style import figure_paths
     from otmd.probabilities import Processing
 
     try:
         processing = Processing(temperature, top_k, top_p)
+        figures = figure_paths(figure or [], "--figure")
     except ValueError as error:
         raise UsageError(str(error)) from error
     tree = read_tree(paths, branching, law, likeliest, depth)
@@ -122,7 +124,7 @@ def decode(
     model = _target(target, device, model_dtype, threads, progress)
     ways = ways_of_decoding(_draft(draft, model, chosen, progress), tree, *named_rule, processing)
     texts: list[dict[str, Decoded]] = []
-    report = partial(_report, model, chosen, texts, show, figure, json_output)
+    report = partial(_report, model, chosen, texts, show, figures, json_output)
     try:
         tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
         finished = comparison.decode_in_turn(model, tokens, ways, max_new_tokens, processing, seed)
@@ -176,13 +178,12 @@ def _report(
     prompts: "list[Prompt]",
     texts: "list[dict[str, Decoded]]",
     show: bool,
-    figure: list[Path] | None,
+    figures: list[Path],
     json_output: bool,
 ) -> None:
     from otmd.measurement import decoding_costs, decoding_json, draw_decoding, print_decoding
 
     costs = decoding_costs(texts)
-    written = draw_decoding(costs, figure, source="otmd decode") if figure else []
     shown = []
     for one, text in zip(prompts, texts, strict=False) if show else ():
         spoken = {name: model.tokenizer.decode(found.tokens) for name, found in text.items()}
@@ -190,15 +191,17 @@ def _report(
     if json_output:
         answer = {"target": model.backend, "ways": decoding_json(costs)}
         answer |= {"texts": shown} if show else {}
-        print(json.dumps(answer | {"figures": [str(path) for path in written]}, indent=1))
-        return
-    for one in shown:
-        for name, text in one["texts"].items():
-            print(f"--- {one['prompt']}, {name}\n{text}\n")
-    print_decoding(costs)
-    print(
-        f"\n{len(texts)} prompts; times are per token and begin when the prompt has been read. "
-        f"{model.backend}"
-    )
-    for path in written:
+        print(json.dumps(answer | {"figures": [str(path) for path in figures]}, indent=1))
+    else:
+        for one in shown:
+            for name, text in one["texts"].items():
+                print(f"--- {one['prompt']}, {name}\n{text}\n")
+        print_decoding(costs)
+        print(
+            f"\n{len(texts)} prompts; times are per token and begin when the prompt has been read. "
+            f"{model.backend}"
+        )
+    # Last: where it cannot be written, what was measured has been printed.
+    written = draw_decoding(costs, figures, source="otmd decode") if figures else []
+    for path in () if json_output else written:
         print(f"Figure: {path}")

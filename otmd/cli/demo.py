@@ -119,7 +119,7 @@ def _dataset(
     from otmd.harness.files import write_atomically
 
     record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
-    if record.exists() and (found := json.loads(record.read_text("utf-8"))) != wanted:
+    if record.exists() and (found := _recorded(record)) != wanted:
         raise ValueError(f"--folder: {folder} holds a demo of {found}, not {wanted}; name another")
     if record.exists() and place.exists():
         try:
@@ -142,6 +142,13 @@ def _dataset(
             f"What was collected is kept in {place}; the same command goes on from there."
         )
         raise
+
+
+def _recorded(record: Path) -> Any:
+    try:
+        return json.loads(record.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
 
 
 def _title(dataset: "Dataset") -> str:

@@ -29,8 +29,6 @@ VERIFIERS = {
     "optimal": "Optimal",
 }
 
-MOST_DRAFTS = 10_000
-
 Json = Annotated[bool, Parameter(name="--json")]
 Value = TypeVar("Value")
 
@@ -46,6 +44,8 @@ def classes(option: str, text: str, known: dict[str, str], module: Any) -> list[
 
 def counts(option: str, text: str) -> list[int]:
     """Read ``1,2,4`` or ``1-4`` as whole numbers ≥ 1."""
+    from otmd.drafts.base import MOST_DRAFTS
+
     found: list[int] = []
     for piece in split(option, text):
         ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece)

@@ -4,15 +4,16 @@ import json
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from otmd.cli import UsageError
 from otmd.cli.options import fractions
+from otmd.npz_files import read_npy, read_npz
 
 FIELDS = ("target_probs", "draft_probs")
 SUFFIXES = (".npy", ".npz", ".json")
+LONGEST_JSON = 32 << 20
 
 
 def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -66,12 +67,11 @@ def _is_file(argument: str, text: str) -> bool:
 def _load(path: Path) -> Any:
     try:
         if path.suffix == ".json":
+            if path.stat().st_size > LONGEST_JSON:
+                raise ValueError(f"more than {LONGEST_JSON} bytes; write it as .npz")
             return json.loads(path.read_text("utf-8"))
-        # Opened here, since NumPy leaves a torn file open.
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            return dict(loaded) if path.suffix == ".npz" else loaded
-    except (ValueError, EOFError, BadZipFile) as error:
+        return read_npz(path) if path.suffix == ".npz" else read_npy(path)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from error
 
 

@@ -248,7 +248,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "wanted at most 100000000")]
+    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "wanted at most 33554432")]
 )
 def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path, length, message):
     path = tmp_path / "run.safetensors"
@@ -308,13 +308,13 @@ def test_columns_of_other_types(tmp_path, columns, message):
         audit_text(write_parquet(tmp_path / "a.parquet", columns))
 
 
-def test_a_parquet_file_with_absurdly_many_values_is_refused_unread(tmp_path):
+def test_a_parquet_file_with_absurdly_many_values_is_refused(tmp_path):
     zeros = pa.ListArray.from_arrays(
         pa.array([0, 5 << 20], pa.int32()), pa.array(np.zeros(5 << 20, np.float32))
     )
     path = write_parquet(tmp_path / "a.parquet", {"target_probs": zeros})
     assert path.stat().st_size < 50_000
-    with pytest.raises(ValueError, match="got 5242880 values in a group of 1 rows"):
+    with pytest.raises(ValueError, match="row 1: target_probs: got 5242880 numbers"):
         audit_text(path)
 
 
@@ -331,5 +331,5 @@ def test_a_parquet_file_that_lies_about_its_data(tmp_path, run):
     content = bytearray(path.read_bytes())
     content[4:400] = bytes(396)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"run\.parquet: row 1: cut short, or no Parquet file"):
+    with pytest.raises(ValueError, match=r"run\.parquet: .*: cut short, or no Parquet file"):
         audit_text(path)

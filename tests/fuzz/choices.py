@@ -1,0 +1,117 @@
+"""What a fuzzer's bytes decide: numbers, texts, arrays of any dtype, values of any type."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+Option = TypeVar("Option")
+NUMBERS = (0.0, -0.0, 1.0, 0.5, -1.0, 1e-320, 1e-300, 1e300, 1.7e308, np.inf, -np.inf, np.nan, 1e16)
+WHOLE = (0, 1, 2, 3, 4, 7, -1, 64, 2**31, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 10**400)
+DTYPES = (
+    "f8",
+    "f4",
+    "f2",
+    ">f8",
+    "g",
+    "?",
+    "i1",
+    "u1",
+    "i4",
+    "i8",
+    "u8",
+    "c16",
+    "U3",
+    "S4",
+    "M8[s]",
+)
+
+
+class Choices:
+    """Reads choices from bytes, and zeros once they are used up."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def take(self, count: int) -> bytes:
+        """So many bytes."""
+        found = self._data[self._place : self._place + count]
+        self._place += count
+        return found.ljust(count, b"\0")
+
+    def rest(self) -> bytes:
+        """All bytes that are left."""
+        return self.take(max(0, len(self._data) - self._place))
+
+    def below(self, count: int) -> int:
+        """A whole number in [0, count), count at most 2^16."""
+        return int.from_bytes(self.take(1 if count <= 256 else 2), "little") % count
+
+    def pick(self, options: Sequence[Option]) -> Option:
+        return options[self.below(len(options))]
+
+    def often(self) -> bool:
+        """True in seven of eight cases."""
+        return bool(self.below(8))
+
+    def number(self) -> float:
+        """Any float: a hostile one, one of few digits, or eight raw bytes."""
+        kind = self.below(4)
+        if kind == 0:
+            return self.pick(NUMBERS)
+        return self.below(256) / 64 if kind < 3 else struct.unpack("<d", self.take(8))[0]
+
+    def whole(self) -> int:
+        return self.below(6) if self.often() else self.pick(WHOLE)
+
+    def text(self, longest: int = 8) -> str:
+        return self.take(self.below(longest + 1)).decode("utf-8", "replace")
+
+    def value(self, depth: int = 2) -> Any:
+        """Anything that a caller may hand over in place of what is wanted."""
+        kinds = ("whole", "number", "text", "none", "true", "numpy", "list", "bytes", "dict")
+        kind = self.pick(kinds if depth else kinds[:6])
+        if kind == "list":
+            return [self.value(depth - 1) for _ in range(self.below(4))]
+        return {
+            "whole": self.whole,
+            "number": self.number,
+            "text": self.text,
+            "none": lambda: None,
+            "true": lambda: True,
+            "numpy": self._numpy_number,
+            "bytes": lambda: self.take(3),
+            "dict": lambda: {self.text(): self.value(0)},
+        }[kind]()
+
+    def _numpy_number(self) -> np.generic:
+        with np.errstate(all="ignore"):
+            return np.float64(self.number()).astype(self.pick(DTYPES[:5]))
+
+    def array(self) -> Any:
+        """An array of any dtype, shape and content, laid out in any way; now and then no array."""
+        if not self.often():
+            return self.value()
+        dtype = np.dtype(self.pick(DTYPES))
+        shape = tuple(self.below(5) for _ in range(self.below(4)))
+        count = int(np.prod(shape))
+        array = np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape)
+        layout = self.below(4)
+        if layout == 1:
+            return np.asfortranarray(array)
+        return array[..., ::-1] if layout == 2 and shape else array.astype(dtype)
+
+    def masses(self, vocab_size: int, axes: tuple[int, ...] = ()) -> np.ndarray:
+        """Distributions (*axes, V), nearly always valid: ties, zeros, masses of any magnitude."""
+        weights = np.empty((*axes, vocab_size))
+        for index in np.ndindex(weights.shape):
+            exponent = -self.below(320) if self.below(4) == 0 else 0
+            weights[index] = self.below(9) * 10.0**exponent
+        weights[..., 0] += ~weights.any(axis=-1)
+        total = weights.sum(axis=-1, keepdims=True)
+        dtype = self.pick(("f8", "f8", "f4", "f2"))
+        return (weights / total).astype(dtype)

@@ -1,0 +1,105 @@
+"""Target: each draft law's constructor and methods, with arguments of any kind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import otmd
+from fuzz.choices import Choices
+from otmd.drafts import ProposalLaw
+
+MOST_TUPLES = 2000
+METHODS = (
+    "sample",
+    "tuple_prob",
+    "containment",
+    "inclusion_probs",
+    "enumerate",
+    "with_num_drafts",
+    "family",
+    "index",
+    "prefix_containment",
+)
+ALLOWED = (ValueError,)
+
+
+def one_input(data: bytes) -> None:
+    choices = Choices(data)
+    try:
+        drafts = any_law(choices)
+        repr(drafts)
+        for _ in range(1 + choices.below(3)):
+            _call(choices.pick(METHODS), drafts, choices)
+    except ALLOWED:
+        return
+
+
+def any_law(choices: Choices) -> otmd.DraftLaw:
+    """A law of drafts, or ValueError where the choices make none."""
+    vocab_size = 1 + choices.below(6)
+    axes = tuple(choices.below(3) for _ in range(choices.below(3) if choices.below(3) == 0 else 0))
+    count = 1 + choices.below(4) if choices.often() else choices.value()
+    kind = choices.below(8)
+    if kind == 6:
+        rows = 1 + choices.below(4)
+        table = choices.masses(vocab_size, (*axes, rows))
+        return otmd.Independent(_or_any(table, choices), None if choices.often() else count)
+    if kind == 7:
+        rows = 1 + choices.below(4)
+        drawn = [[choices.below(vocab_size) for _ in range(2)] for _ in range(rows)]
+        size = vocab_size if choices.often() else choices.value()
+        return otmd.Joint(_or_any(drawn, choices), _or_any(choices.masses(rows), choices), size)
+    masses = _or_any(choices.masses(vocab_size, axes), choices)
+    if kind == 5:
+        top = choices.below(4) if choices.often() else choices.value()
+        laws = (otmd.WithReplacement, otmd.WithoutReplacement, otmd.ConditionalPoisson, otmd.Hub)
+        return otmd.TopThen(masses, count, top, choices.pick((*laws, "none")))
+    single = (
+        otmd.WithReplacement,
+        otmd.WithoutReplacement,
+        otmd.ConditionalPoisson,
+        otmd.Greedy,
+        otmd.Hub,
+    )
+    return single[kind](masses, 2 if kind == 4 and choices.often() else count)
+
+
+def _or_any(value: object, choices: Choices) -> object:
+    return value if choices.often() else choices.array()
+
+
+def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
+    if method == "sample":
+        rng = np.random.default_rng(0) if choices.often() else choices.value()
+        size = choices.pick((None, 1, (2, 0), 3)) if choices.often() else _small(choices.value())
+        tokens = drafts.sample(rng, size)
+        assert (drafts.tuple_prob(tokens) >= 0).all()
+    elif method == "index":
+        try:
+            drafts[tuple(choices.below(3) for _ in range(choices.below(3)))]
+        except IndexError:
+            return
+    elif method == "prefix_containment":
+        if isinstance(drafts, ProposalLaw) and not drafts.batch_shape:
+            forced = drafts.forced_tokens().tolist()
+            others = [token for token in range(drafts.vocab_size) if token not in forced]
+            found = drafts.prefix_containment(np.array(forced + others))
+            assert ((found >= 0) & (found <= 1)).all()
+    elif method in ("tuple_prob", "containment"):
+        given = (
+            np.ones(drafts.vocab_size, bool)
+            if method == "containment"
+            else np.zeros((2, drafts.num_drafts), int)
+        )
+        found = getattr(drafts, method)(_or_any(given, choices))
+        assert ((np.asarray(found) >= 0) & (np.asarray(found) <= 1 + 1e-12)).all()
+    elif method == "with_num_drafts":
+        drafts.with_num_drafts(choices.value())
+    else:
+        getattr(drafts, method)()
+
+
+def _small(size: object) -> object:
+    """A size that a machine can draw: what a caller asks for in good faith may be too much."""
+    flat = np.ravel(np.array(size, dtype=object))
+    return 2 if any(isinstance(n, int) and n > 1000 for n in flat) else size
