@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from otmd.audit.records import FIELDS, MOST_ROWS
 from otmd.audit.records_safetensors import VECTORS
-from otmd.parquet_files import ROWS_AT_ONCE, open_parquet
-from otmd.stored_arrays import named
+from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
+from otmd.readers.safetensors import named
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile

@@ -12,7 +12,7 @@ from typing import Any
 from otmd.harness.errors import DatasetError
 from otmd.harness.files import write_atomically
 from otmd.harness.shards import NAME, Row, Shard
-from otmd.parquet_files import ROWS_AT_ONCE, open_parquet
+from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
 
 FILE = "manifest.parquet"
 COLUMNS = {"prompt_id": str, "domain": str, "position": int, "token": int, "shard": str, "row": int}

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from otmd import npz_files, stored_arrays
 from otmd.harness.errors import DatasetError
-from otmd.stored_arrays import StoredArray, TornFileError
+from otmd.readers import npz, safetensors
+from otmd.readers.safetensors import StoredArray, TornFileError
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
@@ -18,7 +18,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
         If an array is of a type that is not read.
     """
     try:
-        return stored_arrays.read_safetensors(path)
+        return safetensors.read_safetensors(path)
     except TornFileError as error:
         raise DatasetError(str(error)) from error
 
@@ -34,6 +34,6 @@ def read_npz(path: Path) -> dict[str, StoredArray]:
         If it holds pickled objects, or unpacks to far more than its own size.
     """
     try:
-        return {name: StoredArray(array) for name, array in npz_files.read_npz(path).items()}
+        return {name: StoredArray(array) for name, array in npz.read_npz(path).items()}
     except TornFileError as error:
         raise DatasetError(str(error)) from error

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.stored_arrays import TornFileError, named
+from otmd.readers.safetensors import TornFileError, named
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the arrays of a compressed file may exceed the file, which can say anything."""

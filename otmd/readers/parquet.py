@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from otmd.thrift_fields import read_numbers
+from otmd.readers.thrift import read_numbers
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile

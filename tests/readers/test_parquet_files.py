@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from otmd.parquet_files import open_parquet
-from otmd.thrift_fields import read_numbers
+from otmd.readers.parquet import open_parquet
+from otmd.readers.thrift import read_numbers
 
 MOST_MEGABYTES = 256
 READ = """
