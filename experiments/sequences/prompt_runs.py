@@ -38,7 +38,7 @@ def options(description: str, output: Path, seconds_a_prompt: float) -> argparse
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--prompts", type=int, default=24, help="prompts of each source")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts of each source")
     parser.add_argument("--sources", nargs="+", default=list(DOMAINS), help="domains or files")
     parser.add_argument("--length", type=int, default=72, help="most tokens of a text")
     parser.add_argument("--target", default="default", help="as for `otmd collect`")

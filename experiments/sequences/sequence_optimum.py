@@ -171,8 +171,9 @@ def as_table(summary: pl.DataFrame) -> str:
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
     """Run, or go on with, the experiment; print its table and return it."""
     parser = options(
-        "Distance of rules to the sequence-level optimum.", OUTPUT, seconds_a_prompt=29
+        "Distance of rules to the sequence-level optimum.", OUTPUT, seconds_a_prompt=15
     )
+    parser.set_defaults(length=40)
     parser.add_argument("--positions", type=int, default=3, help="of each text")
     parser.add_argument("--temperature", type=float, default=1.0, help="of both models")
     chosen = parse(parser, arguments)

@@ -41,7 +41,8 @@ class Sweep:
     tasks : sequence of mappings
         The parameters of each task, in JSON's types.
     seed : int
-        Each task's generator is seeded by this and by the task, wherever it stands among the others.
+        Each task's generator is seeded by this and by the task's parameters: neither its place among the
+        others nor an edit of the code changes what it draws.
     data : str
         Identifies the data that the function reads, if any: a hash of it.
     """
@@ -62,7 +63,7 @@ class Sweep:
             "data": self.data,
             "parameters": dict(parameters),
         }
-        return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:20]
+        return _digest(of)
 
 
 def run_sweep(
@@ -175,10 +176,15 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     return copied
 
 
+def _digest(of: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(of), sort_keys=True).encode()).hexdigest()[:20]
+
+
 def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
     """Compute one task, in whichever process this is called."""
     key, parameters = task
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(key, 16),)))
+    own = int(_digest(parameters), 16)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(own,)))
     found = [dict(row) for row in function(rng, **parameters)]
     if not found:
         raise ValueError(f"{function.__qualname__}: gave no rows for {dict(parameters)}")

@@ -51,6 +51,13 @@ def test_a_task_draws_the_same_wherever_it_stands(table, tmp_path) -> None:
     assert not np.isin(other["value"], alone["value"]).any()
 
 
+def test_a_task_that_is_computed_again_draws_the_same(table, tmp_path) -> None:
+    # As after an edit of the code: the part has another name.
+    again = run_sweep(Sweep(draws, GRID, data="x"), tmp_path / "again", workers=1)
+    assert not again["task"].is_in(table["task"].to_list()).any()
+    assert_frame_equal(again.drop("task"), table.drop("task"))
+
+
 @pytest.mark.parametrize("change", [{"seed": 1}, {"data": "x"}, {"function": other_keys}])
 def test_what_rows_depend_on_is_in_the_key(change) -> None:
     parts = {"function": draws, "tasks": GRID} | change
