@@ -61,7 +61,9 @@ class RatioCurve:
         p = validate_probs("target_probs", target_probs)
         q = validate_probs("draft_probs", draft_probs)
         validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
-        p, q = np.broadcast_arrays(p, q)
+        shape = np.broadcast_shapes(p.shape, q.shape)
+        # Copied, since kernels take no arrays that cannot be written to.
+        p, q = (m if m.shape == shape else np.broadcast_to(m, shape).copy() for m in (p, q))
         ratio = _ratio(p, q)
         if grouped:
             p, q = _merge_by_ratio(p, q, ratio)

@@ -1,5 +1,8 @@
 """The ratio curve: every public method against sums over the tokens, and the relations between them."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -189,3 +192,10 @@ def test_a_curve_of_other_shape_is_refused(grouped: bool) -> None:
     curve = otmd.RatioCurve(p if grouped else np.stack([p, p]), q, grouped=grouped)
     with pytest.raises(ValueError, match=r"^curve: "):
         otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2), curve=curve)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_target_for_several_drafts_warns_of_nothing(grouped: bool) -> None:
+    # In a process of its own: Numba looks at an array's flags only the first time that it meets its type.
+    code = f"import otmd; otmd.RatioCurve([0.3, 0.7], [[0.5, 0.5], [0.2, 0.8]], {grouped})"
+    subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", code], check=True)
