@@ -47,14 +47,21 @@ class Position:
     draft: np.ndarray
 
 
+def synthetic_logits(
+    shape: tuple[int, ...], noise: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Normal logits of the target, and a draft that adds noise to them."""
+    rng = np.random.default_rng(seed)
+    logits = 2.5 * rng.standard_normal(shape)
+    return logits, logits + noise * rng.standard_normal(shape)
+
+
 def synthetic_positions(vocab_size: int, temperatures: tuple[float, ...]) -> Iterator[Position]:
-    """Normal logits, and a draft that adds noise to them."""
+    """Positions of :func:`synthetic_logits`, by noise and temperature."""
     for seed, noise in enumerate(NOISES):
-        rng = np.random.default_rng(seed)
-        logits = 2.5 * rng.standard_normal(vocab_size)
-        moved = logits + noise * rng.standard_normal(vocab_size)
+        logits = synthetic_logits((vocab_size,), noise, seed)
         for temperature in temperatures:
-            pair = (otmd.probs_from_logits(x, temperature) for x in (logits, moved))
+            pair = (otmd.probs_from_logits(x, temperature) for x in logits)
             yield Position("synthetic", f"noise {noise}", temperature, *pair)
 
 

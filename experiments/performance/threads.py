@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numba
 import numpy as np
+from optimal_plan import synthetic_logits
 
 import otmd
 from otmd.parallel import in_threads, num_threads
@@ -22,10 +23,8 @@ VOCAB_SIZE, NOISE = 151_936, 1.0
 
 def batch(positions: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of target and draft as those of ``peers.py``, shape (B, V) each."""
-    rng = np.random.default_rng(0)
-    logits = 2.5 * rng.standard_normal((positions, VOCAB_SIZE))
-    noisy = logits + NOISE * rng.standard_normal(logits.shape)
-    return otmd.probs_from_logits(logits), otmd.probs_from_logits(noisy)
+    target, draft = synthetic_logits((positions, VOCAB_SIZE), NOISE, seed=0)
+    return otmd.probs_from_logits(target), otmd.probs_from_logits(draft)
 
 
 def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], object]]:

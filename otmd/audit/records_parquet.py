@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from otmd.audit.records import FIELDS, MOST_ROWS
 from otmd.audit.records_safetensors import VECTORS
+from otmd.readers.errors import named, one_line
 from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
-from otmd.readers.safetensors import named
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
@@ -40,7 +40,7 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if isinstance(error, FileNotFoundError):
             raise
         raise ValueError(
-            f"{path}: row {number + 1}: cut short, or no Parquet file ({' '.join(str(error).split())})"
+            f"{path}: row {number + 1}: cut short, or no Parquet file ({one_line(error)})"
         ) from error
 
 

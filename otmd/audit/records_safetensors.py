@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from otmd.audit.records_values import MOST_NUMBERS, RecordedNumbers
-from otmd.readers.safetensors import StoredArray, named, read_safetensors
+from otmd.readers.errors import named
+from otmd.readers.safetensors import StoredArray, read_safetensors
 
 VECTORS = ("logits", "probs", "ids", "tokens")
 _BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))

@@ -73,7 +73,9 @@ def _fail(message: str, code: int = FAILED) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    from otmd.readers.errors import one_line
+
+    text = one_line(error)
     expected = isinstance(error, (ValueError, OSError, RuntimeError, UsageError))
     if text and (expected or type(error).__module__.startswith("cyclopts")):
         return text

@@ -11,6 +11,7 @@ from otmd.harness.gguf_files import converted_gguf
 from otmd.harness.models import LanguageModel
 from otmd.harness.quiet import quiet_transformers
 from otmd.harness.wheels import fetch
+from otmd.readers.errors import one_line
 
 
 def load_target(
@@ -121,7 +122,7 @@ def _commit_of(name: str, revision: str | None) -> str:
 def _no_model(name: str, error: Exception) -> ValueError:
     return ValueError(
         f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
-        f"and its tokenizer, nor to be had from the hub ({' '.join(str(error).split())[:300]})"
+        f"and its tokenizer, nor to be had from the hub ({one_line(error)[:300]})"
     )
 
 

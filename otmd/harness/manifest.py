@@ -12,6 +12,7 @@ from typing import Any
 from otmd.harness.errors import DatasetError
 from otmd.harness.files import write_atomically
 from otmd.harness.shards import NAME, Row, Shard
+from otmd.readers.errors import one_line
 from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
 
 FILE = "manifest.parquet"
@@ -104,9 +105,8 @@ def read_manifest(folder: Path) -> Manifest:
         OSError,
         RecursionError,
     ) as error:
-        said = " ".join(str(error).split())
         raise DatasetError(
-            f"{folder / FILE} is torn or was not written by otmd ({said}); call collect again, "
+            f"{folder / FILE} is torn or was not written by otmd ({one_line(error)}); call collect again, "
             "which makes it anew from the shards"
         ) from error
     return Manifest(rows, places, shards, metadata)

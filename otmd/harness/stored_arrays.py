@@ -4,7 +4,8 @@ from pathlib import Path
 
 from otmd.harness.errors import DatasetError
 from otmd.readers import npz, safetensors
-from otmd.readers.safetensors import StoredArray, TornFileError
+from otmd.readers.errors import TornFileError
+from otmd.readers.safetensors import StoredArray
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.readers.safetensors import TornFileError, named
+from otmd.readers.errors import TornFileError, named, one_line
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the arrays of a compressed file may exceed the file, which can say anything."""
@@ -88,8 +88,7 @@ def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
             raise ValueError(f"format {version}")
         shape, _, dtype = _HEADERS[version](packed)
     except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-        said = " ".join(str(error).split())
-        raise TornFileError(f"{name}: torn, or no array ({said})") from error
+        raise TornFileError(f"{name}: torn, or no array ({one_line(error)})") from error
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise ValueError(f"{name}: got dtype {dtype}, wanted numbers or texts (no allow_pickle)")
     if min(shape, default=0) < 0 or packed.tell() + dtype.itemsize * math.prod(shape) != size:

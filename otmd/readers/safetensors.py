@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from otmd.readers.errors import TornFileError, named
+
 DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -22,15 +24,6 @@ DTYPES = {
 LONGEST_HEADER = 32 << 20
 MOST_BRACKETS = 1 << 20
 _LONGEST_AXIS = 1 << 48
-
-
-def named(field: str) -> str:
-    """The name that a file gives a field, for a message of one line."""
-    return " ".join(field.split())[:40]
-
-
-class TornFileError(ValueError):
-    """A file is cut short, or not what its name says."""
 
 
 @dataclass(frozen=True, eq=False)

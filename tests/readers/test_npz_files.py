@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otmd.readers.errors import TornFileError
 from otmd.readers.npz import MOST_UNPACKED, read_npy, read_npz
-from otmd.readers.safetensors import TornFileError
 
 
 def header(descr: str, shape: str) -> bytes:
