@@ -17,10 +17,10 @@ from otmd.kernels.ratio_groups import (
     fill_ratios,
     group_by_ratio,
     group_edges,
-    span_vertices,
+    ratios_of,
     tokens_of_groups,
 )
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,6 @@ class RatioHistogram:
 
     Attributes
     ----------
-    ratio : ndarray of float64, shape (V,)
-        p/q of each token, inf where q = 0.
     edges : ndarray of float64, shape (K + 1,)
         Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1].
     target_mass, draft_mass : ndarray of float64, shape (K,)
@@ -41,7 +39,6 @@ class RatioHistogram:
         The group of each token, see :mod:`otmd.kernels.ratio_groups`.
     """
 
-    ratio: FloatArray
     edges: FloatArray
     target_mass: FloatArray
     draft_mass: FloatArray
@@ -63,12 +60,20 @@ class RatioHistogram:
         -------
         RatioHistogram
         """
-        ratio, group = np.empty(target.size), np.empty(target.size, np.int16)
-        masses = np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)
-        fill_ratios(target, draft, ratio)
+        group, masses = (
+            np.empty(target.size, np.int16),
+            (np.zeros(NUM_GROUPS), np.zeros(NUM_GROUPS)),
+        )
         group_by_ratio(target, draft, group, *masses)
         single = np.zeros(NUM_GROUPS, dtype=bool)
-        return cls(ratio, group_edges(), *masses, single, group, target, draft)
+        return cls(group_edges(), *masses, single, group, target, draft)
+
+    @cached_property
+    def ratio(self) -> FloatArray:
+        """p/q of each token, inf where q = 0, shape (V,)."""
+        ratio = np.empty(self.group.size)
+        fill_ratios(self._target, self._draft, ratio)
+        return ratio
 
     @cached_property
     def target_before(self) -> FloatArray:
@@ -86,9 +91,10 @@ class RatioHistogram:
         Only a histogram that was not resolved before can be.
         """
         assert not self.single.any()
-        tokens = tokens_of_groups(self.group, intervals, self.ratio.size)
-        tokens = tokens[np.argsort(self.ratio[tokens])]
-        ratio = self.ratio[tokens]
+        tokens = tokens_of_groups(self.group, intervals, self.group.size)
+        ratio = ratios_of(self._target, self._draft, tokens)
+        order = np.argsort(ratio)
+        tokens, ratio = tokens[order], ratio[order]
         starts = np.flatnonzero(np.concatenate([ratio[:1] >= 0, ratio[1:] != ratio[:-1]]))
         lows = ratio[starts]
         # The groups' own edges stay, without mass, so that their neighbours reach no further than before.
@@ -111,20 +117,3 @@ class RatioHistogram:
             draft_mass=masses[1],
             single=single[order],
         )
-
-    def vertices(self, nodes: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Where the lines through the ends of each span of intervals cross, below the curve.
-
-        Parameters
-        ----------
-        nodes : ndarray of int64, shape (J,)
-            Ascending indices of edges; a span reaches from one to the next.
-
-        Returns
-        -------
-        target, draft : ndarray of float64, shape (J − 1,)
-            No prefix that ends inside span j lies below the two lines that meet in this point.
-        """
-        target, draft = np.empty(nodes.size - 1), np.empty(nodes.size - 1)
-        span_vertices(self.edges, self.target_before, self.draft_before, nodes, target, draft)
-        return target, draft

@@ -18,6 +18,7 @@ from otmd.kernels.ratio_groups import (
     group_by_ratio,
     group_edges,
     ratios_of,
+    span_vertex,
     tokens_of_groups,
 )
 from otmd.ratio_histogram import RatioHistogram
@@ -141,17 +142,18 @@ def test_no_prefix_lies_below_the_lines_of_its_span(step: int) -> None:
         p, q = random_pair(60, seed)
         histogram = RatioHistogram.of(p, q)
         nodes = np.unique(np.append(np.arange(0, NUM_GROUPS, step), NUM_GROUPS))
-        target, draft = histogram.vertices(nodes)
+        curve = histogram.edges, histogram.target_before, histogram.draft_before
         order = np.argsort(histogram.ratio, kind="stable")
         inside = np.append(0.0, p[order].cumsum()), np.append(0.0, q[order].cumsum())
-        for j, (low, high) in enumerate(pairwise(nodes)):
+        for low, high in pairwise(nodes):
             edge = histogram.edges[low], histogram.edges[high]
+            target, draft = span_vertex(*curve, low, high)
             ends = np.searchsorted(histogram.ratio[order], edge)
             ends[1] = p.size if np.isinf(edge[1]) else ends[1]
             across, up = (values[ends[0] : ends[1] + 1] for values in inside[::-1])
-            lowest = target[j] + edge[0] * (across - draft[j])
+            lowest = target + edge[0] * (across - draft)
             if np.isfinite(edge[1]):
-                lowest = np.maximum(lowest, target[j] + edge[1] * (across - draft[j]))
+                lowest = np.maximum(lowest, target + edge[1] * (across - draft))
             scale = max(1.0, edge[0])
             assert (up >= lowest - ROUNDING * scale).all()
-            assert across[0] - ROUNDING <= draft[j] <= across[-1] + ROUNDING
+            assert across[0] - ROUNDING <= draft <= across[-1] + ROUNDING

@@ -9,6 +9,8 @@ with it, less what would be the token itself. ``terms`` (G, TERMS) has a row for
 import numpy as np
 from numba import njit
 
+from otmd.kernels.pair_cells import NUM_PARTS, bits_of_part, part_of_ratio
+
 # Columns of the terms: Σ (a + b) w/(w + w') and Σ a w/(w + w') over all classes, a = q and b = q/(1 − q); and
 # w/(w + w') of the node beside itself, of the node beside the next one, and of that one beside it.
 BOTH, FIRST, OWN, UP, DOWN = range(5)
@@ -16,75 +18,12 @@ TERMS = 5
 # Sums over the tokens between two nodes: of q and q s, with e = qβ of e, e s and e s², and of what tokens
 # want more than they are given, of the node below and of the one above.
 SUMS = 7
-# A part of the ratios has an exponent and so many bits of the mantissa; those beyond 2^±REACH are one.
-PART_BITS, REACH = 6, 40
-_PART_SHIFT = 52 - PART_BITS
-_PART_OFFSET = (1023 - REACH) << PART_BITS
-NUM_PARTS = (2 * REACH + 1) << PART_BITS
-# Tokens that are alike in p/q are told apart by octaves of q below 2^−LARGEST, the last of which has no end.
-# Those nearer to the cut than a part is wide are told apart by octaves of how near.
-LARGEST, OCTAVES, NEAREST = 8, 4, 28
-NEARNESS = NEAREST - PART_BITS
-NUM_CELLS = 2 + NUM_PARTS + 2 * NEARNESS
 _AT_A_TIME = 256
 _SIGNLESS = {"contract", "nsz"}
 # A rise so small beside F is none.
 _FLAT = 1e-12
-
-
-def part_edges():
-    """The smallest ratio of each part, ascending, shape (NUM_PARTS,)."""
-    bits = (np.arange(NUM_PARTS, dtype=np.int64) + _PART_OFFSET) << _PART_SHIFT
-    edges = bits.view(np.float64)
-    edges[0] = 0.0
-    return edges
-
-
-@njit(inline="always")
-def _part(bits):
-    """The part of a ratio with these bits: those of a positive float64 are ordered as the numbers are."""
-    return min(max((bits >> _PART_SHIFT) - _PART_OFFSET, 0), NUM_PARTS - 1)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def tail_cells(target, draft, ratio, single, cut, cells, inner, outer):
-    """Sums over the light tokens that are alike in p/q and q.
-
-    ``cells`` (NUM_CELLS, OCTAVES, 3) takes the sums of q, p and q²/(1 − q): first of tokens with p = 0 or
-    with q too small for a ratio, then part by part, that of the ratio ``cut`` once for either side of it,
-    and last of tokens near the cut, those below it before the others. Fills q and p/q of the light tokens
-    of other cells than the first, those below the cut and those from it on; returns how many there are, and
-    how far their places may reach: what a token does not meet of itself moves it by less than q/(1 − q).
-    """
-    (inner_draft, inner_ratio), (outer_draft, outer_ratio) = inner, outer
-    numbers = np.empty(3)
-    bits = numbers.view(np.int64)
-    below, beside = 0, 0
-    highest, farthest = 0.0, 0.0
-    for y in range(draft.size):
-        q = draft[y]
-        if q > 0.0 and not single[y]:
-            chosen, over = 0.0 < ratio[y] < np.inf, ratio[y] >= cut
-            numbers[0], numbers[1], numbers[2] = q, abs(ratio[y] / cut - 1.0), ratio[y]
-            octave = min(max(1023 - LARGEST - (bits[0] >> 52), 0), OCTAVES - 1)
-            near = min(1023 - (bits[1] >> 52), NEAREST) - PART_BITS - 1
-            cell = _part(bits[2]) + 1 + over if chosen else 0
-            if near >= 0 and chosen:
-                cell = NUM_PARTS + 2 + over * NEARNESS + near
-            own = cells[cell, octave]
-            own[0] += q
-            own[1] += target[y]
-            own[2] += q * q / (1.0 - q)
-            # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
-            inner_draft[below], inner_ratio[below] = q, ratio[y]
-            outer_draft[beside], outer_ratio[beside] = q, ratio[y]
-            below += chosen and not over
-            beside += chosen and over
-            if chosen:
-                reach = ratio[y] + 2.0 * q / (1.0 - q)
-                farthest = max(farthest, reach)
-                highest = highest if over else max(highest, reach)
-    return (below, beside), (highest, farthest)
+# Of what a token wants so little is neither missing nor too much.
+_ROUNDING = 1e-14
 
 
 @njit(cache=True, nogil=True)
@@ -105,7 +44,7 @@ def _starts(base, lowest):
     bits = edge.view(np.int64)
     g = lowest
     for part in range(NUM_PARTS):
-        bits[0] = (part + _PART_OFFSET) << _PART_SHIFT
+        bits[0] = bits_of_part(part)
         while g < last and part > 0 and base[g + 1] <= edge[0]:
             g += 1
         starts[part] = g
@@ -118,7 +57,7 @@ def _bracket(ratio, odds, starts, base, slope, lowest, lower, low, high):
     last, one = np.uint64(base.size - 2), np.uint64(1)
     bits = ratio.view(np.int64)
     for i in range(ratio.size):
-        part = _part(bits[i])
+        part = part_of_ratio(bits[i])
         # Unsigned, or every index would be asked whether it counts from the end.
         g = np.uint64(starts[part])
         f, above = base[g] + odds[i] * slope[g], base[g + one] + odds[i] * slope[g + one]
@@ -154,45 +93,51 @@ def _place(ratio, low, high, bent, share, value):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIGNLESS)
-def sum_places(mass, draft, ratio, nodes, terms, lowest, sums):
+def sum_places(target, mass, draft, tokens, nodes, terms, lowest, sums):
     """Place tokens, and add up their masses between two nodes.
 
-    A token with this q stands for so much mass of its like; no place is below ``lowest``. Returns the
-    mass that tokens want and that their places do not give, and what these give too much; ``sums``
-    (G − 1, SUMS) is added to.
+    Each of the ``tokens`` stands for so much p and so much q of its like, of which a single one has the q of
+    ``draft``; no place is below ``lowest``. Returns the mass that tokens want and that their places do not
+    give, and what these give too much; ``sums`` (G − 1, SUMS) is added to.
     """
     base, slope, bend = _effective(terms)
     starts = _starts(base, lowest)
     # One by one: of rows of a table the compiler would not know that they lie apart.
+    own, wanted = np.empty(_AT_A_TIME), np.empty(_AT_A_TIME)
     odds, bent = np.empty(_AT_A_TIME), np.empty(_AT_A_TIME)
     low, high = np.empty(_AT_A_TIME), np.empty(_AT_A_TIME)
     share, value = np.empty(_AT_A_TIME), np.empty(_AT_A_TIME)
     lower = np.empty(_AT_A_TIME, np.uint64)
     short, excess = 0.0, 0.0
-    for start in range(0, ratio.size, _AT_A_TIME):
-        some = slice(start, start + _AT_A_TIME)
-        own, wanted, q = mass[some], ratio[some], draft[some]
-        for i in range(q.size):
-            odds[i] = q[i] / (1.0 - q[i])
-        _bracket(wanted, odds, starts, base, slope, lowest, lower, low, high)
-        for i in range(q.size):
+    for start in range(0, tokens.size, _AT_A_TIME):
+        some = tokens[start : start + _AT_A_TIME]
+        for i in range(some.size):
+            y = np.uint64(some[i])
+            own[i], wanted[i], odds[i] = mass[y], target[y], draft[y]
+        for i in range(some.size):
+            wanted[i] /= own[i]
+            odds[i] /= 1.0 - odds[i]
+        _bracket(wanted[: some.size], odds, starts, base, slope, lowest, lower, low, high)
+        for i in range(some.size):
             bent[i] = 2.0 * odds[i] * bend[lower[i]]
-        _place(wanted, low, high, bent, share, value)
-        for i in range(q.size):
+        _place(wanted[: some.size], low, high, bent, share, value)
+        for i in range(some.size):
             g, s, square = lower[i], share[i], own[i] * odds[i]
-            missing = own[i] * (wanted[i] - value[i])
-            short += max(missing, 0.0)
-            excess -= min(missing, 0.0)
-            if s == 1.0 and g == lowest > 0 and missing < 0.0:
-                # As little as the first of such tokens, lest they hold one another where they are.
-                missing = own[i] * (nodes[g] - value[i])
             sums[g, 0] += own[i]
             sums[g, 1] += own[i] * s
             sums[g, 2] += square
             sums[g, 3] += square * s
             sums[g, 4] += square * s * s
-            sums[g, 5] += missing * s
-            sums[g, 6] += missing * (1.0 - s)
+            missing = wanted[i] - value[i]
+            if abs(missing) > _ROUNDING * wanted[i]:
+                missing *= own[i]
+                short += max(missing, 0.0)
+                excess -= min(missing, 0.0)
+                if s == 1.0 and g == lowest > 0 and missing < 0.0:
+                    # As little as the first of such tokens, lest they hold one another where they are.
+                    missing = own[i] * (nodes[g] - value[i])
+                sums[g, 5] += missing * s
+                sums[g, 6] += missing * (1.0 - s)
     return short, excess
 
 

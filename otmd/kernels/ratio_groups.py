@@ -134,18 +134,18 @@ def split_groups(p, q, group, edges, p_mass, q_mass, wanted):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def span_vertices(edges, target_before, draft_before, nodes, target, draft):
-    """Where the lines through the ends of each span from a node to the next cross, (J − 1,) each."""
-    for j in range(nodes.size - 1):
-        first, last = nodes[j], nodes[j + 1]
-        p = target_before[last] - target_before[first]
-        q = draft_before[last] - draft_before[first]
-        left = q
-        if edges[last] < np.inf:
-            left = (edges[last] * q - p) / (edges[last] - edges[first])
-        left = min(max(left, 0.0), q)
-        target[j] = target_before[first] + edges[first] * left
-        draft[j] = draft_before[first] + left
+def span_vertex(edges, target_before, draft_before, first, last):
+    """Where the lines through the ends of a span of blocks cross: its p and its q.
+
+    No prefix that ends inside the span lies below them.
+    """
+    p = target_before[last] - target_before[first]
+    q = draft_before[last] - draft_before[first]
+    left = q
+    if edges[last] < np.inf:
+        left = (edges[last] * q - p) / (edges[last] - edges[first])
+    left = min(max(left, 0.0), q)
+    return target_before[first] + edges[first] * left, draft_before[first] + left
 
 
 def group_edges():

@@ -1,4 +1,4 @@
-"""Steps of the search for weights: which log weights are allowed, which may move, and Newton's equations.
+"""Steps of the search for weights: which log weights are allowed, which may move, and Newton's step.
 
 ``counts`` (G,) says which classes have mass enough to set the scale of the others, and ``capped``
 whether the largest weight is 0 by convention and classes that have it may fall short of their targets.
@@ -9,11 +9,13 @@ from numba import njit
 
 # Where several cuts are tight at once weights differ by e^{−23} for each and for a loss of 1e-10.
 FARTHEST, WIDEST = 200.0, 40.0
+_RIDGE = 1e-3
+_REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True)
-def settle(log_weights, counts, largest, capped, settled):
-    """Scale the weights and keep them within what acts as 0 and infinity.
+def allow_weights(log_weights, counts, largest, capped):
+    """Scale the weights and keep them within what acts as 0 and infinity, in place.
 
     Gaps between weights so wide that only rounding would decide how wide are narrowed, from the largest down.
     """
@@ -24,15 +26,15 @@ def settle(log_weights, counts, largest, capped, settled):
     for i in range(order.size):
         own = min(log_weights[order[i]], top)
         value -= min(before - own, WIDEST)
-        settled[order[i]], before = value, own
-    scale = settled[largest]
+        log_weights[order[i]], before = value, own
+    scale = log_weights[largest]
     if capped:
         scale = -np.inf
         for g in range(counts.size):
             if counts[g]:
-                scale = max(scale, settled[g])
+                scale = max(scale, log_weights[g])
     for g in range(counts.size):
-        settled[g] = min(max(settled[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
+        log_weights[g] = min(max(log_weights[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
 
 
 @njit(cache=True, nogil=True)
@@ -56,19 +58,64 @@ def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free
 
 
 @njit(cache=True, nogil=True)
-def newton_equations(coupling, wrong, free, ridge):
-    """The Hessian of the free classes, scaled to a diagonal of 1; minus the gradient, scaled; and the scale.
+def newton_step(
+    log_weights, wrong, coupling, targets, counts, largest, capped, faint, excess, step
+):
+    """Fill Newton's step, 0 for the classes that may not move; its longest entry.
 
-    The Hessian is a graph Laplacian, so that its diagonal is a sum and nothing cancels.
+    The Hessian is a graph Laplacian, so that its diagonal is a sum and nothing cancels. It is scaled to a
+    diagonal of 1.
     """
+    free = np.empty(wrong.size, np.bool_)
+    mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free)
     tokens = np.flatnonzero(free)
     scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
+    # Where the scale of some weights hardly matters, rounding alone must not move it.
+    ridge = _RIDGE * excess / targets.sum()
     for i in range(tokens.size):
-        scale[i] = np.sqrt(max(coupling[tokens[i]].sum() + ridge[tokens[i]], 1e-300))
-        gradient[i] = -wrong[tokens[i]] / scale[i]
-    hessian = np.empty((tokens.size, tokens.size))
+        g = tokens[i]
+        scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g], 1e-300))
+    hessian, damping = np.empty((tokens.size, tokens.size)), 1e-14
+    while True:
+        for i in range(tokens.size):
+            gradient[i] = -wrong[tokens[i]] / scale[i]
+            for j in range(i):
+                hessian[i, j] = -coupling[tokens[i], tokens[j]] / (scale[i] * scale[j])
+            hessian[i, i] = 1.0 + damping
+        if solve_positive(hessian, gradient):
+            break
+        damping *= 10.0
+    step[:], longest = 0.0, 0.0
     for i in range(tokens.size):
-        for j in range(tokens.size):
-            hessian[i, j] = -coupling[tokens[i], tokens[j]] / (scale[i] * scale[j])
-        hessian[i, i] = 1.0
-    return hessian, gradient, scale
+        step[tokens[i]] = gradient[i] / scale[i]
+        longest = max(longest, abs(step[tokens[i]]))
+    return longest
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_REASSOCIATE)
+def solve_positive(matrix, vector):
+    """Solve a positive definite system, given below the diagonal, in place; whether it is one.
+
+    By Cholesky's factors: for a few dozen classes a call of LAPACK from outside costs more than the work.
+    """
+    size = vector.size
+    for i in range(size):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= matrix[i, k] * matrix[j, k]
+            if i > j:
+                matrix[i, j] = total / matrix[j, j]
+            elif total > 0.0:
+                matrix[i, i] = np.sqrt(total)
+            else:
+                return False
+        total = vector[i]
+        for k in range(i):
+            total -= matrix[i, k] * vector[k]
+        vector[i] = total / matrix[i, i]
+    for i in range(size - 1, -1, -1):
+        vector[i] /= matrix[i, i]
+        for k in range(i):
+            vector[k] -= matrix[i, k] * vector[i]
+    return True

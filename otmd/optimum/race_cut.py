@@ -16,25 +16,28 @@ from numpy.typing import NDArray
 from otmd.drafts.subset_race import RATE_UNIT, SubsetRace
 from otmd.drafts.without_replacement import WithoutReplacement
 from otmd.kernels.race_blocks import (
-    ALONE,
     DRAFT,
     POWER,
     TARGET,
     leave_distinct,
     sums_of_groups,
-    sums_of_tokens,
     tokens_of_blocks,
+)
+from otmd.kernels.race_bounds import (
+    bound_blocks,
+    fill_outside,
+    octaves,
+    open_octaves,
+    split_blocks,
 )
 from otmd.kernels.ratio_cut import SLACK, cut_tokens
 from otmd.kernels.ratio_groups import (
-    MANTISSA_BITS,
     NUM_GROUPS,
-    fill_ratios,
     group_edges,
     ratios_of,
     tokens_of_groups,
 )
-from otmd.probabilities import BoolArray, FloatArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
 
 # Into how many parts the tokens at issue are split, before they are taken one by one.
@@ -68,61 +71,50 @@ class _Race:
 
     def __init__(self, target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> None:
         self.target, self.draft, self.counts = target, drafts.draft, counts
-        self.race, self._drafts = drafts.race if max(counts) > 2 else None, drafts
+        self.race, self._numbers = drafts.race if max(counts) > 2 else None, drafts.numbers
+        self._width = POWER if self.race is None else drafts.width
         self.group = np.empty(target.size, np.int16)
         if self.race is not None:
             ratio = ratios_of(target, self.draft, self.race.heavy)
             self._heavy = np.argsort(ratio, kind="stable")
             self._heavy_ratio = ratio[self._heavy]
 
-    def groups(self) -> _Blocks:
-        """Group the tokens by the leading bits of p/q."""
-        sums = np.zeros((NUM_GROUPS, self._width))
-        sums_of_groups(self.target, self.draft, self._drafts.numbers, self.group, sums)
-        return _Blocks(group_edges()[:-1], np.zeros(NUM_GROUPS, dtype=bool), sums)
+    def opened(self) -> tuple[_Blocks, IntArray]:
+        """The groups of octaves that may hold the minimum, and other octaves whole.
+
+        The second answer is the number of each block's group, −1 for an octave.
+        """
+        sums, low = np.zeros((NUM_GROUPS, self._width)), group_edges()[:-1]
+        sums_of_groups(self.target, self.draft, self._numbers, self.group, sums)
+        whole = octaves(low, sums)
+        at_issue = self.bound(_Blocks(whole[0], np.zeros(whole[0].size, dtype=bool), whole[1]))[2]
+        low, sums, group = open_octaves(low, sums, *whole, at_issue)
+        return _Blocks(low, np.zeros(low.size, dtype=bool), sums), group
 
     def split(
         self, blocks: _Blocks, chosen: BoolArray, tokens: NDArray[np.int32], parts: int
     ) -> _Blocks:
         """Split the chosen blocks, which hold these tokens, between ratios."""
-        ratio = ratios_of(self.target, self.draft, tokens)
-        ratio.sort()
-        ratio = ratio[: leave_distinct(ratio)]
-        every = max(1, ratio.size // parts)
-        firsts = np.searchsorted(ratio, blocks.low[chosen])
-        starts = np.union1d(np.arange(0, ratio.size, every), firsts[firsts < ratio.size])
-        own, sums = ratio[starts], np.zeros((starts.size, self._width))
-        sums_of_tokens(self.target, self.draft, tokens, own, self._drafts.numbers, sums)
-        low = np.concatenate([blocks.low[~chosen], own])
-        single = np.concatenate([blocks.single[~chosen], np.full(starts.size, every == 1)])
-        sums = np.concatenate([blocks.sums[~chosen], sums])
-        order = np.argsort(low, kind="stable")
-        return _Blocks(low[order], single[order], sums[order])
-
-    def containment(self, blocks: _Blocks) -> FloatArray:
-        """G of the tokens before each block and of all, for each number of drafts, shape (N, K + 1)."""
-        outside = RATE_UNIT * np.append(blocks.draft[::-1].cumsum()[::-1], 0.0)
-        alone = 1.0 / RATE_UNIT + np.append(0.0, blocks.sums[:, ALONE].cumsum())
-        waits = np.tile(alone, (len(self.counts), 1))
-        if self.race is not None:
-            block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
-            several = self.race.arrivals(blocks.sums[:, DRAFT:], self._heavy, block, outside)
-            for own, count in zip(waits, self.counts, strict=True):
-                own += several[count - 3] if count > 2 else 0.0
-        return np.clip(1.0 - outside * waits, 0.0, 1.0)
+        ratios = ratios_of(self.target, self.draft, tokens)
+        ratios.sort()
+        ratios = ratios[: leave_distinct(ratios)]
+        known = blocks.low, blocks.single, blocks.sums, chosen
+        inside = self.target, self.draft, self._numbers, tokens, ratios
+        return _Blocks(*split_blocks(*known, *inside, parts))
 
     def bound(self, blocks: _Blocks) -> tuple[FloatArray, FloatArray, BoolArray]:
         """G and p − g before each block, shape (N, K + 1), and which blocks may hold a minimum (K,)."""
-        contained = self.containment(blocks)
-        values = np.append(0.0, blocks.target.cumsum()) - contained
-        at_issue = np.zeros(blocks.low.size, dtype=bool)
-        for own, rate in zip(contained, values, strict=True):
-            at_issue |= _at_issue(blocks, own, rate)
-        return contained, values, at_issue
-
-    @property
-    def _width(self) -> int:
-        return POWER if self.race is None else self._drafts.width
+        size = len(self.counts), blocks.low.size + 1
+        outside, several = np.empty(size[1]), np.zeros(size)
+        fill_outside(blocks.sums, RATE_UNIT, outside)
+        if self.race is not None:
+            block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
+            arrivals = self.race.arrivals(blocks.sums[:, DRAFT:], self._heavy, block, outside)
+            for own, count in zip(several, self.counts, strict=True):
+                own[:] = arrivals[count - 3] if count > 2 else 0.0
+        contained, values = np.empty(size), np.empty(size)
+        known = blocks.low, blocks.single, blocks.sums, outside, several, RATE_UNIT
+        return contained, values, bound_blocks(*known, contained, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +144,14 @@ class RaceCut:
     def subset(self) -> BoolArray:
         """H, shape (V,)."""
         subset = np.empty((1, self.target.size), dtype=bool)
-        end = np.append(self._blocks.low, np.inf)[self.size : self.size + 1]
-        cut_tokens(self.target, self.draft, end, subset, np.empty(1), np.empty(1))
+        cut_tokens(self.target, self.draft, np.array([self.edge]), subset, np.empty(1), np.empty(1))
         return subset[0]
+
+    @property
+    def edge(self) -> float:
+        """H holds the tokens of smaller p/q; inf for all that are drafted."""
+        low = self._blocks.low
+        return float(low[self.size]) if self.size < low.size else np.inf
 
     @property
     def rate(self) -> float:
@@ -164,12 +161,11 @@ class RaceCut:
     @cached_property
     def histogram(self) -> RatioHistogram:
         """The tokens by p/q, in blocks that are fine where the minimum lies."""
-        ratio, blocks = np.empty(self.target.size), self._blocks
-        fill_ratios(self.target, self.draft, ratio)
+        blocks = self._blocks
         edges = np.append(blocks.low, np.inf)
         masses = blocks.target.copy(), blocks.draft.copy()
         tokens = self.group, self.target, self.draft
-        return RatioHistogram(ratio, edges, *masses, blocks.single, *tokens)
+        return RatioHistogram(edges, *masses, blocks.single, *tokens)
 
 
 def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
@@ -207,11 +203,11 @@ def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> 
     list of RaceCut
     """
     race = _Race(target, drafts, counts)
-    groups = race.groups()
-    blocks, finest = _opened(race, groups)
+    blocks, group = race.opened()
     _, _, open_blocks = race.bound(blocks)
-    open_blocks &= finest
-    wanted = np.isin(groups.low, blocks.low[open_blocks])
+    open_blocks &= group >= 0
+    wanted = np.zeros(NUM_GROUPS, dtype=bool)
+    wanted[group[open_blocks]] = True
     tokens = tokens_of_groups(race.group, wanted, target.size)
     for parts in (_PARTS, target.size):
         blocks = race.split(blocks, open_blocks, tokens, parts)
@@ -224,34 +220,3 @@ def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> 
     return [
         RaceCut(*position, own, size, blocks) for own, size in zip(contained, sizes, strict=True)
     ]
-
-
-def _opened(race: _Race, groups: _Blocks) -> tuple[_Blocks, BoolArray]:
-    """The groups of octaves that may hold the minimum, and other octaves whole; which are groups (K,)."""
-    starts = np.append(0, np.arange(1, groups.low.size, 2**MANTISSA_BITS))
-    octaves = _Blocks(
-        groups.low[starts], groups.single[starts], np.add.reduceat(groups.sums, starts)
-    )
-    _, _, at_issue = race.bound(octaves)
-    inside = np.repeat(at_issue, np.diff(starts, append=groups.low.size))
-    low = np.concatenate([octaves.low[~at_issue], groups.low[inside]])
-    sums = np.concatenate([octaves.sums[~at_issue], groups.sums[inside]])
-    order = np.argsort(low)
-    blocks = _Blocks(low[order], np.zeros(low.size, dtype=bool), sums[order])
-    return blocks, order >= np.count_nonzero(~at_issue)
-
-
-def _at_issue(blocks: _Blocks, contained: FloatArray, values: FloatArray) -> BoolArray:
-    """Which blocks may hold the smallest minimiser of p − g, whose values before each block are given.
-
-    Those which may hold less than every prefix known, or as little as the least before the first that does.
-    """
-    target = values + contained
-    draft = blocks.draft
-    # Tokens that are never drafted have no ratio, and come last.
-    least = np.multiply(blocks.low, draft, out=np.zeros(draft.size), where=draft > 0)
-    lowest = np.minimum(values[:-1], target[:-1] + least - contained[1:])
-    best = values.min()
-    before = np.arange(lowest.size) < int(np.argmax(values <= best + SLACK))
-    at_issue = lowest <= np.where(before, best + SLACK, best - SLACK)
-    return at_issue & ~blocks.single & (draft > 0)

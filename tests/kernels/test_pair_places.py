@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 from strategies import Array, unit
 
-from otmd.kernels.pair_places import (
+from otmd.kernels.pair_cells import (
+    CELL_SUMS,
     LARGEST,
     NEAREST,
     NUM_CELLS,
     OCTAVES,
     PART_BITS,
     REACH,
-    SUMS,
-    locate_pairs,
-    pair_values,
-    sum_places,
+    mark_heavy,
     tail_cells,
+    used_cells,
 )
-from otmd.transport.optimal.pair_balance import PairBalance
-from otmd.transport.optimal.pair_search import PairTokens
+from otmd.kernels.pair_classes import meetings, node_terms
+from otmd.kernels.pair_places import SUMS, TERMS, locate_pairs, pair_values, sum_places
+from otmd.kernels.pair_search import clocks_of_classes, masses_of_classes
+from otmd.kernels.weighted_choice import pair_rates
 
 NODES = np.array([0.0, 0.6, 1.0, 1.5])
 
@@ -55,39 +56,65 @@ class Pairs:
         return np.arange(self.heavy.size, 9)
 
     @property
-    def tokens(self) -> PairTokens:
-        first = self.draft[self.heavy]
-        square = self.draft[-1] ** 2 / (1.0 - self.draft[-1])
-        target = first * self.ratio[self.heavy]
-        lost = float(self.draft[-1]), float(square)
-        single = self.heavy, first, first / (1.0 - first), target, self.able
-        return PairTokens(self.inner, NODES, lost, *single)
+    def lowest(self) -> int:
+        return 0 if self.inner else 1
 
     def sums(self, terms: Array) -> Array:
         sums = np.zeros((NODES.size - 1, SUMS))
-        mass = self.draft[self.light]
-        sum_places(mass, mass, self.ratio[self.light], NODES, terms, self.tokens.lowest, sums)
+        target, light = self.draft * self.ratio, self.light.astype(np.int32)
+        own = target, self.draft, self.draft, light
+        sum_places(*own, NODES, terms, self.lowest, sums)
         return sums
 
     def places(self, terms: Array) -> tuple[Array, Array]:
         lower, share = np.empty(self.light.size, np.int64), np.empty(self.light.size)
         own = self.draft[self.light], self.ratio[self.light]
-        locate_pairs(*own, terms, self.tokens.lowest, lower, share)
+        locate_pairs(*own, terms, self.lowest, lower, share)
         return lower, share
 
-    def balance(self, terms: Array) -> PairBalance:
-        masses, _ = self.tokens.classes(self.sums(terms), terms)
+    def classes(self) -> Classes:
+        """The classes of tokens that are placed by their ratios."""
+        first = self.draft[self.heavy]
+        heavy = first, first / (1.0 - first), first * self.ratio[self.heavy], self.able
+        inert = self.draft[-1], self.draft[-1] ** 2 / (1.0 - self.draft[-1])
+        masses = masses_of_classes(self.sums(by_ratio()), by_ratio(), heavy, inert)[:4]
         able = np.concatenate([[False, True, True, True], self.able])
-        return PairBalance(masses, masses.meetings(able), NODES, able, self.inner)
+        return Classes(able, self.inner, masses)
 
-    def naive(self, terms: Array, balance: PairBalance) -> tuple[list, list, list, float]:
+    def naive(self, terms: Array, classes: Classes) -> tuple[list, list, list, float]:
         """Each token's class and share, the classes' weights, and the rejection's."""
         lower, share = self.places(terms)
-        weights, rejection = balance.clocks(self.log_weights)
+        weights, rejection = classes.clocks(self.log_weights)
         single = (NODES.size + np.arange(self.heavy.size)).tolist()
         # The inert token is of the first class, whose clock never rings.
-        classes, shares = [*single, *lower.tolist(), 0], [1.0] * len(single) + share.tolist()
-        return classes, [*shares, 1.0], [*weights.tolist(), 0.0], rejection
+        every, shares = [*single, *lower.tolist(), 0], [1.0] * len(single) + share.tolist()
+        return every, [*shares, 1.0], [*weights.tolist(), 0.0], rejection
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Nodes and heavy tokens, which of them may be chosen, and whether both drafts may be rejected."""
+
+    able: Array
+    rejects: bool
+    masses: tuple[Array, Array, Array, Array]
+
+    def clocks(self, log_weights: Array) -> tuple[Array, float]:
+        return clocks_of_classes(log_weights, NODES, self.able, self.rejects)
+
+    def rates(self, log_weights: Array) -> tuple[Array, Array]:
+        size = int(np.count_nonzero(self.able))
+        among, alone = np.empty((size, size)), np.empty(size)
+        idle = meetings(*self.masses, self.able, among, alone)
+        rates, coupling = np.empty(log_weights.size), np.empty((log_weights.size,) * 2)
+        met = among, alone, idle, self.rejects
+        pair_rates(np.exp(log_weights), *met, rates, coupling)
+        return rates, coupling
+
+    def terms(self, log_weights: Array) -> Array:
+        terms = np.zeros((NODES.size, TERMS))
+        node_terms(*self.clocks(log_weights), *self.masses[:2], terms)
+        return terms
 
 
 def by_ratio() -> Array:
@@ -100,31 +127,31 @@ def by_ratio() -> Array:
 def test_rates_and_values_are_those_of_every_pair(seed: int) -> None:
     pairs = Pairs.random(seed)
     law = naive.without_replacement(pairs.draft.tolist(), 2)
-    balance = pairs.balance(by_ratio())
-    placed = pairs.naive(by_ratio(), balance)
-    choice = balance(pairs.log_weights)
+    classes = pairs.classes()
+    placed = pairs.naive(by_ratio(), classes)
+    rates, _ = classes.rates(pairs.log_weights)
     wanted = np.array(naive.race_choice_rates(law, *placed), float)
-    kept = np.append(balance.able, [False, pairs.inner])
-    np.testing.assert_allclose(choice.rates, wanted[kept], rtol=1e-11)
-    terms, (lower, share) = balance.terms(pairs.log_weights), pairs.places(by_ratio())
+    kept = np.append(classes.able, [False, pairs.inner])
+    np.testing.assert_allclose(rates, wanted[kept], rtol=1e-11)
+    terms, (lower, share) = classes.terms(pairs.log_weights), pairs.places(by_ratio())
     values = np.empty(lower.size)
     pair_values(pairs.draft[pairs.light], lower, share, terms, values)
     tokens = np.array(naive.token_rates(law, *placed), float)
     np.testing.assert_allclose(values, tokens[pairs.light], rtol=1e-11, atol=1e-300)
-    assert choice.rates.sum() <= 1.0 + 1e-12
+    assert rates.sum() <= 1.0 + 1e-12
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_coupling_is_the_derivative(seed: int) -> None:
     pairs = Pairs.random(seed)
-    balance = pairs.balance(by_ratio())
-    choice, step = balance(pairs.log_weights), 1e-5
-    np.testing.assert_allclose(choice.coupling, choice.coupling.T, rtol=1e-12)
+    classes, step = pairs.classes(), 1e-5
+    _, coupling = classes.rates(pairs.log_weights)
+    np.testing.assert_allclose(coupling, coupling.T, rtol=1e-12)
     for g, way in enumerate(step * np.eye(pairs.log_weights.size)):
-        ends = [balance(pairs.log_weights + sign * way).rates for sign in (1.0, -1.0)]
+        ends = [classes.rates(pairs.log_weights + sign * way)[0] for sign in (1.0, -1.0)]
         slope = (ends[1] - ends[0]) / (2.0 * step)
         slope[g] = 0.0
-        np.testing.assert_allclose(choice.coupling[g], slope, atol=1e-9)
+        np.testing.assert_allclose(coupling[g], slope, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -133,14 +160,13 @@ def test_tokens_are_placed_where_they_get_what_they_want(seed: int) -> None:
     pairs = Pairs.random(seed)
     # Ascending weights, so that higher places are worth more.
     pairs.log_weights[:3] = np.sort(pairs.log_weights[:3])
-    balance = pairs.balance(by_ratio())
-    terms = balance.terms(pairs.log_weights)
+    terms = pairs.classes().terms(pairs.log_weights)
     lower, share = pairs.places(terms)
     values = np.empty(lower.size)
     own = pairs.draft[pairs.light]
     pair_values(own, lower, share, terms, values)
     place = NODES[lower + 1] - share * (NODES[lower + 1] - NODES[lower])
-    highest, lowest = place == NODES[-1], place == NODES[pairs.tokens.lowest]
+    highest, lowest = place == NODES[-1], place == NODES[pairs.lowest]
     wanted = own * pairs.ratio[pairs.light]
     inside = ~highest & ~lowest
     # Odds of up to a ninth here, of 1/256 in use, to whose fourth power places are off.
@@ -153,7 +179,7 @@ def test_tokens_are_placed_where_they_get_what_they_want(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_sums_are_those_of_the_places(seed: int) -> None:
     pairs = Pairs.random(seed)
-    terms = pairs.balance(by_ratio()).terms(pairs.log_weights)
+    terms = pairs.classes().terms(pairs.log_weights)
     lower, share = pairs.places(terms)
     wanted = np.zeros((NODES.size - 1, SUMS - 2))
     for y, g, s in zip(pairs.light, lower, share, strict=True):
@@ -175,14 +201,12 @@ def test_cells_hold_the_sums_of_tokens_that_are_alike(cut: float) -> None:
     with np.errstate(divide="ignore"):
         ratio = target / draft
     single = rng.random(400) < 0.1
-    cells, inner, outer = np.zeros((NUM_CELLS, OCTAVES, 3)), *np.empty((2, 2, 401))
-    inner, outer = tuple(inner), tuple(outer)
-    counts, reach = tail_cells(target, draft, ratio, single, cut, cells, inner, outer)
+    cells, tokens = np.zeros((NUM_CELLS + 1, OCTAVES, CELL_SUMS)), np.empty(400, np.int32)
+    counts, reach = tail_cells(target, draft, single, cut, cells, tokens)
     light = np.flatnonzero(~single & (draft > 0) & (target > 0))
     below, beside = light[ratio[light] < cut], light[ratio[light] >= cut]
-    for tokens, count, (mass, own) in ((below, counts[0], inner), (beside, counts[1], outer)):
-        assert mass[:count].tolist() == draft[tokens].tolist()
-        assert own[:count].tolist() == ratio[tokens].tolist()
+    assert tokens[: counts[0]].tolist() == below.tolist()
+    assert tokens[400 - counts[1] :].tolist() == beside[::-1].tolist()
     places = ratio + 2.0 * draft / (1.0 - draft)
     assert reach[1] == pytest.approx(places[light].max(), rel=1e-15)
     assert reach[0] == pytest.approx(places[below].max(initial=0.0), rel=1e-15)
@@ -192,8 +216,37 @@ def test_cells_hold_the_sums_of_tokens_that_are_alike(cut: float) -> None:
         key = naive.pair_cell(ratio[y], q, cut, (LARGEST, OCTAVES), 2**PART_BITS, NEAREST)
         assert 2.0**-REACH < ratio[y] < 2.0**REACH
         alike[key] += [q, target[y], q * q / (1.0 - q)]
-    used = cells[1:][cells[1:, :, 0] > 0]
+    used = cells[1:-1][cells[1:-1, :, 0] > 0]
     wanted = np.array(sorted(map(tuple, alike.values())))
     np.testing.assert_allclose(np.array(sorted(map(tuple, used))), wanted, rtol=1e-12)
     idle = np.flatnonzero(~single & (target == 0) & (draft > 0))
     assert cells[0, :, 0].sum() == pytest.approx(draft[idle].sum(), rel=1e-12)
+    for outer, own in ((False, below), (True, beside)):
+        sides, total, others, *ends = used_cells(cells, cut, outer)
+        np.testing.assert_allclose(sides.sum(axis=1), total, rtol=1e-12)
+        np.testing.assert_allclose(total[:2], [draft[own].sum(), target[own].sum()], rtol=1e-12)
+        left = cells[:-1].sum(axis=(0, 1)) - total
+        np.testing.assert_allclose(others, left, rtol=1e-9, atol=1e-14)
+        if own.size:
+            width = 1.0 + 2.0**-PART_BITS
+            assert ends[0] <= ratio[own].min()
+            assert ratio[own].max() <= width * ends[1]
+            assert ends[1] <= ratio[own].max()
+            assert (cut if outer else 0.0) <= ends[0]
+
+
+@pytest.mark.parametrize("cut", [0.7, np.inf])
+def test_heavy_and_near_tokens_are_marked(cut: float) -> None:
+    rng = np.random.default_rng(71)
+    draft, ratio = 10.0 ** rng.uniform(-9.0, -1.0, 3000), np.exp(rng.standard_normal(3000))
+    draft[:10] = 0.0
+    target, single = draft * ratio, np.empty(3000, dtype=bool)
+    target[:5], target[10:13] = 0.1, 0.0
+    near, apart = mark_heavy(target, draft, cut, 0.01, 100.0, single)
+    assert single.tolist() == (draft > 0.01).tolist()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        away = np.where(draft > 0, np.abs(target / draft - cut) / draft, np.inf)
+    wanted = np.flatnonzero(away < 100.0)
+    assert wanted.size > 100 or cut == np.inf
+    assert near.tolist() == wanted.tolist()
+    np.testing.assert_allclose(apart, away[wanted], rtol=1e-12)

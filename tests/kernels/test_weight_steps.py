@@ -7,14 +7,21 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from otmd.kernels.weight_steps import FARTHEST, WIDEST, mark_free, newton_equations, settle
+from otmd.kernels.weight_steps import (
+    FARTHEST,
+    WIDEST,
+    allow_weights,
+    mark_free,
+    newton_step,
+    solve_positive,
+)
 
 Array = np.ndarray
 
 
 def settled(log_weights: Array, counts: Array, largest: int, capped: bool) -> Array:
-    found = np.empty(log_weights.size)
-    settle(log_weights, counts, largest, capped, found)
+    found = log_weights.copy()
+    allow_weights(found, counts, largest, capped)
     return found
 
 
@@ -72,18 +79,40 @@ def test_allowed_and_free(seed: int, capped: bool) -> None:
     assert free.tolist() == naive_free(found, wrong, coupling, known)
 
 
+@pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("seed", range(10))
-def test_newtons_equations(seed: int) -> None:
-    """Unscaled, their solution is that of the Laplacian of the couplings of the free classes."""
+def test_newtons_step(seed: int, capped: bool) -> None:
+    """That of the Laplacian of the couplings of the free classes."""
     rng = np.random.default_rng([73, seed])
     coupling = rng.random((6, 6)) * 10.0 ** rng.uniform(-6.0, 0.0, (6, 1))
     coupling += coupling.T
     np.fill_diagonal(coupling, 0.0)
-    wrong, ridge = rng.standard_normal(6), 1e-3 * rng.random(6)
-    free = np.array([True, True, False, True, True, False])
-    hessian, gradient, scale = newton_equations(coupling, wrong, free, ridge)
-    laplacian = np.diag(coupling.sum(axis=1) + ridge) - coupling
-    step = np.linalg.solve(hessian, gradient) / scale
-    own = np.ix_(free, free)
-    np.testing.assert_allclose(step, np.linalg.solve(laplacian[own], -wrong[free]), rtol=1e-9)
-    np.testing.assert_array_equal(np.diag(hessian), 1.0)
+    wrong, targets, excess = rng.standard_normal(6), rng.random(6), rng.random()
+    log_weights, largest = -rng.random(6), int(rng.integers(6))
+    log_weights[rng.integers(6)] = 0.0
+    known = np.ones(6, dtype=bool), largest, capped, np.full(6, 1e-15)
+    free, step = np.empty(6, dtype=bool), np.empty(6)
+    mark_free(log_weights, wrong, coupling, *known, free)
+    assert free.any()
+    assert not free.all()
+    longest = newton_step(log_weights, wrong, coupling, targets, *known, excess, step)
+    ridge = 1e-3 * excess * targets / targets.sum()
+    own, laplacian = np.ix_(free, free), np.diag(coupling.sum(axis=1) + ridge) - coupling
+    np.testing.assert_allclose(step[free], np.linalg.solve(laplacian[own], -wrong[free]), rtol=1e-9)
+    assert not step[~free].any()
+    assert longest == np.abs(step).max()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+def test_positive_definite_systems(size: int) -> None:
+    rng = np.random.default_rng(size)
+    root, vector = rng.standard_normal((size, size + 2)), rng.standard_normal(size)
+    matrix = root @ root.T
+    found = vector.copy()
+    assert solve_positive(np.tril(matrix), found)
+    np.testing.assert_allclose(matrix @ found, vector, atol=1e-9)
+
+
+def test_a_system_that_is_not_positive_definite_is_refused() -> None:
+    for matrix in ([[1.0, 0.0], [2.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]], [[np.nan, 0.0], [0.0, 1.0]]):
+        assert not solve_positive(np.array(matrix), np.ones(2))

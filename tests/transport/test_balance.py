@@ -32,7 +32,7 @@ def test_weights_that_lie_far_apart_are_found() -> None:
     # Some class at the cap falls short of its target, by this part of all.
     targets = TARGETS * served * (1.0 + SHORT) / TARGETS.sum()
     evaluate = _Evaluate(MASSES, DRAFTS, never, False)
-    log_weights, choice = balance(evaluate, targets, True, TOLERANCE)
+    log_weights, rates = balance(evaluate, targets, True, TOLERANCE)
     assert log_weights.max() == 0.0
-    assert np.maximum(choice.rates - targets, 0.0).sum() <= TOLERANCE
+    assert np.maximum(rates - targets, 0.0).sum() <= TOLERANCE
     assert np.ptp(log_weights) > 20.0

@@ -10,10 +10,12 @@ import pytest
 from strategies import KINDS, Array, instances
 
 import otmd
+from otmd.kernels.class_nodes import choose_nodes
+from otmd.kernels.ratio_groups import span_vertex
 from otmd.optimum.ratio_cut import prefix_values, ratio_cut
 from otmd.ratio_histogram import RatioHistogram
 from otmd.transport.optimal import plan_with_replacement
-from otmd.transport.optimal.balance import Choice, balance
+from otmd.transport.optimal.balance import balance
 from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
 
 ROUNDING = 1e-12
@@ -42,13 +44,13 @@ def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, floa
     p, q, n = pair
     histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
     edges, value = histogram.edges, float(prefix_values(histogram, n)[size])
-    found = []
+    curve, found = (histogram, histogram.draft_before**n, n), []
     if size > 0:
-        nodes = nodes_between(histogram, lambda mass: mass**n, 0, size, tol)
+        nodes = nodes_between(*curve, 0, size, tol)
         found.append((split_masses(histogram, nodes, 0, size), 0.0, 0.0, value))
     if edges[size] < np.inf:
         last = max(size, int(np.searchsorted(edges, n)))
-        nodes = nodes_between(histogram, lambda mass: mass**n, size, last, tol)
+        nodes = nodes_between(*curve, size, last, tol)
         before = float(histogram.target_before[size]), float(histogram.draft_before[size])
         found.append((split_masses(histogram, nodes, size, histogram.single.size), *before, value))
     return found
@@ -62,6 +64,36 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
             wanted = target + np.append(0.0, (classes.mass * classes.nodes).cumsum())
             drafted = draft + np.append(0.0, classes.mass.cumsum())
             assert (wanted - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
+
+
+def naive_nodes(
+    histogram: RatioHistogram, contained: Array, n: int, ends: tuple[int, int], tol: float
+) -> list[int]:
+    """Edges from the first to the last, halves of every span whose corner lies too low among them."""
+    edges, p, q = histogram.edges, histogram.target_before, histogram.draft_before
+    first, last = ends
+    if last - first <= 1:
+        return sorted({first, last})
+    target, draft = span_vertex(edges, p, q, first, last)
+    g = draft**n if n else float(np.interp(draft, q, contained))
+    if target - g >= min((p - contained).tolist()) - tol:
+        return [first, last]
+    middle = 0.5 * (edges[first] + edges[last])
+    m = min(max(sum(edge < middle for edge in edges.tolist()), first + 1), last - 1)
+    halves = [(first, m), (m, last)]
+    return sorted({k for own in halves for k in naive_nodes(histogram, contained, n, own, tol)})
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_nodes_are_those_of_every_low_corner(linear: bool) -> None:
+    for number, (p, q, n) in enumerate(PAIRS[::3]):
+        histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
+        contained, last = histogram.draft_before**n, histogram.single.size
+        counts, tol = (0 if linear else n), 10.0 ** -(3 + number % 8)
+        curve = histogram.edges, histogram.target_before, histogram.draft_before, contained
+        for ends in ((0, size), (size, last)):
+            found = choose_nodes(*curve, counts, *ends, tol)
+            assert found.tolist() == naive_nodes(histogram, contained, counts, ends, tol), number
 
 
 def test_masses_are_split_as_every_token_is() -> None:
@@ -126,16 +158,16 @@ def test_a_vocabulary_needs_few_classes(n: int) -> None:
 # ---------------------------------------------------------------- weights
 
 
-def proportional(masses: Array, never: float) -> Callable[[Array], Choice]:
+def proportional(masses: Array, never: float) -> Callable[[Array], tuple[Array, Array]]:
     """Two drafts, every tuple by hand: the rates and the slopes that `balance` asks for."""
 
-    def evaluate(log_weights: Array) -> Choice:
+    def evaluate(log_weights: Array) -> tuple[Array, Array]:
         weights = np.exp(log_weights)
         rates = naive.clock_choice(weights.tolist(), masses.tolist(), 2, never, 0.0)[:-1]
         total = weights[:, None] + weights
         pairs = 2 * np.outer(masses, masses) * np.outer(weights, weights) / total**2
         np.fill_diagonal(pairs, 0.0)
-        return Choice(np.array(rates), pairs)
+        return np.array(rates), pairs
 
     return evaluate
 
@@ -147,16 +179,16 @@ def test_weights_are_found_that_have_these_rates(capped: bool, seed: int) -> Non
     size, never = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.4]))
     masses = rng.dirichlet(np.ones(size)) * (1 - never)
     evaluate = proportional(masses, never)
-    targets = evaluate(np.sort(rng.uniform(-6.0, 0.0, size))).rates
+    targets, _ = evaluate(np.sort(rng.uniform(-6.0, 0.0, size)))
     found, _ = balance(evaluate, targets, capped, 1e-12)
-    np.testing.assert_allclose(evaluate(found).rates, targets, atol=1e-11)
+    np.testing.assert_allclose(evaluate(found)[0], targets, atol=1e-11)
 
 
 def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
     """Every weight equal would give the first class twice its share."""
     masses, targets = np.array([0.25, 0.25, 0.5]), np.array([0.125, 0.375, 0.75])
     evaluate = proportional(masses, 0.0)
-    rates = balance(evaluate, targets, True, 1e-12)[1].rates
+    rates = balance(evaluate, targets, True, 1e-12)[1]
     assert (rates <= targets + 1e-12).all()
     assert rates.sum() == pytest.approx(1.0, abs=1e-12)
 

@@ -8,11 +8,11 @@ classes is the optimum over tokens unless a corner of the tangents lies below th
 are added only where a corner does.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from otmd.kernels.class_nodes import choose_nodes
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
 
@@ -46,7 +46,8 @@ class RatioClasses:
 
 def nodes_between(
     histogram: RatioHistogram,
-    containment: Callable[[FloatArray], FloatArray],
+    contained: FloatArray,
+    num_drafts: int | None,
     first: int,
     last: int,
     tol: float,
@@ -57,8 +58,10 @@ def nodes_between(
     ----------
     histogram : RatioHistogram
         Resolved where the best cut lies.
-    containment : callable
-        g of a prefix of the ratio order as a function of its draft mass.
+    contained : ndarray of float64, shape (K + 1,)
+        g of the tokens below each edge.
+    num_drafts : int or None
+        n where g is the n-th power of the draft mass; else it is taken to be linear between edges.
     first, last : int
         Indices of the edges that the nodes reach from and to.
     tol : float
@@ -69,18 +72,8 @@ def nodes_between(
     ndarray of float64, shape (G,)
         Ascending.
     """
-    least = (histogram.target_before - containment(histogram.draft_before)).min()
-    chosen = np.unique([first, last])
-    while True:
-        target, mass = histogram.vertices(chosen)
-        low = target - containment(mass) < least - tol
-        low &= np.diff(chosen) > 1
-        if not low.any():
-            return histogram.edges[chosen]
-        left, right = chosen[:-1][low], chosen[1:][low]
-        middle = 0.5 * (histogram.edges[left] + histogram.edges[right])
-        added = np.clip(np.searchsorted(histogram.edges, middle), left + 1, right - 1)
-        chosen = np.sort(np.concatenate([chosen, added]))
+    curve = histogram.edges, histogram.target_before, histogram.draft_before, contained
+    return histogram.edges[choose_nodes(*curve, num_drafts or 0, first, last, tol)]
 
 
 def split_masses(

@@ -6,14 +6,15 @@ import numpy as np
 
 from otmd.drafts import WithoutReplacement
 from otmd.kernels.pair_places import locate_pairs, pair_values
+from otmd.kernels.ratio_groups import ratios_of
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_position import PairPosition
 from otmd.transport.optimal.pair_search import Found, PairTokens, search
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
 
-# Longer tails are rehearsed before they are played; no better than this, where the cells' width shows.
-_LONG, _ROUGHLY = 4096, 1e-9
+# Longer tails are rehearsed with cells before they are played, to the end: a round of cells costs little.
+_LONG, _REHEARSED = 4096, 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,21 +27,22 @@ class PairSide(Side):
         Who takes part.
     found : Found
         The places and the weights.
-    draft, ratio : ndarray of float64, shape (V,)
-        q and p/q.
+    target, draft : ndarray of float64, shape (V,)
+        p and q.
     """
 
     tokens: PairTokens
     found: Found
+    target: FloatArray
     draft: FloatArray
-    ratio: FloatArray
 
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
         """See :class:`Side`."""
         heavy, number = self._heavy(tokens)
         lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
         places = self.found.before, self.tokens.lowest, lower, share
-        locate_pairs(np.where(heavy, 0.0, self.draft[tokens]), self.ratio[tokens], *places)
+        ratio = ratios_of(self.target, self.draft, tokens)
+        locate_pairs(np.where(heavy, 0.0, self.draft[tokens]), ratio, *places)
         lower[heavy], share[heavy] = self.tokens.nodes.size + number[heavy], 1.0
         return lower, share
 
@@ -87,16 +89,14 @@ def plan_of_pairs(target: FloatArray, law: WithoutReplacement, tol: float) -> Ch
 
 def _solve(position: PairPosition, inner: bool, tol: float) -> PairSide | None:
     """Find the places and weights of one side; None where nothing may be chosen."""
-    own = position.cells_of(inner)
-    tokens = position.tokens(inner, own, tol)
-    light = position.light[0 if inner else 1]
-    if light.mass.size == 0 and not tokens.able.any():
+    tokens, light, cells = position.side(inner, tol)
+    if light.tokens.size == 0 and not tokens.able.any():
         return None
-    ratio, draft = position.cut.histogram.ratio, position.draft
     found = None
-    if light.mass.size > _LONG:
-        found = search(tokens, position.cells_as_tokens(own), max(tol, _ROUGHLY))
+    if light.tokens.size > _LONG:
+        found = search(tokens, cells, _REHEARSED)
     found = search(tokens, light, tol, found)
-    weights, rejection = found.balance.clocks(found.log_weights)
-    times = times_for_weights(found.log_weights, 2)
-    return PairSide(weights, rejection, *times, tokens, found, draft, ratio)
+    ringing = np.append(found.weights, found.rejection)
+    times = times_for_weights(np.log(ringing[ringing > 0]), 2)
+    masses = position.target, position.draft
+    return PairSide(found.weights, found.rejection, *times, tokens, found, *masses)

@@ -6,7 +6,16 @@ from typing import Self
 import numpy as np
 
 from otmd.drafts import WithoutReplacement
-from otmd.kernels.pair_places import LARGEST, NEARNESS, NUM_CELLS, OCTAVES, part_edges, tail_cells
+from otmd.kernels.pair_cells import (
+    CELL_SUMS,
+    LARGEST,
+    NUM_CELLS,
+    OCTAVES,
+    mark_heavy,
+    tail_cells,
+    used_cells,
+)
+from otmd.kernels.ratio_groups import ratios_of
 from otmd.optimum.race_cut import RaceCut, race_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_search import LightTokens, PairTokens
@@ -21,16 +30,12 @@ _LEAST_ROOM = 1e-9
 _MOST_NEAR, _NEAR = 128, 100.0
 
 
-def _single(draft: FloatArray, ratio: FloatArray, edge: float) -> BoolArray:
+def _single(target: FloatArray, draft: FloatArray, edge: float) -> BoolArray:
     """The tokens that are classes of their own, shape (V,)."""
-    single = draft > _HEAVIEST
-    # Both may be infinite, for tokens that are never drafted and a cut beyond all others.
-    with np.errstate(invalid="ignore"):
-        apart = np.abs(ratio - edge)
-    near = np.flatnonzero(apart < _NEAR * draft)
+    single = np.empty(draft.size, dtype=bool)
+    near, apart = mark_heavy(target, draft, edge, _HEAVIEST, _NEAR, single)
     if near.size > _MOST_NEAR:
-        nearest = np.argpartition(apart[near] / draft[near], _MOST_NEAR)
-        near = near[nearest[:_MOST_NEAR]]
+        near = near[np.argpartition(apart, _MOST_NEAR)[:_MOST_NEAR]]
     single[near] = True
     return single
 
@@ -45,94 +50,78 @@ class PairPosition:
         p and q.
     cut : RaceCut
         The best cut.
-    edge : float
-        H* holds the tokens with a smaller ratio.
     heavy : ndarray of int64, shape (M,)
         The tokens that are classes of their own, ascending.
     second : ndarray of float64, shape (M,)
         Their q/(1 − q).
-    light : tuple of LightTokens
+    light : tuple of ndarray of int32
         The other tokens that may be chosen, in H* and beside it.
     reach : tuple of float
         How far their places may reach.
-    cells : ndarray of float64, shape (K, OCTAVES, 3)
-        Sums of q, p and q²/(1 − q), see :func:`~otmd.kernels.pair_places.tail_cells`.
-    sums : ndarray of float64, shape (K, 3)
-        The same for all octaves together.
-    edges : ndarray of float64, shape (K,)
-        Bounds of their tokens' p/q from below, on the same side of the cut.
+    cells : ndarray of float64, shape (NUM_CELLS + 1, OCTAVES, CELL_SUMS)
+        Sums over light tokens that are alike, see :mod:`otmd.kernels.pair_cells`.
     """
 
     target: FloatArray
     draft: FloatArray
     cut: RaceCut
-    edge: float
     heavy: IntArray
     second: FloatArray
-    light: tuple[LightTokens, LightTokens]
+    light: tuple[np.ndarray, np.ndarray]
     reach: tuple[float, float]
     cells: FloatArray
-    sums: FloatArray
-    edges: FloatArray
 
     @classmethod
     def of(cls, target: FloatArray, law: WithoutReplacement) -> Self:
         """Find the cut, and sort the tokens."""
         cut, draft = race_cut(target, law), law.draft_probs
-        edge = float(cut.histogram.edges[cut.size])
-        cells = np.zeros((NUM_CELLS, OCTAVES, 3))
-        single = _single(draft, cut.histogram.ratio, edge)
+        single = _single(target, draft, cut.edge)
         heavy = np.flatnonzero(single)
-        light = [(np.empty(draft.size + 1), np.empty(draft.size + 1)) for _ in range(2)]
-        tokens = target, draft, cut.histogram.ratio, single
-        counts, reach = tail_cells(*tokens, edge, cells, *light)
-        inner, outer = (
-            LightTokens(mass[:count], mass[:count], ratio[:count])
-            for (mass, ratio), count in zip(light, counts, strict=True)
-        )
+        cells = np.zeros((NUM_CELLS + 1, OCTAVES, CELL_SUMS))
+        tokens = np.empty(draft.size, np.int32)
+        counts, reach = tail_cells(target, draft, single, cut.edge, cells, tokens)
+        light = tokens[: counts[0]], tokens[draft.size - counts[1] :]
         second = draft[heavy] / law.mass_left(heavy[:, None])
-        sums = cells.sum(axis=1)
-        edges = np.sort(np.concatenate([[0.0], part_edges(), [edge]]))
-        edges = np.concatenate([edges, np.repeat([0.5 * edge, edge], NEARNESS)])
-        return cls(
-            target, draft, cut, edge, heavy, second, (inner, outer), reach, cells, sums, edges
-        )
+        return cls(target, draft, cut, heavy, second, light, reach, cells)
 
-    def cells_of(self, inner: bool) -> BoolArray:
-        """The cells of light tokens that may be chosen on one side, shape (K,)."""
-        # Tokens without p are never chosen; no more are those of H* beside it.
-        own = (self.edges < self.edge) == inner
-        own[0] = False
-        return own
+    def side(self, inner: bool, tol: float) -> tuple[PairTokens, LightTokens, LightTokens]:
+        """Who takes part on a side: heavy tokens and nodes, the light tokens, and cells of them."""
+        used, own, others, *ends = used_cells(self.cells, self.cut.edge, not inner)
+        mass, wanted, square = used
+        every = np.arange(mass.size, dtype=np.int32)
+        cells = LightTokens(wanted, mass, square / (mass + square), every)
+        tokens = self.light[0 if inner else 1]
+        light = LightTokens(self.target, self.draft, self.draft, tokens)
+        # Of H* only tokens without p are never chosen; beside it all of H* is.
+        inert = self.cells[0].sum(axis=0) if inner else others
+        return self._heavy_tokens(inner, inert, own, (ends[0], ends[1]), tol), light, cells
 
-    def cells_as_tokens(self, own: BoolArray) -> LightTokens:
-        """A light token for each cell, of the same sums."""
-        used = (self.cells[:, :, 0] > 0) & own[:, None]
-        mass, target, square = self.cells[used].T
-        return LightTokens(mass, square / (mass + square), target / mass)
-
-    def tokens(self, inner: bool, own: BoolArray, tol: float) -> PairTokens:
-        """Who takes part on a side whose light tokens are in these cells (K,)."""
-        inside = self.cut.histogram.ratio[self.heavy] < self.edge
-        racing = inside if inner else np.ones(inside.size, dtype=bool)
-        tokens, second = self.heavy[racing], self.second[racing]
+    def _heavy_tokens(
+        self,
+        inner: bool,
+        inert: FloatArray,
+        own: FloatArray,
+        ends: tuple[float, float],
+        tol: float,
+    ) -> PairTokens:
+        """Heavy tokens and nodes, for light tokens of these sums, between whose ends p/q of cells lie."""
+        edge, tokens, second = self.cut.edge, self.heavy, self.second
+        inside = ratios_of(self.target, self.draft, tokens) < edge
+        if inner:
+            tokens, second, inside = tokens[inside], second[inside], inside[inside]
         first, target = self.draft[tokens], self.target[tokens]
-        sums = self.sums
-        inert = sums[0] if inner else sums[~own].sum(axis=0)
         nodes = np.array([0.0, 1.0, 2.0])
-        used = np.flatnonzero(own & (sums[:, 0] > 0))
-        if used.size:
-            light = inert + sums[own].sum(axis=0)
+        if own[0] > 0:
+            light = inert + own
             drafted = float(first.sum() + second.sum() + 2.0 * light[0] + light[2])
-            mean = sums[used, 1] / sums[used, 0]
             # The farthest cell must have a share of the last node, or nothing could move there.
-            ends = float(self.edges[used].min()), min(float(mean.max()), max(drafted, 1.0))
+            ends = ends[0], min(ends[1], max(drafted, 1.0))
             reach = self.reach[0 if inner else 1]
             if inner:
                 # No class beyond can have its share of p.
-                reach = min(reach, self.edge, drafted)
+                reach = min(reach, edge, drafted)
             room = max(reach - ends[1], _LEAST_ROOM * ends[1])
             nodes = nodes_of_tail(self.cut, ends, room, inner, drafted, 0.1 * tol)
-        able = (target > 0) & (inside[racing] == inner)
+        able = (target > 0) & (inside == inner)
         lost = float(inert[0]), float(inert[2])
         return PairTokens(inner, nodes, lost, tokens, first, second, target, able)

@@ -1,48 +1,37 @@
-"""The search for weights and places that give every token of two drafts its p.
+"""Weights and places that give every token of two drafts its p.
 
 Heavy tokens are classes of their own. The others lie between nodes, where p/q is hardly more than a start: a
 token competes with all others but not with itself, which moves its place by a little.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otmd.kernels.pair_classes import masses_at_nodes
-from otmd.kernels.pair_places import (
-    BOTH,
-    DOWN,
-    FIRST,
-    OWN,
-    SUMS,
-    TERMS,
-    UP,
-    sum_places,
-)
+from otmd.kernels.pair_places import BOTH, TERMS
+from otmd.kernels.pair_search import search_pairs
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.transport.optimal.balance import balance
-from otmd.transport.optimal.pair_balance import PairBalance, PairMasses
-
-# Rounds end after so many, or where one gains less than a tenth.
-_ROUNDS, _STALLED = 16, 0.9
-_LEAST = float(np.finfo(float).tiny)
 
 
-@dataclass(frozen=True, eq=False)
-class LightTokens:
+class LightTokens(NamedTuple):
     """Tokens of small q, or cells of such tokens, that may be chosen.
 
     Attributes
     ----------
-    mass : ndarray of float64, shape (T,)
-        The draft mass that each stands for.
-    draft, ratio : ndarray of float64, shape (T,)
-        q of a single token, and its p/q.
+    target, mass : ndarray of float64, shape (V,) or (K,)
+        p and q of each token, or the sums of each cell.
+    draft : ndarray of float64, shape (V,) or (K,)
+        q of a single token.
+    tokens : ndarray of int32, shape (T,)
+        Those that take part.
     """
 
+    target: FloatArray
     mass: FloatArray
     draft: FloatArray
-    ratio: FloatArray
+    tokens: NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,58 +68,29 @@ class PairTokens:
         """The lowest node below a token: beside H* whatever may be chosen has a clock that rings."""
         return 0 if self.inner else 1
 
-    def sums(self, light: LightTokens, terms: FloatArray) -> tuple[FloatArray, float]:
-        """Place light tokens; their sums between nodes (G − 1, SUMS), and what is lost at their places."""
-        sums = np.zeros((self.nodes.size - 1, SUMS))
-        tokens = light.mass, light.draft, light.ratio
-        short, excess = sum_places(*tokens, self.nodes, terms, self.lowest, sums)
-        return sums, short if self.inner else excess
 
-    def classes(self, sums: FloatArray, terms: FloatArray) -> tuple[PairMasses, FloatArray]:
-        """The masses of all classes, and the p of each (C,), of tokens that were placed by these terms."""
-        size = self.nodes.size
-        first, square, own, targets = np.zeros((4, size))
-        shared = np.empty(size - 1)
-        masses_at_nodes(sums, terms, first, square, own, shared, targets)
-        # Whatever has a clock that rings is a class with a weight.
-        targets = np.where(first > 0, np.maximum(targets, _LEAST), 0.0)
-        first[0] += self.inert[0]
-        square[0] += self.inert[1]
-        own[0] += self.inert[1]
-        targets[0] = 0.0
-        masses = PairMasses(
-            np.concatenate([first, self.first]),
-            np.concatenate([first + square, self.second]),
-            np.concatenate([own, self.first * self.second]),
-            shared,
-        )
-        return masses, np.concatenate([targets, np.where(self.able, self.target, 0.0)])
-
-
-@dataclass(frozen=True, eq=False)
-class Found:
+class Found(NamedTuple):
     """The end of a round: tokens were placed by ``before``, and then the weights were solved for.
+
+    The first G of C classes are nodes, between which light tokens are spread; the others are heavy tokens.
 
     Attributes
     ----------
-    balance : PairBalance
-        The side, its tokens at their places.
-    log_weights : ndarray of float64
-        See :class:`~otmd.transport.optimal.pair_balance.PairBalance`.
+    before, terms : ndarray of float64, shape (G, TERMS)
+        What tokens are chosen with at the nodes, before and after, see :mod:`otmd.kernels.pair_places`.
+    weights : ndarray of float64, shape (C,)
+        The rates of the classes' clocks.
+    rejection : float
+        That of the clock that rejects both drafts; 0 for none.
     rates : ndarray of float64, shape (C,)
         How often each class is chosen.
-    before, terms : ndarray of float64, shape (G, TERMS)
-        What tokens are chosen with at the nodes, before and after.
-    lost : float
-        A bound of the mass that tokens want and do not get; beside H* of what they get too much.
     """
 
-    balance: PairBalance
-    log_weights: FloatArray
-    rates: FloatArray
     before: FloatArray
     terms: FloatArray
-    lost: float
+    weights: FloatArray
+    rejection: float
+    rates: FloatArray
 
 
 def search(tokens: PairTokens, light: LightTokens, tol: float, start: Found | None = None) -> Found:
@@ -152,61 +112,13 @@ def search(tokens: PairTokens, light: LightTokens, tol: float, start: Found | No
     Found
         The best of the rounds.
     """
-    rounds: list[Found] = []
-    found = start
-    for _ in range(_ROUNDS):
-        found = _balanced(tokens, light, found, tol)
-        rounds.append(found)
-        stalled = len(rounds) > 3 and found.lost > _STALLED * rounds[-2].lost
-        if found.lost <= 2.0 * tol or stalled:
-            break
-    return min(rounds, key=lambda each: each.lost)
-
-
-def _balanced(tokens: PairTokens, light: LightTokens, start: Found | None, tol: float) -> Found:
-    """Place the tokens, and solve for the weights."""
-    nodes = tokens.nodes
-    before = _terms_of_ratio(nodes) if start is None else start.terms
-    sums, lost = tokens.sums(light, before)
-    masses, targets = tokens.classes(sums, before)
-    able = targets > 0
-    wanted = targets[able]
-    met = masses.meetings(able)
-    rejected = met.total - float(wanted.sum()) if tokens.inner else 0.0
-    if rejected > 0:
-        wanted = np.append(wanted, rejected)
-    side = PairBalance(masses, met, nodes, able, rejected > 0)
-    first = None if start is None else _carried(start, side)
-    log_weights, choice = balance(side, wanted, not tokens.inner, tol, first)
-    rates = np.zeros(able.size)
-    rates[able] = choice.rates[: np.count_nonzero(able)]
-    terms = side.terms(log_weights)
-    sign = 1.0 if tokens.inner else -1.0
-    missing = np.maximum(sign * (targets - rates)[nodes.size :], 0.0)
-    lost += float(missing.sum()) + _drift(masses, np.abs(terms - before))
-    return Found(side, log_weights, rates, before, terms, lost)
-
-
-def _terms_of_ratio(nodes: FloatArray) -> FloatArray:
-    """Let places be ratios, for want of anything better."""
-    terms = np.zeros((nodes.size, TERMS))
-    terms[:, BOTH] = nodes
-    return terms
-
-
-def _drift(masses: PairMasses, change: FloatArray) -> float:
-    """A bound of how much the rates of placed tokens differ, where the terms differ by so much."""
-    size = len(change)
-    first, second, own = (each[:size] for each in (masses.first, masses.second, masses.own))
-    drift = first @ change[:, BOTH] + (second - first) @ change[:, FIRST]
-    drift += 2.0 * (own @ change[:, OWN] + masses.shared @ (change[:-1, UP] + change[:-1, DOWN]))
-    return float(drift)
-
-
-def _carried(start: Found, side: PairBalance) -> FloatArray | None:
-    """The log weights of what was found before, for classes that may be others."""
-    if start.balance.rejects != side.rejects:
-        return None
-    weights, rejection = start.balance.clocks(start.log_weights)
-    carried = np.append(weights[side.able], [rejection] * side.rejects)
-    return np.log(carried) if (carried > 0).all() else None
+    if start is None:
+        # Let places be ratios, for want of anything better.
+        terms = np.zeros((tokens.nodes.size, TERMS))
+        terms[:, BOTH] = tokens.nodes
+        first = terms, np.zeros(tokens.nodes.size + tokens.heavy.size), 0.0
+    else:
+        first = start.terms, start.weights, start.rejection
+    heavy = tokens.first, tokens.second, tokens.target, tokens.able
+    who = tuple(light), heavy, tokens.nodes, tokens.lowest, tokens.inert, tokens.inner
+    return Found(*search_pairs(*who, tol, *first))

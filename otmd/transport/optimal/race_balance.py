@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray
-from otmd.transport.optimal.balance import Choice
 from otmd.transport.optimal.race_model import RaceChoice, TimedRace
 from otmd.transport.optimal.race_places import weights_at_nodes
 from otmd.transport.optimal.race_tail import Tail
@@ -71,7 +70,7 @@ class RaceBalance:
         rings = weights.nodes * silent * waiting[:, None]
         return self.tail.polynomials(self.choose(times, weights).tail, silent, rings)
 
-    def __call__(self, log_weights: FloatArray) -> Choice:
+    def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the rates and how they depend on the weights, as ``balance`` asks for them."""
         weights = self.weights(log_weights)
         times, steps = self.clock(log_weights)
@@ -90,7 +89,7 @@ class RaceBalance:
             coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
             rates = np.append(rates, rejected @ choice.expected)
         np.fill_diagonal(coupling, 0.0)
-        return Choice(rates, coupling)
+        return rates, coupling
 
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray

@@ -44,18 +44,14 @@ def nodes_of_tail(
     -------
     ndarray of float64, shape (G,)
     """
-    edges = cut.histogram.edges
-
-    def containment(mass: FloatArray) -> FloatArray:
-        return np.interp(mass, cut.histogram.draft_before, cut.contained)
-
+    edges, curve = cut.histogram.edges, (cut.histogram, cut.contained, None)
     lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
     farthest = highest + room
     if inner:
-        nodes = nodes_between(cut.histogram, containment, 0, cut.size, tol)
+        nodes = nodes_between(*curve, 0, cut.size, tol)
     else:
         last = max(cut.size, int(np.searchsorted(edges, min(highest, drafted))))
-        nodes = nodes_between(cut.histogram, containment, cut.size, last, tol)
+        nodes = nodes_between(*curve, cut.size, last, tol)
         farthest = min(farthest, drafted)
     # The last class must hold some token from the start, or nothing could move towards it.
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]

@@ -113,12 +113,12 @@ class RaceSearch:
             targets = np.append(targets, rejected)
         side = RaceBalance(self.race, tail, able_nodes, self.able_heavy, rejected > 0)
         first = None if start is None else _carried(start, side)
-        log_weights, choice = balance(side, targets, not self.inner, self.tol, first)
+        log_weights, rates = balance(side, targets, not self.inner, self.tol, first)
         of_nodes = side.tail_polynomials(log_weights)
         of_tail = tail.values(*of_nodes)
         chosen = np.zeros(self.heavy.size)
         count = np.count_nonzero(able_nodes)
-        chosen[self.able_heavy] = choice.rates[count : count + heavy.size]
+        chosen[self.able_heavy] = rates[count : count + heavy.size]
         sign = 1.0 if self.inner else -1.0
         short = np.maximum(sign * (wanted - of_tail), 0.0)
         of_heavy = np.maximum(sign * (self.heavy - chosen)[self.able_heavy], 0.0)

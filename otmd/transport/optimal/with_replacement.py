@@ -8,7 +8,7 @@ from otmd.kernels.weighted_choice import choice_rates
 from otmd.optimum.ratio_cut import prefix_values, ratio_cut
 from otmd.probabilities import FloatArray, IntArray
 from otmd.ratio_histogram import RatioHistogram
-from otmd.transport.optimal.balance import Choice, balance
+from otmd.transport.optimal.balance import balance
 from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
@@ -70,18 +70,15 @@ def plan_with_replacement(
     value = float(prefix_values(histogram, num_drafts)[size])
     contained = float(histogram.draft_before[size])
     inner = outer = None
-
-    def containment(mass: FloatArray) -> FloatArray:
-        return mass**num_drafts
-
+    curve = histogram, histogram.draft_before**num_drafts, num_drafts
     if size > 0:
-        nodes = nodes_between(histogram, containment, 0, size, 0.2 * tol)
+        nodes = nodes_between(*curve, 0, size, 0.2 * tol)
         rejected = max(0.0, contained**num_drafts - float(histogram.target_before[size]))
         classes = split_masses(histogram, nodes, 0, size)
         inner = _side(histogram.ratio, draft, classes, num_drafts, 0.0, rejected, tol)
     if cut < np.inf:
         last = max(size, int(np.searchsorted(histogram.edges, num_drafts)))
-        nodes = nodes_between(histogram, containment, size, last, 0.2 * tol)
+        nodes = nodes_between(*curve, size, last, 0.2 * tol)
         classes = split_masses(histogram, nodes, size, histogram.single.size)
         outer = _side(histogram.ratio, draft, classes, num_drafts, contained, None, tol)
     return ChoicePlan(target, histogram.ratio < cut, 1.0 + value, inner, outer)
@@ -106,10 +103,10 @@ def _side(
     if rejected:
         targets = np.append(targets, rejected)
     evaluate = _Evaluate(mass, num_drafts, never, bool(rejected))
-    log_weights, choice = balance(evaluate, targets, rejected is None, tol)
+    log_weights, found = balance(evaluate, targets, rejected is None, tol)
     weights, rates = np.zeros(able.size), np.zeros(able.size)
     weights[able] = np.exp(log_weights[: mass.size])
-    rates[able] = choice.rates[: mass.size] / mass
+    rates[able] = found[: mass.size] / mass
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     times = evaluate.nodes(log_weights)
     return RatioSide(weights, rejection, *times, classes, rates, ratio, draft)
@@ -125,7 +122,7 @@ class _Evaluate:
         """Times and steps that serve these weights."""
         return times_for_weights(log_weights, self.num_drafts)
 
-    def __call__(self, log_weights: FloatArray) -> Choice:
+    def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         size = log_weights.size
         rates, coupling = np.empty(size), np.empty((size, size))
         choice_rates(
@@ -138,4 +135,4 @@ class _Evaluate:
             rates,
             coupling,
         )
-        return Choice(rates, coupling)
+        return rates, coupling
