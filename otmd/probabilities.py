@@ -3,62 +3,21 @@
 Everything downstream works on float64 arrays of shape (…, V) that passed :func:`validate_probs`.
 """
 
+import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernels.validation import check_rows, scale_rows
-from otmd.parallel import in_threads
+from otmd.checked_rows import CheckedRows, as_real_array, in_float64
+from otmd.rows import Rows
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-# A sum of many rounded numbers is 1 for all that anyone can tell.
-_ROUNDING = 64 * float(np.finfo(float).eps)
 _LARGEST_INDEX = 2**63 - 1
-
-
-def sum_tolerance(dtype: np.dtype) -> float:
-    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The dtype in which the probabilities came.
-
-    Returns
-    -------
-    float
-        1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16 (NumPy's own rule
-        in ``Generator.choice``).
-    """
-    floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
-    return float(np.sqrt(np.finfo(floating).eps))
-
-
-def _as_real_array(name: str, value: ArrayLike) -> NDArray:
-    try:
-        array = np.asarray(value)
-    except ValueError as reason:
-        raise ValueError(f"{name}: got rows of different lengths, wanted (…, V)") from reason
-    if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"{name}: got dtype {array.dtype}, wanted real numbers (float16, float32 or float64)"
-        )
-    if array.ndim == 0 or array.shape[-1] == 0:
-        raise ValueError(
-            f"{name}: got shape {array.shape}, wanted (…, V) with at least one token in V"
-        )
-    return array
-
-
-def _in_float64(array: NDArray) -> FloatArray:
-    # A longdouble beyond float64 becomes infinite, which is refused by name.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return array.astype(np.float64)
 
 
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
@@ -76,8 +35,8 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     Returns
     -------
     ndarray of float64, shape (…, V)
-        A deviation of the sum beyond rounding and within :func:`sum_tolerance` of the input's dtype is
-        divided out; anything beyond that is an error, never silently renormalised.
+        A deviation of the sum beyond rounding and within :func:`otmd.checked_rows.sum_tolerance` of the
+        input's dtype is divided out; anything beyond that is an error, never silently renormalised.
 
     Raises
     ------
@@ -85,54 +44,51 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         For NaN, infinity, negative mass, an empty vocabulary, a non-numeric dtype, or a sum
         further from 1 than the dtype's tolerance.
     """
-    array = _as_real_array(name, value)
-    tolerance = sum_tolerance(array.dtype)
-    readable = array if array.dtype in (np.float32, np.float64) else _in_float64(array)
-    rows = np.ascontiguousarray(readable).reshape(-1, array.shape[-1])
-    totals, negative = np.empty(len(rows)), np.empty(len(rows), np.int64)
-
-    def check(start: int, stop: int) -> None:
-        own = slice(start, stop)
-        check_rows(rows[own], totals[own], negative[own])
-
-    in_threads(check, *rows.shape)
-    if not np.isfinite(totals).all() or negative.any():
-        _refuse_values(name, readable)
-    off = np.abs(totals - 1.0)
-    if off.max(initial=0.0) > tolerance:
-        raise ValueError(
-            f"{name}: got a distribution that sums to {float(totals[off.argmax()])!r}, wanted 1 within "
-            f"{tolerance:.1e}, the tolerance of its dtype {array.dtype}"
-        )
-    totals[off <= _ROUNDING] = 1.0
-    # Numba would compile every kernel anew for arrays that cannot be written to.
-    as_it_is = rows.dtype == np.float64 and rows.flags.writeable and (totals == 1.0).all()
-    if as_it_is and not copy:
-        return rows.reshape(array.shape)
-    probs = np.empty(array.shape)
-    scaled = probs.reshape(rows.shape)
-
-    def scale(start: int, stop: int) -> None:
-        own = slice(start, stop)
-        scale_rows(rows[own], totals[own], scaled[own])
-
-    in_threads(scale, *rows.shape)
+    rows = CheckedRows(name, value)
+    if not copy and rows.as_they_are():
+        return rows.array
+    probs = np.empty(rows.array.shape)
+    rows.fill(probs)
     return probs
 
 
-def _refuse_values(name: str, probs: FloatArray) -> None:
-    """Raise ValueError with the first number that is not finite, or negative, if there is one."""
-    with np.errstate(invalid="ignore"):
-        for wrong, wanted in ((~np.isfinite(probs), "finite numbers"), (probs < 0, "numbers")):
-            if wrong.any():
-                where = tuple(int(i) for i in np.argwhere(wrong)[0])
-                raise ValueError(
-                    f"{name}: got {probs[where]} at index {where}, wanted {wanted} ≥ 0"
-                )
+def target_rows(
+    target_probs: ArrayLike, vocab_size: int, draft_batch: tuple[int, ...]
+) -> tuple[tuple[int, ...], Rows | CheckedRows]:
+    """The target of each position of a batch, to be read block by block.
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (…, V)
+        p.
+    vocab_size : int
+        V of the drafts.
+    draft_batch : tuple of int
+        The leading axes of the drafts, against which p's are broadcast.
+
+    Returns
+    -------
+    batch : tuple of int
+        The leading axes of the positions.
+    rows : Rows or CheckedRows
+        Checked where they are read if every position has its own, and have been checked if not.
+
+    Raises
+    ------
+    ValueError
+        For p of another vocabulary or leading axes that do not fit; for an invalid distribution, here
+        or where it is read.
+    """
+    own = CheckedRows("target_probs", target_probs)
+    validate_same_vocabulary(own.array, vocab_size, draft_batch)
+    batch = np.broadcast_shapes(own.array.shape[:-1], draft_batch)
+    if len(own.rows) == math.prod(batch):
+        return batch, own
+    return batch, Rows.of(validate_probs("target_probs", own.array, copy=False), batch)
 
 
 def validate_same_vocabulary(
-    target_probs: FloatArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
+    target_probs: NDArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
 ) -> None:
     """Raise ValueError unless ``target_probs`` has these tokens, and leading axes that fit these."""
     if target_probs.shape[-1] != vocab_size:
@@ -272,7 +228,7 @@ def probs_from_logits(
 
 
 def _validate_logits(logits: ArrayLike) -> FloatArray:
-    scores = _in_float64(_as_real_array("logits", logits))
+    scores = in_float64(as_real_array("logits", logits))
     bad = np.isnan(scores) | (scores == np.inf)
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])

@@ -1,9 +1,10 @@
-"""What more threads do for a batch of positions, beside what they do for a plain sum of the same arrays.
+"""What more threads do for a batch of positions, beside what they do for one pass over the same arrays.
 
     python experiments/performance/threads.py
 
 One line a rate: milliseconds a position in one thread and in all, the best of rounds in which both take
-turns, and their ratio. No rate can gain more than the sums do where memory is what it waits for.
+turns, their ratio, and how many passes Σ (p − q)₊ over p and q, in all threads, would take as long. Where a
+rate waits for memory alone, it cannot do better than one pass.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import numpy as np
 from optimal_plan import synthetic_logits
 
 import otmd
+from otmd.kernels.replacement_rates import hockey_stick
 from otmd.parallel import in_threads, num_threads
 
 VOCAB_SIZE, NOISE = 151_936, 1.0
@@ -28,30 +30,37 @@ def batch(positions: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], object]]:
-    """What is timed, by name: first the sums."""
+    """What is timed, by name: first the pass."""
+
+    def one_pass(start: int, stop: int) -> None:
+        for i in range(start, stop):
+            hockey_stick(target[i], draft[i], 1.0)
 
     def sums(start: int, stop: int) -> None:
         for i in range(start, stop):
             target[i].sum()
             draft[i].sum()
 
+    with_three, with_all = (otmd.WithReplacement(draft, n) for n in (3, 8))
+    without, optimum = otmd.WithoutReplacement(draft, 4), otmd.optimal_acceptance
     rates = [
-        (otmd.RecursiveRejection(), otmd.WithReplacement(draft, 3)),
-        (otmd.KSequential(), otmd.WithReplacement(draft, 3)),
-        (otmd.TargetOnly(), otmd.WithReplacement(draft, 3)),
+        (otmd.RecursiveRejection(), with_three),
+        (otmd.KSequential(), with_three),
+        (otmd.TargetOnly(), with_three),
         (otmd.GreedyCoupling(), otmd.Greedy(draft, 3)),
         (otmd.SpecHub(), otmd.Hub(draft)),
+        (otmd.MaximalCoupling(), otmd.WithReplacement(draft, 1)),
     ]
-    with_all, without = otmd.WithReplacement(draft, 8), otmd.WithoutReplacement(draft, 4)
+    in_float32 = target.astype(np.float32)
     return {
-        "sums of p and q": partial(in_threads, sums, *target.shape),
-        "α*, with replacement, n = 3": partial(otmd.optimal_acceptance, target, rates[0][1]),
-        "α*, with replacement, n = 1 … 8": partial(
-            otmd.optimal_acceptance, target, with_all, every_n=True
-        ),
-        "α*, without replacement, n = 4": partial(otmd.optimal_acceptance, target, without),
+        "one pass over p and q": partial(in_threads, one_pass, *target.shape),
+        "NumPy's sums of p and q": partial(in_threads, sums, *target.shape),
+        "α*, with replacement, n = 3": partial(optimum, target, with_three),
+        "α*, with replacement, n = 3, p in float32": partial(optimum, in_float32, with_three),
+        "α*, with replacement, n = 1 … 8": partial(optimum, target, with_all, every_n=True),
+        "α*, without replacement, n = 4": partial(optimum, target, without),
         **{
-            f"{type(rule).__name__}, n = {law.num_drafts}": partial(
+            f"`{type(rule).__name__}`, n = {law.num_drafts}": partial(
                 rule.acceptance_rate, target, law
             )
             for rule, law in rates
@@ -80,14 +89,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     chosen = parser.parse_args()
     threads = 1, num_threads()
-    print(f"\n| | one thread, ms | {threads[1]} threads, ms | ratio |\n|---|---|---|---|")
+    print(f"\n| | one thread, ms | {threads[1]} threads, ms | ratio | passes |")
+    print("|---|---|---|---|---|")
+    one_pass = None
     for name, run in calls(*batch(chosen.positions)).items():
         run()
-        one, all_of_them = best_times(run, threads, chosen.rounds)
-        cells = (1e3 * seconds / chosen.positions for seconds in (one, all_of_them))
-        print(
-            "| {} | {:.3f} | {:.3f} | {:.2f} |".format(name, *cells, one / all_of_them), flush=True
-        )
+        one, every = best_times(run, threads, chosen.rounds)
+        one_pass = one_pass or every
+        cells = [1e3 * seconds / chosen.positions for seconds in (one, every)]
+        cells += [one / every, every / one_pass]
+        print("| {} | {:.3f} | {:.3f} | {:.2f} | {:.1f} |".format(name, *cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.probabilities import IntArray, sum_tolerance
+from otmd.checked_rows import sum_tolerance
+from otmd.probabilities import IntArray
 
 MOST_NUMBERS = 1 << 22
 """The largest vocabulary that is read."""

@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+_LOOKED_AT_ONCE = 1024
+
 
 @njit(cache=True, nogil=True)
 def draw(cumulative, uniform):
@@ -112,18 +114,31 @@ def counts_from_the_end(absent, present, out):
 
 
 @njit(cache=True, nogil=True)
+def _count_above(values, limit):
+    count = 0
+    for y in range(values.size):
+        count += 1 if values[y] > limit else 0
+    return count
+
+
+@njit(cache=True, nogil=True)
 def likeliest(probs, count):
     """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
     best = np.full(count, -1, np.int64)
     least = -np.inf if count else np.inf
-    for y in range(probs.size):
-        if probs[y] <= least:
+    for start in range(0, probs.size, _LOOKED_AT_ONCE):
+        here = probs[start : start + _LOOKED_AT_ONCE]
+        # Counting vectorises, and most often there is none.
+        if _count_above(here, least) == 0:
             continue
-        j = count - 1
-        while j > 0 and (best[j - 1] < 0 or probs[y] > probs[best[j - 1]]):
-            best[j] = best[j - 1]
-            j -= 1
-        best[j] = y
-        if best[count - 1] >= 0:
-            least = probs[best[count - 1]]
+        for y in range(here.size):
+            if here[y] <= least:
+                continue
+            j = count - 1
+            while j > 0 and (best[j - 1] < 0 or here[y] > probs[best[j - 1]]):
+                best[j] = best[j - 1]
+                j -= 1
+            best[j] = start + y
+            if best[count - 1] >= 0:
+                least = probs[best[count - 1]]
     return best

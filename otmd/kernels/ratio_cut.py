@@ -171,19 +171,3 @@ def cut_tokens(p, q, ends, subsets, p_sums, q_sums):
             p_part, q_part = _cut_some(target, draft, ratio, ends[i], subsets[i, own])
             p_sums[i] += p_part
             q_sums[i] += q_part
-
-
-@njit(cache=True, nogil=True)
-def cut_rows(p, p_row, q, q_row, first, last, edges, value, found, subset):
-    """Cuts of positions, each a row of p (…, V) and one of q, for n = first … last.
-
-    Fills p(H) − q(H)^n summed over H, as the search found it, and H: shapes (B, N), (B, N) and (B, N, V).
-    """
-    size = last - first + 1
-    ends, p_sums, q_sums = np.empty(size), np.empty(size), np.empty(size)
-    for b in range(p_row.size):
-        target, draft = p[p_row[b]], q[q_row[b]]
-        smallest_cuts(target, draft, first, last, edges, ends, found[b])
-        cut_tokens(target, draft, ends, subset[b], p_sums, q_sums)
-        for i in range(size):
-            value[b, i] = p_sums[i] - power(min(q_sums[i], 1.0), first + i)

@@ -139,11 +139,16 @@ def k_sequential_scales(p, q, edges, scale, W):
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE)
 def inclusion_probs(q, num_drafts, out):
     """1 − (1 − q)^n as q Σ (1 − q)^i, i < n: every term is positive."""
-    for y in range(q.size):
-        left, total = 1.0 - q[y], 1.0
+    for start in range(0, q.size, _SUMMED_AT_ONCE):
+        here, there = q[start : start + _SUMMED_AT_ONCE], out[start : start + _SUMMED_AT_ONCE]
+        # All tokens in step vectorise.
+        for y in range(here.size):
+            there[y] = 1.0
         for _ in range(num_drafts - 1):
-            total = 1.0 + left * total
-        out[y] = min(q[y] * total, 1.0)
+            for y in range(here.size):
+                there[y] = 1.0 + (1.0 - here[y]) * there[y]
+        for y in range(here.size):
+            there[y] = min(here[y] * there[y], 1.0)
 
 
 @njit(cache=True, nogil=True, fastmath=_REASSOCIATE)

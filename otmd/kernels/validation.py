@@ -3,6 +3,9 @@
 import numpy as np
 from numba import njit
 
+# What a block of rows needs: nothing, to be divided by its sums, to be refused.
+READY, OFF, WRONG = 0, 1, 2
+
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
 # One long chain of additions would drift: a sum of sums does not.
 _SUMMED_AT_ONCE = 1024
@@ -24,10 +27,23 @@ def _check_row(values):
 
 
 @njit(cache=True, nogil=True)
-def check_rows(values, totals, negative):
-    """Fill the sums of the rows of values (B, V), and their count of negative numbers, (B,)."""
+def check_rows(values, rounding, tolerance, totals):
+    """Fill the sums (B,) of the rows of values (B, V), 1 where they are that but for ``rounding``.
+
+    Returns WRONG if a row holds what is negative or not finite, or sums to what is further than
+    ``tolerance`` from 1; else OFF if a sum was left other than 1, and READY if none was.
+    """
+    worst = READY
     for b in range(values.shape[0]):
-        totals[b], negative[b] = _check_row(values[b])
+        total, negative = _check_row(values[b])
+        off = abs(total - 1.0)
+        totals[b] = 1.0 if off <= rounding else total
+        # A sum that is no number is within no tolerance.
+        if negative > 0 or not off <= tolerance:
+            worst = WRONG
+        elif off > rounding:
+            worst = max(worst, OFF)
+    return worst
 
 
 @njit(cache=True, nogil=True)

@@ -1,7 +1,6 @@
 """The optimal acceptance rate α* = 1 + min over subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,17 +12,19 @@ from otmd.kernels.curve import mass_before, smallest_minimiser
 from otmd.kernels.replacement_rates import sum_where
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.race_cut import race_cut, race_cuts
-from otmd.optimum.ratio_cut import cuts_with_replacement
+from otmd.optimum.ratio_cut import cut_with_replacement, cuts_with_replacement
 from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
     broadcast_index,
+    target_rows,
     validate_probs,
     validate_same_vocabulary,
 )
 from otmd.ratio_curve import RatioCurve
+from otmd.rows import Rows
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
@@ -31,20 +32,48 @@ _CERTIFICATE_TOLERANCE = 1e-10
 _TOO_UNLIKELY = 1e-250
 
 
-@dataclass(frozen=True)
 class OptimalAcceptance:
     """The optimal acceptance rate and the cut that proves it.
+
+    Parameters
+    ----------
+    rate : float or ndarray of float64, shape (…) or (…, n)
+    subset : ndarray of bool, shape (…, V) or (…, n, V), or a function that returns it
+        A function is called when the subset is first asked for.
 
     Attributes
     ----------
     rate : float or ndarray of float64, shape (…) or (…, n)
-        α*, computed from ``subset``: 1 + p(H*) − g(H*).
-    subset : ndarray of bool, shape (…, V) or (…, n, V)
-        The smallest minimiser H*; empty where α* = 1.
+        α*, computed over the subset: 1 + p(H*) − g(H*).
     """
 
-    rate: FloatArray | float
-    subset: BoolArray
+    def __init__(
+        self, rate: FloatArray | float, subset: BoolArray | Callable[[], BoolArray]
+    ) -> None:
+        self.rate = rate
+        self._subset = subset
+
+    @property
+    def subset(self) -> BoolArray:
+        """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
+
+        With replacement it is written down when first asked for: the rate needs only its masses.
+
+        Raises
+        ------
+        ValueError
+            If the target or the law's distribution has been changed meanwhile.
+        """
+        if callable(self._subset):
+            self._subset = self._subset()
+        return self._subset
+
+    def __repr__(self) -> str:
+        return f"OptimalAcceptance(rate={self.rate!r})"
+
+    def __reduce__(self) -> tuple[type, tuple[FloatArray | float, BoolArray]]:
+        # A copy stands alone: nothing of the distributions goes with it.
+        return OptimalAcceptance, (self.rate, self.subset)
 
 
 def optimal_acceptance(
@@ -84,20 +113,14 @@ def optimal_acceptance(
     Theorem 6): sorted, or, with and without replacement, grouped by p/q and sorted only where
     the cut may lie. Other laws take a maximum flow over their tuples.
     """
-    p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
     if curve is not None:
         _validate_curve(curve, drafts)
+    if isinstance(drafts, WithReplacement):
+        return _optimum_with_replacement(target_probs, drafts, every_n)
+    p = validate_probs("target_probs", target_probs, copy=False)
+    validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
     batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
     axes = (*batch, drafts.num_drafts) if every_n else batch
-    if isinstance(drafts, WithReplacement):
-        first = 1 if every_n else drafts.num_drafts
-        cuts = cuts_with_replacement(p, drafts.draft_probs, first, drafts.num_drafts)
-        value, found, subset = cuts
-        rate = _certified(1.0 + value, 1.0 + found).reshape(axes)
-        return OptimalAcceptance(
-            rate if axes else float(rate), subset.reshape(*axes, drafts.vocab_size)
-        )
     rate = np.empty(axes)
     subset = np.empty((*axes, drafts.vocab_size), dtype=bool)
     every = list(positions(p, drafts))
@@ -112,6 +135,20 @@ def optimal_acceptance(
 
     in_threads(work, len(every), drafts.vocab_size)
     return OptimalAcceptance(rate if axes else float(rate), subset)
+
+
+def _optimum_with_replacement(
+    target_probs: ArrayLike, drafts: WithReplacement, every_n: bool
+) -> OptimalAcceptance:
+    batch, target = target_rows(target_probs, drafts.vocab_size, drafts.batch_shape)
+    axes = (*batch, drafts.num_drafts) if every_n else batch
+    first = 1 if every_n else drafts.num_drafts
+    draft = Rows.of(drafts.draft_probs, batch)
+    cuts = cuts_with_replacement(target, draft, first, drafts.num_drafts)
+    rate = _certified(1.0 + cuts.value, 1.0 + cuts.found).reshape(axes)
+    return OptimalAcceptance(
+        rate if axes else float(rate), lambda: cuts.subsets().reshape(*axes, drafts.vocab_size)
+    )
 
 
 def family_rates(target: FloatArray, laws: Sequence[DraftLaw]) -> list[float]:
@@ -131,8 +168,9 @@ def family_rates(target: FloatArray, laws: Sequence[DraftLaw]) -> list[float]:
     most = laws[-1]
     if isinstance(most, WithReplacement):
         first = laws[0].num_drafts
-        value, found, _ = cuts_with_replacement(target, most.draft_probs, first, most.num_drafts)
-        rates = _certified(1.0 + value, 1.0 + found)
+        rows = Rows.of(target), Rows.of(most.draft_probs)
+        cuts = cuts_with_replacement(*rows, first, most.num_drafts)
+        rates = _certified(1.0 + cuts.value, 1.0 + cuts.found)[0]
         return [float(rates[law.num_drafts - first]) for law in laws]
     cuts = _cuts(target, most, list(laws), None)
     return [float(_rate_of_cut(target, *cut)) for cut in cuts]
@@ -175,8 +213,8 @@ def _cuts_of_race(
     several = [n for n in counts if n > 1]
     if len(several) < len(counts):
         # A single draft is the same with and without replacement.
-        _, value, subset = cuts_with_replacement(target, draft, 1, 1)
-        yield subset[0], sum_where(draft, subset[0]), 1.0 + float(value[0])
+        subset, value = cut_with_replacement(target, draft, 1)
+        yield subset, sum_where(draft, subset), 1.0 + value
     if several:
         race = SubsetRace(draft, max(several))
         for n, cut in zip(several, race_cuts(target, race, several), strict=True):
@@ -238,8 +276,7 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.
     elif count == 1 or _rest_of(law) is WithReplacement:
-        _, found, cut = cuts_with_replacement(target, others, count, count)
-        subset, value = cut[0], float(found[0])
+        subset, value = cut_with_replacement(target, others, count)
     else:
         best = race_cut(target, unchecked(WithoutReplacement, others, count))
         subset, value = best.subset, best.rate - 1.0

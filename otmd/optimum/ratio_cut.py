@@ -1,56 +1,117 @@
 """The optimal cut of drafts with replacement, without a sort of the tokens."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from otmd.kernels.ratio_cut import SLACK, cut_rows, mark_blocks
+from otmd.checked_rows import CheckedRows
+from otmd.kernels.cut_rows import cut_rows, cut_subsets
+from otmd.kernels.ratio_cut import SLACK, mark_blocks
 from otmd.kernels.ratio_groups import group_edges
 from otmd.parallel import in_threads
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.ratio_histogram import RatioHistogram
+from otmd.rows import Rows
+
+# How far the value of a cut may move between two sums of the same numbers.
+_SAME = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class ReplacementCuts:
+    """The smallest minimisers H of p(H) − q(H)^n for n = ``first``, ``first`` + 1, … at each position.
+
+    Attributes
+    ----------
+    target, draft : Rows or CheckedRows, of B positions
+        p and q; neither need sum to 1.
+    first : int
+        The least number of drafts.
+    ends : ndarray of float64, shape (B, N)
+        H holds the tokens whose p/q is below.
+    value, found : ndarray of float64, shape (B, N)
+        p(H) − q(H)^n summed over H, and as the search found it.
+    """
+
+    target: Rows | CheckedRows
+    draft: Rows
+    first: int
+    ends: FloatArray
+    value: FloatArray
+    found: FloatArray
+
+    def subsets(self) -> BoolArray:
+        """H, shape (B, N, V).
+
+        Raises
+        ------
+        ValueError
+            If p or q are no longer what they were when the cuts were found.
+        """
+        subset = np.empty((*self.ends.shape, self.draft.values.shape[1]), dtype=bool)
+        value = np.empty(self.ends.shape)
+
+        def work(start: int, stop: int) -> None:
+            for own, p in self.target.blocks(start, stop):
+                q = self.draft[own]
+                rows = p.values, p.row, q.values, q.row
+                cut_subsets(*rows, self.first, self.ends[own], value[own], subset[own])
+
+        in_threads(work, len(subset), self.draft.values.shape[1])
+        off = np.abs(value - self.value).max(initial=0.0)
+        # Written so that a number that is none is too far off as well.
+        if not off <= _SAME:
+            raise ValueError(
+                f"target_probs: got numbers with which the cut is worth {off:.2g} more or less, wanted "
+                "those that it was found with: leave them as they are until the subset was asked for"
+            )
+        return subset
 
 
 def cuts_with_replacement(
-    target: FloatArray, draft: FloatArray, first: int, last: int
-) -> tuple[FloatArray, FloatArray, BoolArray]:
+    target: Rows | CheckedRows, draft: Rows, first: int, last: int
+) -> ReplacementCuts:
     """The smallest minimisers H of p(H) − q(H)^n for n = first … last.
 
     Parameters
     ----------
-    target, draft : ndarray of float64, shape (…, V)
-        p and q, their leading axes broadcast against each other; neither need sum to 1.
+    target, draft : Rows or CheckedRows, of B positions
+        p and q; neither need sum to 1.
     first, last : int
         The numbers of drafts.
 
-    Returns
-    -------
-    value, found : ndarray of float64, shape (…, N)
-        p(H) − q(H)^n summed over H, and as the search found it.
-    subset : ndarray of bool, shape (…, N, V)
-        H.
+    Raises
+    ------
+    ValueError
+        For a target that is no distribution, where it is checked when read.
     """
-    batch = np.broadcast_shapes(target.shape[:-1], draft.shape[:-1])
-    count, V, N = int(np.prod(batch, dtype=np.int64)), target.shape[-1], last - first + 1
-    rows = [
-        (mass.reshape(-1, V), np.broadcast_to(_row_numbers(mass), batch).ravel())
-        for mass in (target, draft)
-    ]
-    (p, p_row), (q, q_row) = rows
-    value, found = np.empty((count, N)), np.empty((count, N))
-    subset = np.empty((count, N, V), dtype=bool)
+    ends, value, found = np.empty((3, draft.row.size, last - first + 1))
     edges = group_edges()
 
     def work(start: int, stop: int) -> None:
-        own = slice(start, stop)
-        drafts = q, q_row[own], first, last
-        cut_rows(p, p_row[own], *drafts, edges, value[own], found[own], subset[own])
+        for own, p in target.blocks(start, stop):
+            q = draft[own]
+            drafts = q.values, q.row, first, last
+            cut_rows(p.values, p.row, *drafts, edges, ends[own], value[own], found[own])
 
-    in_threads(work, count, V)
-    return value.reshape(*batch, N), found.reshape(*batch, N), subset.reshape(*batch, N, V)
+    in_threads(work, draft.row.size, draft.values.shape[1])
+    return ReplacementCuts(target, draft, first, ends, value, found)
 
 
-def _row_numbers(mass: FloatArray) -> np.ndarray:
-    shape = mass.shape[:-1]
-    return np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+def cut_with_replacement(
+    target: FloatArray, draft: FloatArray, num_drafts: int
+) -> tuple[BoolArray, float]:
+    """The smallest minimiser H of p(H) − q(H)^n at a single position, and the least value as found.
+
+    Parameters
+    ----------
+    target, draft : ndarray of float64, shape (V,)
+        p and q; neither need sum to 1.
+    num_drafts : int
+        n.
+    """
+    cuts = cuts_with_replacement(Rows.of(target), Rows.of(draft), num_drafts, num_drafts)
+    return cuts.subsets()[0, 0], float(cuts.found[0, 0])
 
 
 def ratio_cut(histogram: RatioHistogram, num_drafts: int) -> tuple[RatioHistogram, int]:

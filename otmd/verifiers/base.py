@@ -12,6 +12,7 @@ from otmd.drafts.base import validate_rng
 from otmd.optimum.acceptance import positions
 from otmd.parallel import in_threads
 from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
+from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.rule import Rule, Verdict
 
 
@@ -39,9 +40,13 @@ class Verifier(ABC):
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         """Return the rule of a single position whose law is supported."""
 
-    @abstractmethod
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        """Return the kernel that rates laws that differ in the number of drafts alone, if there is one."""
+        return None
+
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        """Return bounds of the acceptance rate at a single position; equal for a closed form."""
+        """Return bounds of the acceptance rate at a single position, of a law without a closed form."""
+        raise NotImplementedError(f"{type(self).__name__}: wanted _bounds or _closed_form")
 
     def _family_bounds(
         self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
@@ -67,6 +72,10 @@ class Verifier(ABC):
         -------
         list of (low, high)
         """
+        closed = self._closed_form(laws)
+        if closed:
+            rates = closed.at_position(target).tolist()
+            return [(rate, rate) for rate in rates]
         bounds = self._family_bounds(target, laws, tol)
         inside = np.clip(bounds, 0.0, 1.0).tolist()
         return [(low, high) for low, high in inside]
@@ -152,24 +161,36 @@ class Verifier(ABC):
             For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a
             law not served.
         """
-        p = self._validate(target_probs, drafts)
+        self._require_law(drafts)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
-        batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
-        axes = (*batch, drafts.num_drafts) if every_n else batch
-        low, high = np.empty(axes), np.empty(axes)
+        laws = drafts.family() if every_n else [drafts]
+        for law in laws:
+            self._require(law)
+        closed = self._closed_form(laws)
+        if closed:
+            low = closed.at_positions(target_probs)
+            high = low.copy()
+        else:
+            low, high = self._bounds_by_position(target_probs, drafts, tol, every_n)
+        if not every_n:
+            low, high = low[..., 0], high[..., 0]
+        return (low, high) if low.shape else (float(low), float(high))
+
+    def _bounds_by_position(
+        self, target_probs: ArrayLike, drafts: DraftLaw, tol: float, every_n: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        p = self._validate(target_probs, drafts)
         every = list(positions(p, drafts))
-        for member in drafts.family() if every_n else []:
-            self._require(member)
+        batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
+        low, high = np.empty((2, *batch, drafts.num_drafts if every_n else 1))
 
         def work(start: int, stop: int) -> None:
             for index, target, law in every[start:stop]:
                 bounds = self.family_bounds(target, law.family() if every_n else [law], tol)
-                low[index], high[index] = np.transpose(bounds) if every_n else bounds[0]
+                low[index], high[index] = np.transpose(bounds)
 
         in_threads(work, len(every), drafts.vocab_size)
-        if not axes:
-            return float(low), float(high)
         return low, high
 
     def verify(
@@ -251,12 +272,16 @@ class Verifier(ABC):
     def _validate(
         self, target_probs: ArrayLike, drafts: DraftLaw, copy: bool = False
     ) -> FloatArray:
-        if not isinstance(drafts, DraftLaw):
-            raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
-        self._require(drafts)
+        self._require_law(drafts)
         p = validate_probs("target_probs", target_probs, copy)
         validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
         return p
+
+    def _require_law(self, drafts: DraftLaw) -> None:
+        """Raise ValueError for what is no law, UnsupportedLaw for one not served."""
+        if not isinstance(drafts, DraftLaw):
+            raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
+        self._require(drafts)
 
     def _require(self, drafts: DraftLaw) -> None:
         """Raise UnsupportedLaw for a law not served."""

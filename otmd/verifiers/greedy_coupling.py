@@ -1,12 +1,14 @@
 """The optimal rule for greedy drafts (Hu et al. 2025)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy
-from otmd.drafts.proposal import ProposalLaw
-from otmd.kernels.replacement_rates import least_sum_beside
+from otmd.kernels.rate_rows import rates_beside_likeliest
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -24,17 +26,15 @@ class GreedyCoupling(Verifier):
         assert isinstance(law, Greedy)
         return _GreedyCouplingRule(target, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, Greedy)
-        rate = rate_beside_forced(target, law)
-        return rate, rate
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        most = laws[-1]
+        assert isinstance(most, Greedy)
+        return beside_likeliest(most.draft_probs, [law.num_drafts - 1 for law in laws])
 
 
-def rate_beside_forced(target: FloatArray, law: ProposalLaw) -> float:
-    """All of p of the tokens that are always drafted, and what one draft of the others couples."""
-    forced = law.forced_tokens()
-    coupled = least_sum_beside(target, law.draft_probs, np.sort(forced))
-    return float(target[forced].sum()) + coupled
+def beside_likeliest(draft_probs: FloatArray, tops: list[int]) -> ClosedForm:
+    """All of p of the m likeliest tokens, and what one draft of the others couples, for m of ``tops``."""
+    return ClosedForm(draft_probs, len(tops), rates_beside_likeliest, (np.array(tops),))
 
 
 class _GreedyCouplingRule(Rule):

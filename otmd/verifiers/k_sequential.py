@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.drafts import DraftLaw, WithReplacement
+from otmd.kernels.rate_rows import k_sequential_rates
 from otmd.kernels.ratio_groups import group_edges
 from otmd.kernels.replacement_rates import k_sequential_scales
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -25,31 +27,21 @@ class KSequential(Verifier):
         assert isinstance(law, WithReplacement)
         return _KSequentialRule(target, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        return self._family_bounds(target, [law], tol)[0]
-
-    def _family_bounds(
-        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
-    ) -> list[tuple[float, float]]:
-        counts = [law.num_drafts for law in laws]
-        scales, left = _scales(target, laws[0], max(counts))
-        rates = [1.0 - (1.0 - (1.0 - left[n - 1]) / scales[n - 1]) ** n for n in counts]
-        return [(float(rate), float(rate)) for rate in rates]
-
-
-def _scales(target: FloatArray, law: DraftLaw, most: int) -> tuple[FloatArray, FloatArray]:
-    """ρ* for 1 … ``most`` drafts of this law's distribution, and W there."""
-    assert isinstance(law, WithReplacement)
-    scales, left = np.empty(most), np.empty(most)
-    k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
-    return scales, left
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        most = laws[-1]
+        assert isinstance(most, WithReplacement)
+        counts = np.array([law.num_drafts for law in laws])
+        arguments = counts, group_edges()
+        return ClosedForm(most.draft_probs, len(laws), k_sequential_rates, arguments)
 
 
 class _KSequentialRule(Rule):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        self.scale = float(_scales(target, law, law.num_drafts)[0][-1])
+        scales, left = np.empty((2, law.num_drafts))
+        k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
+        self.scale = float(scales[-1])
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         return accept_prob(self.target[tokens], self.scale * self.draft[tokens])

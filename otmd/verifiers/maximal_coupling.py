@@ -1,10 +1,14 @@
 """Single-draft speculative sampling: the maximal coupling of p and q."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from otmd.drafts import DraftLaw, ProposalLaw, WithReplacement
+from otmd.drafts import DraftLaw, ProposalLaw, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.closed_form import ClosedForm
+from otmd.verifiers.greedy_coupling import beside_likeliest
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -23,6 +27,13 @@ class MaximalCoupling(Verifier):
 
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         return _MaximalCouplingRule(target, law)
+
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        only = laws[-1]
+        if not isinstance(only, WithReplacement | WithoutReplacement):
+            return None
+        # All laws are of one draft, which no certain ones stand beside.
+        return beside_likeliest(only.draft_probs, [0] * len(laws))
 
     def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rate = float(np.minimum(target, law.inclusion_probs()).sum())

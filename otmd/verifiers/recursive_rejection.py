@@ -6,9 +6,11 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.drafts.without_replacement import RATE_UNIT
+from otmd.kernels.rate_rows import recursive_rejection_rates
 from otmd.kernels.replacement_rates import recursive_rejection_chain
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.rejection_bounds import RejectionPaths
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
@@ -34,8 +36,12 @@ class RecursiveRejection(Verifier):
         assert isinstance(law, Independent)
         return _IndependentRule(target, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        return self._family_bounds(target, [law], tol)[0]
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        most = laws[-1]
+        if not isinstance(most, WithReplacement):
+            return None
+        counts = np.array([law.num_drafts for law in laws])
+        return ClosedForm(most.draft_probs, len(laws), recursive_rejection_rates, (counts,))
 
     def _family_bounds(
         self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
@@ -45,25 +51,17 @@ class RecursiveRejection(Verifier):
             paths = RejectionPaths(target, most)
             rejected = paths.bounds([law.num_drafts for law in laws], tol)
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
-        if isinstance(most, WithReplacement):
-            left = _chain(target, most)[1]
-            return [(1.0 - left[law.num_drafts], 1.0 - left[law.num_drafts]) for law in laws]
         rates = [_IndependentRule(target, law).rate for law in laws if isinstance(law, Independent)]
         return [(rate, rate) for rate in rates]
-
-
-def _chain(target: FloatArray, law: WithReplacement) -> tuple[FloatArray, FloatArray]:
-    """C_1 … C_{n+1} and W at each: see :meth:`RatioCurve.recursive_rejection_chain`."""
-    scales, left = np.empty(law.num_drafts + 1), np.empty(law.num_drafts + 1)
-    recursive_rejection_chain(target, law.draft_probs, scales, left)
-    return scales, left
 
 
 class _WithReplacementRule(Rule):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        self.scales, self.left = _chain(target, law)
+        # C_1 … C_{n+1} and W at each: see RatioCurve.recursive_rejection_chain.
+        self.scales, self.left = np.empty((2, law.num_drafts + 1))
+        recursive_rejection_chain(target, law.draft_probs, self.scales, self.left)
 
     def accept_probs(self, tokens: IntArray) -> FloatArray:
         p, q = self.target[tokens], self.draft[tokens]

@@ -1,11 +1,14 @@
 """SpecHub's rule for pairs that hold the likeliest token (Sun et al. 2024)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.greedy_coupling import rate_beside_forced
+from otmd.verifiers.closed_form import ClosedForm
+from otmd.verifiers.greedy_coupling import beside_likeliest
 from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
@@ -22,10 +25,10 @@ class SpecHub(Verifier):
         assert isinstance(law, Hub)
         return _SpecHubRule(target, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, Hub)
-        rate = rate_beside_forced(target, law)
-        return rate, rate
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        most = laws[-1]
+        assert isinstance(most, Hub)
+        return beside_likeliest(most.draft_probs, [1] * len(laws))
 
 
 class _SpecHubRule(Rule):

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.drafts import DraftLaw
+from otmd.drafts import DraftLaw, WithReplacement
+from otmd.kernels.rate_rows import hit_rates
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.rule import Rule, normalised
 
 
@@ -26,8 +28,13 @@ class TargetOnly(Verifier):
     def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
         return _TargetOnlyRule(target, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        return self._family_bounds(target, [law], tol)[0]
+    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
+        most = laws[-1]
+        # Not of a class of one's own that is derived from it: this may include other tokens.
+        if type(most) is not WithReplacement:
+            return None
+        counts = np.array([law.num_drafts for law in laws])
+        return ClosedForm(most.draft_probs, len(laws), hit_rates, (counts,))
 
     def _family_bounds(
         self, target: FloatArray, laws: Sequence[DraftLaw], tol: float

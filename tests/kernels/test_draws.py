@@ -52,3 +52,12 @@ def test_likeliest_breaks_ties_to_the_lowest_token() -> None:
         probs = rng.integers(0, 4, rng.integers(1, 9)).astype(float)
         count = int(rng.integers(0, probs.size + 1))
         assert tuple(likeliest(probs, count)) == tuple(naive_likeliest(probs.tolist(), count))
+
+
+def test_likeliest_of_more_than_are_looked_at_at_once() -> None:
+    rng = np.random.default_rng(1)
+    for size in (1023, 1024, 1025, 3000):
+        for probs in (rng.random(size), rng.integers(0, 50, size) / 50, np.sort(rng.random(size))):
+            for count in (0, 1, 5):
+                wanted = naive_likeliest(probs.tolist(), count)
+                assert tuple(likeliest(probs, count)) == tuple(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import naive
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from strategies import Array, instances
 
 import otmd
+from otmd.kernels.cut_rows import cut_masses, cut_rows, cut_subsets
 from otmd.kernels.ratio_cut import SLACK, cut_tokens, power, smallest_cuts
 from otmd.kernels.ratio_groups import group_edges
 from otmd.optimum.acceptance import best_prefix
 from otmd.optimum.ratio_cut import cuts_with_replacement
+from otmd.rows import Rows
 
 MOST = 5
 AGREE = SLACK + 1e-14
@@ -73,16 +76,55 @@ def test_positions_in_threads_are_a_loop() -> None:
         rng.dirichlet(np.full(5000, 0.1), size=(40, 1)),
         rng.dirichlet(np.full(5000, 0.1), size=3),
     )
-    value, found, subset = cuts_with_replacement(p, q, 2, 3)
-    assert value.shape == (40, 3, 2)
-    assert subset.shape == (40, 3, 2, 5000)
+    found = cuts_with_replacement(Rows.of(p, (40, 3)), Rows.of(q, (40, 3)), 2, 3)
+    assert found.value.shape == (120, 2)
+    subset = found.subsets()
+    assert subset.shape == (120, 2, 5000)
     for i, j in [(0, 0), (17, 1), (39, 2)]:
+        at = 3 * i + j
         _, alone = cuts(p[i, 0], q[j], 2, 3)
-        np.testing.assert_array_equal(found[i, j], alone)
-        np.testing.assert_allclose(value[i, j], alone, atol=1e-13)
+        np.testing.assert_array_equal(found.found[at], alone)
+        np.testing.assert_allclose(found.value[at], alone, atol=1e-13)
         for n in (2, 3):
-            own = subset[i, j, n - 2]
-            assert p[i, 0][own].sum() - q[j][own].sum() ** n == pytest.approx(value[i, j, n - 2])
+            own = subset[at, n - 2]
+            value = p[i, 0][own].sum() - q[j][own].sum() ** n
+            assert value == pytest.approx(found.value[at, n - 2])
+
+
+def test_the_rows_of_a_batch_in_fractions() -> None:
+    """Masses and tokens of the cuts of several positions, of which two read the same row of q."""
+    edges = group_edges()
+    for pair in pairwise(instances(60, seed=87)):
+        if len(pair[0].p) != len(pair[1].p):
+            continue
+        p, q = np.array([x.p for x in pair]), np.array([x.q for x in pair])
+        p_row, q_row = np.array([0, 1, 1]), np.array([0, 1, 0])
+        ends, value, found, again = np.empty((4, 3, MOST))
+        subset = np.empty((3, MOST, p.shape[1]), dtype=bool)
+        cut_rows(p, p_row, q, q_row, 1, MOST, edges, ends, value, found)
+        cut_subsets(p, p_row, q, q_row, 1, ends, again, subset)
+        np.testing.assert_allclose(again, value, rtol=0, atol=1e-15)
+        for b in range(3):
+            target, draft = (naive.exact(x.tolist()) for x in (p[p_row[b]], q[q_row[b]]))
+            for n in range(1, MOST + 1):
+                best, _ = naive.smallest_best_cut(target, draft, n)
+                tokens = np.flatnonzero(subset[b, n - 1])
+                own = sum(target[y] for y in tokens) - sum(draft[y] for y in tokens) ** n
+                exact = pytest.approx(float(best), abs=AGREE)
+                assert (float(own), value[b, n - 1], found[b, n - 1]) == (exact, exact, exact)
+
+
+def test_masses_below_ends() -> None:
+    rng = np.random.default_rng(3)
+    p, q = rng.dirichlet(np.full(3000, 0.2), size=2)
+    q[::7] = 0.0
+    ends = np.array([0.0, 0.5, 1.0, np.inf])
+    p_sums, q_sums = np.empty((2, 4))
+    cut_masses(p, q, ends, p_sums, q_sums)
+    for i, end in enumerate(ends):
+        below = [y for y in range(3000) if q[y] > 0 and p[y] / q[y] < end]
+        assert p_sums[i] == pytest.approx(sum(p[below].tolist()), abs=1e-14)
+        assert q_sums[i] == pytest.approx(sum(q[below].tolist()), abs=1e-14)
 
 
 def test_power() -> None:

@@ -1,0 +1,68 @@
+"""Rates by a kernel over rows: one way for a single position, a family and a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.verifiers.rule import Rule
+
+P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+PAIRS = [
+    (otmd.RecursiveRejection(), otmd.WithReplacement(Q, 3)),
+    (otmd.KSequential(), otmd.WithReplacement(Q, 3)),
+    (otmd.TargetOnly(), otmd.WithReplacement(Q, 3)),
+    (otmd.GreedyCoupling(), otmd.Greedy(Q, 3)),
+]
+
+
+@pytest.mark.parametrize(("rule", "law"), PAIRS, ids=lambda x: type(x).__name__)
+def test_a_family_at_once_is_each_law_alone(rule: otmd.Verifier, law: otmd.DraftLaw) -> None:
+    together = rule.family_bounds(P, law.family(), 1e-6)
+    alone = [rule.acceptance_bounds(P, member) for member in law.family()]
+    assert together == alone
+    bounds = np.array(rule.acceptance_bounds(P[None], law, every_n=True))
+    np.testing.assert_array_equal(bounds[:, 0].T, alone)
+
+
+@pytest.mark.parametrize(("rule", "law"), PAIRS, ids=lambda x: type(x).__name__)
+def test_bounds_are_arrays_of_their_own(rule: otmd.Verifier, law: otmd.DraftLaw) -> None:
+    low, high = rule.acceptance_bounds(P[None], law)
+    before = np.array(high)
+    low -= 1.0
+    np.testing.assert_array_equal(high, before)
+
+
+def test_single_drafts_of_every_law_that_is_coupled() -> None:
+    """Those with a kernel, and those with none."""
+    wanted = np.minimum(P, Q).sum()
+    for law in (
+        otmd.WithReplacement(Q, 1),
+        otmd.WithoutReplacement(Q, 1),
+        otmd.Greedy(Q, 1),
+        otmd.ConditionalPoisson(Q, 1),
+    ):
+        assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, law) == pytest.approx(wanted)
+    certain = otmd.TopThen(Q, 1, top=1)
+    assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, certain) == pytest.approx(P[2])
+
+
+def test_a_law_derived_from_one_with_a_kernel_is_asked_itself() -> None:
+    class Always(otmd.WithReplacement):
+        def _hit_rate(self, target):
+            return 1.0
+
+    assert otmd.acceptance_rate(otmd.TargetOnly(), P, Always(Q, 2)) == 1.0
+    assert otmd.acceptance_rate(otmd.TargetOnly(), P, otmd.WithReplacement(Q, 2)) < 1.0
+
+
+def test_a_verifier_with_neither_kernel_nor_bounds_says_so() -> None:
+    class Nothing(otmd.Verifier):
+        serves = (otmd.WithReplacement,)
+
+        def _prepare(self, target, law) -> Rule:
+            raise AssertionError("not asked for")
+
+    with pytest.raises(NotImplementedError, match="Nothing: wanted _bounds or _closed_form"):
+        otmd.acceptance_rate(Nothing(), P, otmd.WithReplacement(Q, 2))
