@@ -86,7 +86,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--positions", type=int, default=96, help="of a batch")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=30)
     chosen = parser.parse_args()
     threads = 1, num_threads()
     print(f"\n| | one thread, ms | {threads[1]} threads, ms | ratio | passes |")

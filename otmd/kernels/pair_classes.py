@@ -13,8 +13,8 @@ from otmd.kernels.pair_places import BOTH, DOWN, FIRST, OWN, UP
 def masses_at_nodes(sums, terms, first, square, own, shared, targets):
     """Split what lies between nodes (G − 1, SUMS), placed by ``terms``, among the nodes.
 
-    Adds to Σ q, Σ q²/(1 − q), the same for shares with themselves, and the p that each node wants, (G,);
-    fills what two neighbours share of a token's q²/(1 − q), (G − 1,).
+    Adds to Σ q, Σ q²/(1 − q), the same for shares with themselves, and the p that each node wants, in the
+    first G entries; fills what two neighbours share of a token's q²/(1 − q), (G − 1,).
     """
     for k in range(shared.size):
         mass, low, every, below, both = sums[k, 0], sums[k, 1], sums[k, 2], sums[k, 3], sums[k, 4]
@@ -27,7 +27,7 @@ def masses_at_nodes(sums, terms, first, square, own, shared, targets):
         own[k + 1] += every - below - shared[k]
         targets[k] += sums[k, 5] - 2.0 * shared[k] * terms[k, UP]
         targets[k + 1] += sums[k, 6] - 2.0 * shared[k] * terms[k, DOWN]
-    for g in range(first.size):
+    for g in range(len(terms)):
         targets[g] += first[g] * terms[g, BOTH] + square[g] * terms[g, FIRST]
         targets[g] -= 2.0 * own[g] * terms[g, OWN]
 

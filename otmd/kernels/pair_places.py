@@ -29,10 +29,12 @@ _ROUNDING = 1e-14
 @njit(cache=True, nogil=True)
 def _effective(terms):
     """What F is made of at the nodes, base + β·slope, and the bend between each and the next."""
-    slope = terms[:, FIRST] - 2.0 * terms[:, OWN]
-    bend = np.zeros(len(terms))
-    bend[:-1] = terms[:-1, OWN] + terms[1:, OWN] - terms[:-1, UP] - terms[:-1, DOWN]
-    return terms[:, BOTH].copy(), slope, bend
+    base, slope, bend = np.empty(len(terms)), np.empty(len(terms)), np.zeros(len(terms))
+    for g in range(len(terms)):
+        base[g], slope[g] = terms[g, BOTH], terms[g, FIRST] - 2.0 * terms[g, OWN]
+        if g + 1 < len(terms):
+            bend[g] = terms[g, OWN] + terms[g + 1, OWN] - terms[g, UP] - terms[g, DOWN]
+    return base, slope, bend
 
 
 @njit(cache=True, nogil=True)
@@ -51,7 +53,7 @@ def _starts(base, lowest):
     return starts
 
 
-@njit(inline="always", error_model="numpy", fastmath=_SIGNLESS)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIGNLESS)
 def _bracket(ratio, odds, starts, base, slope, lowest, lower, low, high):
     """Fill the node, not below ``lowest``, with F ≤ ratio < F' at the next one; and F and F'."""
     last, one = np.uint64(base.size - 2), np.uint64(1)
@@ -71,7 +73,7 @@ def _bracket(ratio, odds, starts, base, slope, lowest, lower, low, high):
         lower[i], low[i], high[i] = g, f, above
 
 
-@njit(inline="always", error_model="numpy", fastmath=_SIGNLESS)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIGNLESS)
 def _place(ratio, low, high, bent, share, value):
     """Fill the share of the class below with which tokens are chosen with q·ratio, or nearly; and by what.
 

@@ -54,16 +54,19 @@ def _take_turn(light, heavy, nodes, lowest, inert, inner, tol, before, weights, 
     target, mass, draft, tokens = light
     short, excess = sum_places(target, mass, draft, tokens, nodes, before, lowest, sums)
     first, second, own, shared, targets = masses_of_classes(sums, before, heavy, inert)
-    able = targets > 0.0
-    wanted = targets[able]
-    among, alone = np.empty((wanted.size, wanted.size)), np.empty(wanted.size)
+    able, count, wanted = _able(targets)
+    among, alone = np.empty((count, count)), np.empty(count)
     idle = meetings(first, second, own, shared, able, among, alone)
-    rejected = 0.5 * among.sum() + alone.sum() + idle - wanted.sum() if inner else 0.0
-    rejects = rejected > 0.0
-    if rejects:
-        wanted = np.append(wanted, rejected)
-    log_weights, started = _carried(weights, rejection, able, rejects)
-    found, coupling = np.empty(wanted.size), np.empty((wanted.size, wanted.size))
+    if inner:
+        # How often there are two drafts, less what is wanted of them.
+        wanted[count] = idle
+        for a in range(count):
+            wanted[count] += alone[a] + 0.5 * among[a].sum() - wanted[a]
+    rejects = inner and wanted[count] > 0.0
+    wanted = wanted[: count + rejects]
+    log_weights, found = np.empty(wanted.size), np.empty(wanted.size)
+    started = _fill_carried(weights, rejection, able, rejects, log_weights)
+    coupling = np.empty((wanted.size, wanted.size))
     search = begin_search(wanted, not inner, tol, started, log_weights)
     moved = True
     while moved:
@@ -72,12 +75,14 @@ def _take_turn(light, heavy, nodes, lowest, inert, inner, tol, before, weights, 
     weights, rejection = clocks_of_classes(log_weights, nodes, able, rejects)
     terms = np.zeros((size, TERMS))
     node_terms(weights, rejection, first, second, terms)
-    rates = np.zeros(able.size)
-    rates[able] = found[: alone.size]
+    rates, a = np.zeros(able.size), 0
     lost = short if inner else excess
-    for c in range(size, able.size):
+    for c in range(able.size):
+        rates[c] = found[a] if able[c] else 0.0
+        a += able[c]
         missing = targets[c] - rates[c]
-        lost += max(missing if inner else -missing, 0.0)
+        if c >= size:
+            lost += max(missing if inner else -missing, 0.0)
     return (
         terms,
         weights,
@@ -91,16 +96,19 @@ def _take_turn(light, heavy, nodes, lowest, inert, inner, tol, before, weights, 
 def masses_of_classes(sums, terms, heavy, inert):
     """Σ q, Σ q/(1 − q), what classes share with themselves, each with the next one, and the p of each."""
     size, (of_heavy, odds, target, able) = len(sums) + 1, heavy
-    first, square, own, targets = np.zeros((4, size + target.size))
+    count = size + target.size
+    first, second, own, targets = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count)
     shared = np.empty(size - 1)
-    masses_at_nodes(sums, terms, first[:size], square[:size], own[:size], shared, targets[:size])
+    masses_at_nodes(sums, terms, first, second, own, shared, targets)
     for g in range(size):
         # Whatever has a clock that rings is a class with a weight.
         targets[g] = max(targets[g], _LEAST) if first[g] > 0.0 and g > 0 else 0.0
     first[0] += inert[0]
-    square[0] += inert[1]
+    second[0] += inert[1]
     own[0] += inert[1]
-    second = first + square
+    for g in range(size):
+        # The squares Σ q²/(1 − q) so far.
+        second[g] += first[g]
     for i in range(target.size):
         c = size + i
         first[c], second[c], own[c] = of_heavy[i], odds[i], of_heavy[i] * odds[i]
@@ -109,14 +117,30 @@ def masses_of_classes(sums, terms, heavy, inert):
 
 
 @njit(cache=True, nogil=True)
-def _carried(weights, rejection, able, rejects):
-    """The log weights of what was found before, for classes that may be others; whether there are any."""
-    carried = np.zeros(np.count_nonzero(able) + rejects)
-    carried[: carried.size - rejects] = weights[able]
+def _able(targets):
+    """Which classes may be chosen, how many these are, and their targets, with a place for one more."""
+    able, wanted, count = np.empty(targets.size, np.bool_), np.zeros(targets.size + 1), 0
+    for c in range(targets.size):
+        able[c] = targets[c] > 0.0
+        wanted[count] = targets[c] if able[c] else 0.0
+        count += able[c]
+    return able, count, wanted
+
+
+@njit(cache=True, nogil=True)
+def _fill_carried(weights, rejection, able, rejects, log_weights):
+    """Fill the log weights of what was found before, for classes that may be others; whether that can be."""
+    a, usable = 0, rejects == (rejection > 0.0)
+    for c in range(able.size):
+        if able[c]:
+            usable &= weights[c] > 0.0
+            log_weights[a] = np.log(weights[c]) if usable else 0.0
+            a += 1
     if rejects:
-        carried[-1] = rejection
-    started = carried.min() > 0.0 and (rejects or rejection == 0.0)
-    return (np.log(carried) if started else np.zeros(carried.size)), started
+        log_weights[a] = np.log(rejection) if usable else 0.0
+    if not usable:
+        log_weights[:] = 0.0
+    return usable
 
 
 @njit(cache=True, nogil=True)
@@ -125,22 +149,35 @@ def clocks_of_classes(log_weights, nodes, able, rejects):
 
     A node without tokens has the weight that lies between its neighbours', where tokens may move to.
     """
-    size, weights = nodes.size, np.zeros(able.size)
-    weights[able] = np.exp(log_weights[: log_weights.size - rejects])
-    inside = np.flatnonzero(able[:size])
-    if inside.size:
-        known = log_weights[: inside.size]
-        weights[1:size] = np.exp(np.interp(nodes[1:], nodes[inside], known))
-    return weights, np.exp(log_weights[-1]) if rejects else 0.0
+    weights, a = np.zeros(able.size), 0
+    below, log_below = -1, 0.0
+    for c in range(able.size):
+        if not able[c]:
+            continue
+        weights[c] = np.exp(log_weights[a])
+        if c < nodes.size:
+            for g in range(max(below + 1, 1), c):
+                share = 0.0
+                if below >= 0:
+                    share = (nodes[c] - nodes[g]) / (nodes[c] - nodes[below])
+                weights[g] = np.exp(share * log_below + (1.0 - share) * log_weights[a])
+            below, log_below = c, log_weights[a]
+        a += 1
+    if below >= 0:
+        for g in range(below + 1, nodes.size):
+            weights[g] = weights[below]
+    return weights, np.exp(log_weights[a]) if rejects else 0.0
 
 
 @njit(cache=True, nogil=True)
 def _drift(first, second, own, shared, before, terms):
     """A bound of how much the rates of placed tokens differ, where the terms differ so."""
-    drift, change = 0.0, np.abs(terms - before)
+    drift = 0.0
     for g in range(len(terms)):
-        drift += first[g] * change[g, BOTH] + (second[g] - first[g]) * change[g, FIRST]
-        drift += 2.0 * own[g] * change[g, OWN]
+        drift += first[g] * abs(terms[g, BOTH] - before[g, BOTH])
+        drift += (second[g] - first[g]) * abs(terms[g, FIRST] - before[g, FIRST])
+        drift += 2.0 * own[g] * abs(terms[g, OWN] - before[g, OWN])
     for g in range(shared.size):
-        drift += 2.0 * shared[g] * (change[g, UP] + change[g, DOWN])
+        moved = abs(terms[g, UP] - before[g, UP]) + abs(terms[g, DOWN] - before[g, DOWN])
+        drift += 2.0 * shared[g] * moved
     return drift

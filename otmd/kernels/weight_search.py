@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from otmd.kernels.weight_steps import allow_weights, newton_step
+from otmd.kernels.weight_steps import allow_weights, copy_numbers, newton_step
 
 _MOST_ROUNDS = 100
 # So little misplaced mass must halve in so many rounds, or the search ends: weights that travel on and on
@@ -73,16 +73,18 @@ class WeightSearch(NamedTuple):
 @njit(cache=True, nogil=True)
 def begin_search(targets, capped, tol, started, log_weights):
     """Begin at these log weights, which are brought within bounds; ``started`` if they are worth it."""
+    size, largest = targets.size, 0
+    for g in range(size):
+        largest = g if targets[g] > targets[largest] else largest
     # Classes of hardly any mass would leave the scale of the others undecided.
-    counts = targets * targets.size > min(0.01 * tol, targets.max())
-    largest = int(np.argmax(targets))
-    counts[largest] |= not counts.any()
+    counts, faint = np.empty(size, np.bool_), np.empty(size)
+    for g in range(size):
+        counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
+        faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
     allow_weights(log_weights, counts, largest, capped)
-    faint = np.maximum(_ROUNDING * targets, 1e-4 * min(tol, 1e-6))
     state = np.zeros(5, np.int64)
     state[_LEFT] = 0 if started else _SCALINGS
-    before, rates, wrong, step = np.zeros((4, targets.size))
-    steps = before, rates, wrong, step, np.empty(_MOST_ROUNDS)
+    steps = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), np.empty(_MOST_ROUNDS)
     return WeightSearch(targets, capped, tol, counts, largest, faint, *steps, state, np.ones(1))
 
 
@@ -96,7 +98,8 @@ def move_weights(search, log_weights, rates, coupling):
     if state[_TRYING]:
         ended = _judge(search, log_weights, rates)
         if ended:
-            log_weights[:], rates[:] = search.before, search.rates
+            copy_numbers(search.before, log_weights)
+            copy_numbers(search.rates, rates)
             return False
         if state[_TRYING]:
             return True
@@ -134,7 +137,8 @@ def _begin_round(search, log_weights, rates, coupling):
     longest = newton_step(log_weights, wrong, coupling, targets, *known, excess, search.step)
     if longest <= _SHORTEST:
         return False
-    search.before[:], search.rates[:] = log_weights, rates
+    copy_numbers(log_weights, search.before)
+    copy_numbers(rates, search.rates)
     search.scale[0] = min(1.0, _LONGEST_STEP / longest)
     # First a far step, then a straight one, and then shorter ones.
     state[_TRYING], state[_BENT] = True, longest > _SHORT
@@ -146,8 +150,9 @@ def _begin_round(search, log_weights, rates, coupling):
 def _judge(search, log_weights, rates):
     """Keep a step that does not go past the minimum, else try another; whether there is none left to try."""
     state, scale = search.state, search.scale
-    before = after = 0.0
+    before = after = longest = 0.0
     for g in range(rates.size):
+        longest = max(longest, abs(search.step[g]))
         chord = log_weights[g] - search.before[g]
         before += search.wrong[g] * chord
         after += (rates[g] - search.targets[g]) * chord
@@ -155,7 +160,7 @@ def _judge(search, log_weights, rates):
         state[_TRYING] = False
         return False
     if not state[_BENT]:
-        if scale[0] * np.abs(search.step).max() <= _SHORTEST:
+        if scale[0] * longest <= _SHORTEST:
             return True
         # Where the slope along the chord would vanish, were it linear.
         secant = before / (before - after) if before < after else 0.5

@@ -14,6 +14,13 @@ _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, nogil=True)
+def copy_numbers(source, target):
+    """Copy an array of the same size: a slice, which may be of another, takes a second to compile."""
+    for g in range(source.size):
+        target[g] = source[g]
+
+
+@njit(cache=True, nogil=True)
 def allow_weights(log_weights, counts, largest, capped):
     """Scale the weights and keep them within what acts as 0 and infinity, in place.
 
@@ -21,20 +28,35 @@ def allow_weights(log_weights, counts, largest, capped):
     """
     # Those beyond the cap are as good as at it.
     top = 0.0 if capped else np.inf
-    order = np.argsort(-log_weights)
-    before = value = min(log_weights[order[0]], top)
-    for i in range(order.size):
-        own = min(log_weights[order[i]], top)
-        value -= min(before - own, WIDEST)
-        log_weights[order[i]], before = value, own
-    scale = log_weights[largest]
-    if capped:
-        scale = -np.inf
-        for g in range(counts.size):
-            if counts[g]:
-                scale = max(scale, log_weights[g])
+    lowest, highest, scale = np.inf, -np.inf, -np.inf
+    for g in range(counts.size):
+        log_weights[g] = min(log_weights[g], top)
+        lowest, highest = min(lowest, log_weights[g]), max(highest, log_weights[g])
+    if highest - lowest > WIDEST:
+        _narrow(log_weights)
+    for g in range(counts.size):
+        scale = max(scale, log_weights[g] if counts[g] else -np.inf)
+    if not capped:
+        scale = log_weights[largest]
     for g in range(counts.size):
         log_weights[g] = min(max(log_weights[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
+
+
+@njit(cache=True, nogil=True)
+def _narrow(log_weights):
+    """Narrow the gaps that are wider than WIDEST: what lies below moves up."""
+    before = np.inf
+    for _ in range(log_weights.size):
+        # From the largest down, without a sort, which takes longer to compile than all else here.
+        value = -np.inf
+        for g in range(log_weights.size):
+            value = max(value, log_weights[g] if log_weights[g] < before else -np.inf)
+        if value == -np.inf:
+            break
+        gap = before - value - WIDEST if before < np.inf else 0.0
+        for g in range(log_weights.size):
+            log_weights[g] += gap if gap > 0.0 and log_weights[g] <= value else 0.0
+        before = value + max(gap, 0.0)
 
 
 @njit(cache=True, nogil=True)
@@ -71,10 +93,12 @@ def newton_step(
     tokens = np.flatnonzero(free)
     scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
     # Where the scale of some weights hardly matters, rounding alone must not move it.
-    ridge = _RIDGE * excess / targets.sum()
+    ridge, total = _RIDGE * excess, 0.0
+    for g in range(targets.size):
+        total += targets[g]
     for i in range(tokens.size):
         g = tokens[i]
-        scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g], 1e-300))
+        scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g] / total, 1e-300))
     hessian, damping = np.empty((tokens.size, tokens.size)), 1e-14
     while True:
         for i in range(tokens.size):
@@ -85,7 +109,9 @@ def newton_step(
         if solve_positive(hessian, gradient):
             break
         damping *= 10.0
-    step[:], longest = 0.0, 0.0
+    longest = 0.0
+    for g in range(step.size):
+        step[g] = 0.0
     for i in range(tokens.size):
         step[tokens[i]] = gradient[i] / scale[i]
         longest = max(longest, abs(step[tokens[i]]))

@@ -81,7 +81,8 @@ def pair_rates(weights, pairs, alone, idle, with_rejection, rates, coupling):
             coupling[g, size] += alone[g] * wait * wait * weights[g] * rejection
     if with_rejection:
         rates[size] = rejected
-        coupling[size, :size] = coupling[:size, size]
+        for g in range(size):
+            coupling[size, g] = coupling[g, size]
 
 
 @njit(cache=True, nogil=True)
