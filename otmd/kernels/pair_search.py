@@ -171,7 +171,10 @@ def clocks_of_classes(log_weights, nodes, able, rejects):
 
 @njit(cache=True, nogil=True)
 def _drift(first, second, own, shared, before, terms):
-    """A bound of how much the rates of placed tokens differ, where the terms differ so."""
+    """A bound of what placed tokens get too much, where the terms were others when they were placed.
+
+    Half of all changes: what some get more others get less.
+    """
     drift = 0.0
     for g in range(len(terms)):
         drift += first[g] * abs(terms[g, BOTH] - before[g, BOTH])
@@ -180,4 +183,4 @@ def _drift(first, second, own, shared, before, terms):
     for g in range(shared.size):
         moved = abs(terms[g, UP] - before[g, UP]) + abs(terms[g, DOWN] - before[g, DOWN])
         drift += 2.0 * shared[g] * moved
-    return drift
+    return 0.5 * drift
