@@ -2,7 +2,7 @@
 
     python experiments/performance/threads.py
 
-One line a rate: milliseconds a position in one thread and in all, the best of rounds in which both take
+One line a rate: milliseconds a position in one thread and in all, the best of rounds in which all take
 turns, their ratio, and how many passes Σ (p − q)₊ over p and q, in all threads, would take as long. Where a
 rate waits for memory alone, it cannot do better than one pass.
 """
@@ -68,15 +68,18 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
     }
 
 
-def best_times(run: Callable[[], object], threads: tuple[int, int], rounds: int) -> list[float]:
-    """Seconds with each number of threads, the best of rounds in which they take turns."""
-    best = [np.inf, np.inf]
+def best_times(
+    runs: dict[str, Callable[[], object]], threads: tuple[int, int], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each with each number of threads: the best of rounds in which all take turns."""
+    best = {name: [np.inf, np.inf] for name in runs}
     for _ in range(rounds):
-        for i, count in enumerate(threads):
-            numba.set_num_threads(count)
-            start = perf_counter()
-            run()
-            best[i] = min(best[i], perf_counter() - start)
+        for name, run in runs.items():
+            for i, count in enumerate(threads):
+                numba.set_num_threads(count)
+                start = perf_counter()
+                run()
+                best[name][i] = min(best[name][i], perf_counter() - start)
     return best
 
 
@@ -86,19 +89,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--positions", type=int, default=96, help="of a batch")
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=40)
     chosen = parser.parse_args()
-    threads = 1, num_threads()
+    threads, runs = (1, num_threads()), calls(*batch(chosen.positions))
+    for run in runs.values():
+        run()
+    best = best_times(runs, threads, chosen.rounds)
     print(f"\n| | one thread, ms | {threads[1]} threads, ms | ratio | passes |")
     print("|---|---|---|---|---|")
-    one_pass = None
-    for name, run in calls(*batch(chosen.positions)).items():
-        run()
-        one, every = best_times(run, threads, chosen.rounds)
-        one_pass = one_pass or every
+    one_pass = next(iter(best.values()))[1]
+    for name, (one, every) in best.items():
         cells = [1e3 * seconds / chosen.positions for seconds in (one, every)]
         cells += [one / every, every / one_pass]
-        print("| {} | {:.3f} | {:.3f} | {:.2f} | {:.1f} |".format(name, *cells), flush=True)
+        print("| {} | {:.3f} | {:.3f} | {:.2f} | {:.1f} |".format(name, *cells))
 
 
 if __name__ == "__main__":

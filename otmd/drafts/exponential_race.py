@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import loggamma
 
 from otmd.kernels.largest import largest
+from otmd.kernels.race_end import race_end
 from otmd.kernels.race_prefixes import prefix_arrivals
 from otmd.probabilities import FloatArray, IntArray
 
@@ -21,8 +22,6 @@ HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 _FASTEST = 256
-# However many tokens there are: no race is so short beside the wait for the n fastest.
-_SHORTEST = 1e-12
 
 
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
@@ -46,21 +45,7 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(largest(draft, size))
     others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
-    slowest = float(fast[-num_drafts])
-    early, late = 0.0, _INVISIBLE / slowest
-    # A race that is taken for longer than it is costs a few nodes.
-    while late > 1.05 * early and late > _INVISIBLE / slowest * _SHORTEST:
-        time = 0.5 * (early + late)
-        # Rates may lie so far apart that a product overflows: the token has arrived.
-        with np.errstate(over="ignore"):
-            mean = float(-np.expm1(-fast * time).sum())
-        if others > 0.0 and fast[0] > 0.0:
-            # 1 − e^{−qt} is concave in q, so above its chord up to the slowest of the fast tokens.
-            mean += others * float(-np.expm1(-fast[0] * time)) / float(fast[0])
-        lost = num_drafts - 1
-        over = mean > lost and mean - lost * (1.0 + log(mean / lost)) > _INVISIBLE
-        early, late = (early, time) if over else (time, late)
-    return late
+    return float(race_end(fast, others, num_drafts, _INVISIBLE))
 
 
 def win_times(
