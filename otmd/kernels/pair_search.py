@@ -83,13 +83,8 @@ def _take_turn(light, heavy, nodes, lowest, inert, inner, tol, before, weights, 
         missing = targets[c] - rates[c]
         if c >= size:
             lost += max(missing if inner else -missing, 0.0)
-    return (
-        terms,
-        weights,
-        rejection,
-        rates,
-        lost + _drift(first, second, own, shared, before, terms),
-    )
+    lost += _drift(first, second, own, shared, before, terms)
+    return terms, weights, rejection, rates, lost
 
 
 @njit(cache=True, nogil=True)

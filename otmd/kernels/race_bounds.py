@@ -56,23 +56,23 @@ def bound_blocks(low, single, sums, outside, several, unit, contained, values):
     return at_issue
 
 
+@njit(inline="always")
+def _octave_of(group):
+    """The octave of a group, the first of which is the first group."""
+    return (group + _AN_OCTAVE - 1) // _AN_OCTAVE
+
+
 @njit(cache=True, nogil=True)
 def octaves(low, sums):
     """Groups by octaves: where each begins, and its sums."""
-    count = 1 + (low.size - 2) // _AN_OCTAVE + 1
+    count = _octave_of(low.size - 1) + 1
     own, total = np.empty(count), np.zeros((count, sums.shape[1]))
     for k in range(low.size - 1, -1, -1):
-        octave = octave_of(k)
+        octave = _octave_of(k)
         own[octave] = low[k]
         for r in range(sums.shape[1]):
             total[octave, r] += sums[k, r]
     return own, total
-
-
-@njit(inline="always")
-def octave_of(group):
-    """The octave of a group, the first of which is the first group."""
-    return (group + _AN_OCTAVE - 1) // _AN_OCTAVE
 
 
 @njit(cache=True, nogil=True)
@@ -82,7 +82,7 @@ def open_octaves(low, sums, own, total, at_issue):
     group = np.empty(low.size, np.int64)
     size, last = 0, -1
     for k in range(low.size):
-        octave = octave_of(k)
+        octave = _octave_of(k)
         if not at_issue[octave] and octave == last:
             continue
         whole, last = not at_issue[octave], octave
