@@ -759,16 +759,14 @@ def token_rates(
     return rates
 
 
-def pair_cell(
-    ratio: float, q: float, cut: float, octaves: tuple[int, int], parts: int, nearest: int
-) -> tuple[object, int]:
-    """Which tokens without replacement are alike: the same key, first in p/q and then in q."""
-    largest, count = octaves
-    octave = min(max(-largest - math.floor(math.log2(q)), 0), count - 1)
+def pair_cell(ratio: float, cut: float, parts: int, nearest: int, reach: int) -> object:
+    """Which tokens without replacement are alike: the same key."""
     side = ratio >= cut
-    apart = abs(ratio / cut - 1.0)
-    near = nearest if apart == 0 else min(-math.floor(math.log2(apart)), nearest)
+    apart = abs(ratio / cut - 1.0) if cut > 0.0 else math.inf
+    near = nearest if apart == 0 else min(-math.floor(math.log2(min(apart, 1.0))), nearest)
     if 2.0**-near * parts < 1.0:
-        return (side, "near", near), octave
+        return side, "near", near
+    if not 2.0**-reach < ratio < 2.0 ** (reach + 1):
+        return side, ratio > 1.0
     whole = math.floor(math.log2(ratio))
-    return (side, whole, math.floor(parts * (ratio / 2.0**whole - 1.0))), octave
+    return side, whole, math.floor(parts * (ratio / 2.0**whole - 1.0))

@@ -73,6 +73,8 @@ def times_alone(draft: FloatArray) -> FloatArray:
 
 
 def mass_beside_most(draft: FloatArray) -> float:
-    """The mass of all tokens but the likeliest, of which alone there may be more than half; inf for none."""
+    """The mass of all tokens but the one of more than half; inf where there is none, or no other."""
     top = int(draft.argmax())
+    if draft[top] <= 0.5:
+        return np.inf
     return float(draft[:top].sum() + draft[top + 1 :].sum()) or np.inf

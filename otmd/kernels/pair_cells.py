@@ -1,28 +1,44 @@
-"""Tokens of two drafts without replacement that are alike in p/q and q: cells, and the tokens told apart.
+"""Tokens of two drafts without replacement that are alike in p/q: cells, from one pass over the vocabulary.
 
-A part of the ratios has an exponent and so many bits of the mantissa; those beyond 2^±REACH are one. Tokens
-that are alike in p/q are told apart by octaves of q below 2^−LARGEST, the last of which has no end. Those
-nearer to the cut than a part is wide are told apart by octaves of how near.
+A part of the ratios has an exponent and so many bits of the mantissa; those beyond 2^±40 are one. Tokens
+nearer to the cut than a part is wide are told apart by octaves of how near. Tokens of large q are in no cell.
 """
 
 import numpy as np
 from numba import njit
 
-from otmd.kernels.ratio_groups import AT_A_TIME, fill_ratios
+from otmd.kernels.race_blocks import ALONE, DRAFT, TARGET
+from otmd.kernels.ratio_groups import (
+    AT_A_TIME,
+    FARTHEST_OCTAVE,
+    MANTISSA_BITS,
+    NUM_GROUPS,
+    fill_ratios,
+)
 
-PART_BITS, REACH = 6, 40
+PART_BITS = 6
 _PART_SHIFT = 52 - PART_BITS
-_PART_OFFSET = (1023 - REACH) << PART_BITS
-NUM_PARTS = (2 * REACH + 1) << PART_BITS
-LARGEST, OCTAVES, NEAREST = 8, 4, 28
-NEARNESS = NEAREST - PART_BITS
-# First the tokens that are never chosen, then the parts, that of the cut once for either side of it, then the
-# near tokens, those below the cut before the others, and last what is no light token at all.
-_PARTS_FROM = 1
-_NEAR_FROM = _PARTS_FROM + NUM_PARTS + 1
-NUM_CELLS = _NEAR_FROM + 2 * NEARNESS
-# Columns of a cell: Σ q, Σ p and Σ q²/(1 − q).
-CELL_SUMS = 3
+_PART_OFFSET = (1023 - FARTHEST_OCTAVE) << PART_BITS
+# A group of ratios, see :mod:`otmd.kernels.ratio_groups`, consists of whole parts.
+_GROUP_SHIFT = PART_BITS - MANTISSA_BITS
+NUM_PARTS = (2 * FARTHEST_OCTAVE + 1) << PART_BITS
+# Cells hold no token of larger q.
+LARGEST = 2.0**-11
+# Tokens closer to the cut, in units of it, are near: a part is no wider.
+CLOSE = 2.0**-PART_BITS
+NEAREST = 28
+_NEARNESS = NEAREST - PART_BITS
+# Those that are never chosen, as p = 0; the parts, and tokens from the cut on where the cut's own part is one
+# of those beyond; near tokens, those below the cut first; last what is never drafted, and what is in no cell.
+INERT, PARTS_FROM = 0, 1
+_BESIDE = PARTS_FROM + NUM_PARTS
+_NEAR_FROM = _BESIDE + 1
+UNDRAFTED = _NEAR_FROM + 2 * _NEARNESS
+_LARGER = UNDRAFTED + 1
+NUM_CELLS = _LARGER + 1
+# Columns of a cell: Σ q, Σ p, Σ q²/(1 − q), how many tokens it holds, and how far their places may reach: by
+# what it does not meet of itself a token is moved by less than 2q/(1 − q).
+CELL_SUMS, COUNT, REACH, COLUMNS = 3, 3, 4, 5
 
 
 @njit(inline="always")
@@ -38,114 +54,155 @@ def bits_of_part(part):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def mark_heavy(target, draft, cut, heaviest, near, single):
-    """Mark the tokens of larger q than ``heaviest``; those nearer to the cut than ``near``·q, how near."""
-    ratio = np.empty(AT_A_TIME)
-    tokens, apart, size = np.empty(draft.size, np.int32), np.empty(draft.size), 0
+def sum_cells(target, draft, group, cells, larger):
+    """Add tokens to the cells (NUM_CELLS, COLUMNS) of their parts, and fill the group of each.
+
+    ``larger`` (V,) is filled with those of larger q than cells hold. Returns how many these are.
+    """
+    ratio, odds = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    cell, bits = np.empty(AT_A_TIME, np.int64), ratio.view(np.int64)
+    count = np.uint64(0)
     for start in range(0, draft.size, AT_A_TIME):
         own = slice(start, start + AT_A_TIME)
-        q = draft[own]
-        fill_ratios(target[own], q, ratio)
+        p, q, groups = target[own], draft[own], group[own]
+        fill_ratios(p, q, ratio)
         for i in range(q.size):
-            single[start + i] = q[i] > heaviest
-            # Both may be infinite, for tokens that are never drafted and a cut beyond all others.
-            ratio[i] = abs(ratio[i] - cut) / q[i] if q[i] > 0.0 else np.inf
+            odds[i] = q[i] / (1.0 - q[i])
         for i in range(q.size):
-            if ratio[i] < near:
-                tokens[size], apart[size] = start + i, ratio[i]
-                size += 1
-    return tokens[:size], apart[:size]
+            part = part_of_ratio(bits[i])
+            groups[i] = min(part >> _GROUP_SHIFT, NUM_GROUPS - 1)
+            drafted = PARTS_FROM + part if ratio[i] > 0.0 else INERT
+            drafted = drafted if ratio[i] < np.inf else UNDRAFTED
+            cell[i] = drafted if q[i] <= LARGEST else _LARGER
+        for i in range(q.size):
+            row = np.uint64(cell[i])
+            cells[row, 0] += q[i]
+            cells[row, 1] += p[i]
+            cells[row, 2] += q[i] * odds[i]
+            cells[row, COUNT] += 1.0
+            cells[row, REACH] = max(cells[row, REACH], ratio[i] + 2.0 * odds[i])
+        for i in range(q.size):
+            # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
+            larger[count] = start + i
+            count += np.uint64(q[i] > LARGEST)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def sum_groups(cells, unit, sums):
+    """Add cells to the sums of their groups (NUM_GROUPS, 3), see :mod:`otmd.kernels.race_blocks`."""
+    for cell in range(UNDRAFTED + 1):
+        group = min(max(cell - PARTS_FROM, 0) >> _GROUP_SHIFT, NUM_GROUPS - 1)
+        sums[group, TARGET] += cells[cell, 1]
+        sums[group, DRAFT] += cells[cell, 0]
+        sums[group, ALONE] += (cells[cell, 0] + cells[cell, 2]) / unit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def tail_cells(target, draft, single, cut, cells, tokens):
-    """Sort the light tokens, those that are not ``single``, into cells and by the side of the cut.
+def tokens_near(target, draft, tokens, cut, most):
+    """Those of the tokens nearer to the cut than ``most``·q, and how near in units of it."""
+    near, apart, size = np.empty(tokens.size, np.int32), np.empty(tokens.size), 0
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        q = draft[y]
+        if target[y] > 0.0 and q > 0.0:
+            away = abs(target[y] / q - cut) / q
+            if away < most:
+                near[size], apart[size] = y, away
+                size += 1
+    return near[:size], apart[:size]
 
-    ``cells`` (NUM_CELLS + 1, OCTAVES, CELL_SUMS) is added to. ``tokens`` (V,) is filled with the light tokens
-    that may be chosen: from the front those below the cut, and from the back those from it on. Tokens with
-    p = 0 or with q too small for a ratio are never chosen. Returns how many there are, and how far
-    their places may reach: what a token does not meet of itself moves it by less than q/(1 − q).
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def split_cells(target, draft, tokens, single, cut, cells):
+    """Tell the tokens around the cut apart by the side that they are on, and by how near they are.
+
+    ``tokens`` are all of some groups. Those that are ``single`` are taken out of the cells.
     """
-    ratio, odds, nearness = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(AT_A_TIME)
-    reach, cell = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.int64)
-    bits, near_bits = ratio.view(np.int64), nearness.view(np.int64)
-    rows = cells.reshape(-1, CELL_SUMS)
-    below, beside = np.uint64(0), np.uint64(0)
-    highest, farthest = 0.0, 0.0
-    for start in range(0, draft.size, AT_A_TIME):
-        own = slice(start, start + AT_A_TIME)
-        p, q, alone = target[own], draft[own], single[own]
-        fill_ratios(p, q, ratio)
-        draft_bits = q.view(np.int64)
-        for i in range(q.size):
-            odds[i] = q[i] / (1.0 - q[i])
-            nearness[i] = abs(ratio[i] / cut - 1.0)
-            reach[i] = ratio[i] + 2.0 * odds[i]
-        for i in range(q.size):
-            over = ratio[i] >= cut
-            near = min(1023 - (near_bits[i] >> 52), NEAREST) - PART_BITS - 1
-            of_part = part_of_ratio(bits[i]) + _PARTS_FROM + over
-            own_cell = of_part if near < 0 else _NEAR_FROM + over * NEARNESS + near
-            own_cell = own_cell if (ratio[i] > 0.0) & (ratio[i] < np.inf) else 0
-            own_cell = NUM_CELLS if alone[i] | (q[i] == 0.0) else own_cell
-            octave = min(max(1023 - LARGEST - (draft_bits[i] >> 52), 0), OCTAVES - 1)
-            cell[i] = own_cell * OCTAVES + octave
-        for i in range(q.size):
-            row = rows[np.uint64(cell[i])]
-            row[0] += q[i]
-            row[1] += p[i]
-            row[2] += q[i] * odds[i]
-        for i in range(q.size):
-            # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
-            chosen = (cell[i] >= OCTAVES) & (cell[i] < NUM_CELLS * OCTAVES)
-            over = chosen & (ratio[i] >= cut)
-            tokens[below] = start + i
-            tokens[np.uint64(draft.size - 1) - beside] = start + i
-            below += np.uint64(chosen) - np.uint64(over)
-            beside += np.uint64(over)
-            farthest = max(farthest, reach[i] if chosen else 0.0)
-            highest = max(highest, reach[i] if chosen ^ over else 0.0)
-    return (below, beside), (highest, farthest)
+    broken, of_cut = _broken_parts(target, draft, tokens, single, cut), part_holding(cut)
+    for part in range(NUM_PARTS):
+        if broken[part]:
+            for k in range(COLUMNS):
+                cells[PARTS_FROM + part, k] = 0.0
+    numbers = np.empty(2)
+    bits = numbers.view(np.int64)
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        p, q = target[y], draft[y]
+        ratio = p / q if q > 0.0 else 0.0
+        numbers[0], numbers[1] = ratio, abs(ratio / cut - 1.0)
+        part = part_of_ratio(bits[0])
+        if not broken[part] or single[y] or q > LARGEST or not 0.0 < ratio < np.inf:
+            continue
+        over = ratio >= cut
+        cell = _BESIDE if over and part == of_cut else PARTS_FROM + part
+        near = min(1023 - (bits[1] >> 52), NEAREST) - PART_BITS - 1
+        if near >= 0:
+            cell = _NEAR_FROM + over * _NEARNESS + near
+        odds = q / (1.0 - q)
+        cells[cell, 0] += q
+        cells[cell, 1] += p
+        cells[cell, 2] += q * odds
+        cells[cell, COUNT] += 1.0
+        cells[cell, REACH] = max(cells[cell, REACH], ratio + 2.0 * odds)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _broken_parts(target, draft, tokens, single, cut):
+    """Which parts do not hold just what they held: those close to the cut, and those of single tokens."""
+    broken = np.zeros(NUM_PARTS, np.bool_)
+    broken[part_holding((1.0 - CLOSE) * cut) : part_holding((1.0 + CLOSE) * cut) + 1] = True
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        if single[y]:
+            broken[part_holding(target[y] / draft[y])] = True
+    return broken
+
+
+@njit(cache=True, nogil=True)
+def part_holding(ratio):
+    """The part that this ratio is in."""
+    numbers = np.empty(1)
+    numbers[0] = ratio
+    return part_of_ratio(numbers.view(np.int64)[0])
+
+
+@njit(inline="always")
+def part_of_cell(cell):
+    """The part that is this cell, or −1 where it is none."""
+    return cell - PARTS_FROM if PARTS_FROM <= cell < _BESIDE else -1
+
+
+@njit(inline="always")
+def beside_cut(cell, of_cut):
+    """Whether the tokens of a cell are from the cut on, which is in this part."""
+    return cell >= (_NEAR_FROM + _NEARNESS if cell >= _NEAR_FROM else PARTS_FROM + of_cut + 1)
 
 
 @njit(cache=True, nogil=True)
 def used_cells(cells, cut, outer):
-    """The cells of a side that hold light tokens which may be chosen: Σ q, Σ p and Σ q²/(1 − q), (3, T).
+    """The cells of a side that hold tokens which may be chosen: Σ q, Σ p and Σ q²/(1 − q), (3, T).
 
-    With them the sums over all of these, and over all other light tokens, (CELL_SUMS,); and between what p/q
-    of the cells lies: a bound from below, and the largest mean, octaves taken together.
+    With them the sums over all other cells, (CELL_SUMS,), what p/q of the cells are not below, the largest
+    mean of them, and how far places may reach.
     """
-    numbers = np.empty(1)
-    numbers[0] = cut
-    bits = numbers.view(np.int64)
-    first_over = part_of_ratio(bits[0]) + _PARTS_FROM + 1
-    used, size = np.empty((CELL_SUMS, np.count_nonzero(cells[:, :, 0]))), 0
-    own, others = np.zeros(CELL_SUMS), np.zeros(CELL_SUMS)
-    lowest, highest = np.inf, 0.0
-    for cell in range(NUM_CELLS):
-        near = cell >= _NEAR_FROM
-        over = cell >= (_NEAR_FROM + NEARNESS if near else first_over)
-        wanted = (cell > 0) & (over == outer)
-        mass, p = 0.0, 0.0
-        for octave in range(OCTAVES):
-            if cells[cell, octave, 0] == 0.0:
-                continue
+    edge, of_cut = np.empty(1), part_holding(cut)
+    bits = edge.view(np.int64)
+    used, size, others = np.empty((CELL_SUMS, NUM_CELLS)), 0, np.zeros(CELL_SUMS)
+    lowest, highest, reach = np.inf, 0.0, 0.0
+    for cell in range(UNDRAFTED):
+        if cells[cell, 0] == 0.0:
+            continue
+        if cell == INERT or beside_cut(cell, of_cut) != outer:
             for k in range(CELL_SUMS):
-                if wanted:
-                    own[k] += cells[cell, octave, k]
-                    used[k, size] = cells[cell, octave, k]
-                else:
-                    others[k] += cells[cell, octave, k]
-            size += wanted
-            mass += cells[cell, octave, 0]
-            p += cells[cell, octave, 1]
-        if wanted and mass > 0.0:
-            highest = max(highest, p / mass)
-            numbers[0] = 0.5 * cut
-            part = cell - _PARTS_FROM - over
-            if not near and part > 0:
-                bits[0] = bits_of_part(part)
-            elif not near:
-                numbers[0] = 0.0
-            lowest = min(lowest, max(numbers[0], cut) if over else numbers[0])
-    return used[:, :size].copy(), own, others, lowest, highest
+                others[k] += cells[cell, k]
+            continue
+        for k in range(CELL_SUMS):
+            used[k, size] = cells[cell, k]
+        size += 1
+        highest = max(highest, cells[cell, 1] / cells[cell, 0])
+        reach = max(reach, cells[cell, REACH])
+        part = part_of_cell(cell)
+        bits[0] = bits_of_part(max(part, 0))
+        lowest = min(lowest, edge[0] if part > 0 else 0.0 if part == 0 else (1.0 - CLOSE) * cut)
+    return used[:, :size].copy(), others, max(lowest, cut) if outer else lowest, highest, reach

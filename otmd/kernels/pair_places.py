@@ -9,7 +9,7 @@ with it, less what would be the token itself. ``terms`` (G, TERMS) has a row for
 import numpy as np
 from numba import njit
 
-from otmd.kernels.pair_cells import NUM_PARTS, bits_of_part, part_of_ratio
+from otmd.kernels.pair_cells import NUM_PARTS, part_holding, part_of_ratio
 
 # Columns of the terms: Σ (a + b) w/(w + w') and Σ a w/(w + w') over all classes, a = q and b = q/(1 − q); and
 # w/(w + w') of the node beside itself, of the node beside the next one, and of that one beside it.
@@ -27,7 +27,7 @@ _ROUNDING = 1e-14
 
 
 @njit(cache=True, nogil=True)
-def _effective(terms):
+def effective_terms(terms):
     """What F is made of at the nodes, base + β·slope, and the bend between each and the next."""
     base, slope, bend = np.empty(len(terms)), np.empty(len(terms)), np.zeros(len(terms))
     for g in range(len(terms)):
@@ -40,16 +40,13 @@ def _effective(terms):
 @njit(cache=True, nogil=True)
 def _starts(base, lowest):
     """Where the search for a ratio of each part begins: at a node that it reaches at β = 0."""
-    last = base.size - 2
-    starts = np.empty(NUM_PARTS, np.int32)
-    edge = np.empty(1)
-    bits = edge.view(np.int64)
-    g = lowest
-    for part in range(NUM_PARTS):
-        bits[0] = bits_of_part(part)
-        while g < last and part > 0 and base[g + 1] <= edge[0]:
-            g += 1
-        starts[part] = g
+    starts, part = np.empty(NUM_PARTS, np.int32), 0
+    for g in range(lowest, base.size - 1):
+        # The last one holds whatever else there is.
+        until = part_holding(base[g + 1]) + 1 if g < base.size - 2 else NUM_PARTS
+        for k in range(part, until):
+            starts[k] = g
+        part = max(part, until)
     return starts
 
 
@@ -102,7 +99,7 @@ def sum_places(target, mass, draft, tokens, nodes, terms, lowest, sums):
     ``draft``; no place is below ``lowest``. Returns the mass that tokens want and that their places do not
     give, and what these give too much; ``sums`` (G − 1, SUMS) is added to.
     """
-    base, slope, bend = _effective(terms)
+    base, slope, bend = effective_terms(terms)
     starts = _starts(base, lowest)
     # One by one: of rows of a table the compiler would not know that they lie apart.
     own, wanted = np.empty(_AT_A_TIME), np.empty(_AT_A_TIME)
@@ -143,22 +140,40 @@ def sum_places(target, mass, draft, tokens, nodes, terms, lowest, sums):
     return short, excess
 
 
+@njit(cache=True, nogil=True)
+def place_beyond(beyond, terms, sums):
+    """Place tokens of these Σ q, Σ p and Σ q²/(1 − q) at the last node; what they miss there."""
+    mass, target, square = beyond
+    last = len(terms) - 1
+    missing = target - mass * terms[last, BOTH]
+    missing -= square * (terms[last, FIRST] - 2.0 * terms[last, OWN])
+    sums[last - 1, 0] += mass
+    sums[last - 1, 2] += square
+    sums[last - 1, 6] += missing
+    return missing
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def locate_pairs(draft, ratio, terms, lowest, lower, share):
-    """Fill the node below each token (T,), and the token's share of it."""
-    base, slope, bend = _effective(terms)
+    """Fill the node below each token (T,), and the token's share of it.
+
+    Tokens of p/q = 0, which are never chosen, are at the first node.
+    """
+    base, slope, bend = effective_terms(terms)
     low, high, value = np.empty((3, draft.size))
     found = np.empty(draft.size, np.uint64)
     odds = draft / (1.0 - draft)
     _bracket(ratio, odds, _starts(base, lowest), base, slope, lowest, found, low, high)
     _place(ratio, low, high, 2.0 * odds * bend[found], share, value)
-    lower[:] = found
+    for y in range(draft.size):
+        lower[y] = found[y] if ratio[y] > 0.0 else 0
+        share[y] = share[y] if ratio[y] > 0.0 else 1.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def pair_values(draft, lower, share, terms, values):
     """How often each token (T,) is chosen, from its place."""
-    base, slope, bend = _effective(terms)
+    base, slope, bend = effective_terms(terms)
     for y in range(draft.size):
         g, s, odds = lower[y], share[y], draft[y] / (1.0 - draft[y])
         low, high = base[g] + odds * slope[g], base[g + 1] + odds * slope[g + 1]

@@ -8,7 +8,18 @@ import numpy as np
 from numba import njit
 
 from otmd.kernels.pair_classes import masses_at_nodes, meetings, node_terms
-from otmd.kernels.pair_places import BOTH, DOWN, FIRST, OWN, SUMS, TERMS, UP, sum_places
+from otmd.kernels.pair_places import (
+    BOTH,
+    DOWN,
+    FIRST,
+    OWN,
+    SUMS,
+    TERMS,
+    UP,
+    place_beyond,
+    sum_places,
+)
+from otmd.kernels.pair_runs import sum_runs
 from otmd.kernels.weight_search import begin_search, move_weights
 from otmd.kernels.weighted_choice import pair_rates
 
@@ -21,9 +32,10 @@ _LEAST = float(np.finfo(float).tiny)
 def search_pairs(light, heavy, nodes, lowest, inert, inner, tol, before, weights, rejection):
     """Take turns between places and weights until no round helps.
 
-    ``light`` are p, q and once more q of tokens, or Σ p, Σ q and q of cells of them, and which of these take
-    part; none is placed below node ``lowest``. ``heavy`` are q, q/(1 − q) and p of the heavy tokens, and
-    which of them may be chosen; ``inert`` Σ q and Σ q²/(1 − q) of what is never chosen. Begins from the terms
+    ``light`` are p, q and once more q of tokens, or Σ p, Σ q and q of cells of them, and which of these stand
+    alone; further tokens, in runs, and where these begin (G,); Σ q, Σ p and Σ q²/(1 − q) of those whose p/q
+    no node gives. None is placed below node ``lowest``. ``heavy`` are q, q/(1 − q) and p of the heavy tokens,
+    and which may be chosen; ``inert`` Σ q and Σ q²/(1 − q) of what is never chosen. Begins from the terms
     ``before`` (G, TERMS), and from the ``weights`` (C,) and that of the rejection, where those are not 0.
 
     Returns the best round: the terms tokens were placed by, the terms then, the weights, that of the
@@ -51,8 +63,11 @@ def _take_turn(light, heavy, nodes, lowest, inert, inner, tol, before, weights, 
     """
     size = nodes.size
     sums = np.zeros((size - 1, SUMS))
-    target, mass, draft, tokens = light
-    short, excess = sum_places(target, mass, draft, tokens, nodes, before, lowest, sums)
+    target, mass, draft, alone, runs, starts, beyond = light
+    short, excess = sum_places(target, mass, draft, alone, nodes, before, lowest, sums)
+    missing, spare = sum_runs(target, mass, runs, starts, before, sums)
+    short += missing + place_beyond(beyond, before, sums)
+    excess += spare
     first, second, own, shared, targets = masses_of_classes(sums, before, heavy, inert)
     able, count, wanted = _able(targets)
     among, alone = np.empty((count, count)), np.empty(count)

@@ -148,6 +148,12 @@ def span_vertex(edges, target_before, draft_before, first, last):
     return target_before[first] + edges[first] * left, draft_before[first] + left
 
 
+def group_of(ratio):
+    """The group that this ratio is in."""
+    bits = int(np.float64(ratio).view(np.int64))
+    return min(max((bits >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+
+
 def group_edges():
     """The smallest ratio of each group, and inf: ascending, shape (NUM_GROUPS + 1,)."""
     bits = (np.arange(NUM_GROUPS, dtype=np.int64) + _OFFSET) << _SHIFT

@@ -9,6 +9,7 @@ hold the minimum are split, down to single ratios.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from otmd.kernels.ratio_cut import SLACK, cut_tokens
 from otmd.kernels.ratio_groups import (
     NUM_GROUPS,
     group_edges,
+    group_of,
     ratios_of,
     tokens_of_groups,
 )
@@ -42,6 +44,21 @@ from otmd.ratio_histogram import RatioHistogram
 
 # Into how many parts the tokens at issue are split, before they are taken one by one.
 _PARTS = 256
+
+
+class Groups(NamedTuple):
+    """The group of each token by p/q (V,), and sums over each group, (NUM_GROUPS, S).
+
+    See :mod:`otmd.kernels.ratio_groups` and :mod:`otmd.kernels.race_blocks`.
+    """
+
+    group: NDArray[np.int16]
+    sums: FloatArray
+
+    @classmethod
+    def empty(cls, size: int, width: int = POWER) -> Self:
+        """Those of no token yet, of so many."""
+        return cls(np.empty(size, np.int16), np.zeros((NUM_GROUPS, width)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +86,15 @@ class _Blocks:
 class _Race:
     """A position, its race, and the numbers of drafts that are asked for."""
 
-    def __init__(self, target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> None:
+    def __init__(
+        self, target: FloatArray, drafts: SubsetRace, counts: Sequence[int], groups: Groups | None
+    ) -> None:
         self.target, self.draft, self.counts = target, drafts.draft, counts
         self.race, self._numbers = drafts.race if max(counts) > 2 else None, drafts.numbers
-        self._width = POWER if self.race is None else drafts.width
-        self.group = np.empty(target.size, np.int16)
+        if groups is None:
+            groups = Groups.empty(target.size, POWER if self.race is None else drafts.width)
+            sums_of_groups(target, self.draft, self._numbers, *groups)
+        self.group, self._sums = groups
         if self.race is not None:
             ratio = ratios_of(target, self.draft, self.race.heavy)
             self._heavy = np.argsort(ratio, kind="stable")
@@ -84,8 +105,7 @@ class _Race:
 
         The second answer is the number of each block's group, −1 for an octave.
         """
-        sums, low = np.zeros((NUM_GROUPS, self._width)), group_edges()[:-1]
-        sums_of_groups(self.target, self.draft, self._numbers, self.group, sums)
+        sums, low = self._sums, group_edges()[:-1]
         whole = octaves(low, sums)
         at_issue = self.bound(_Blocks(whole[0], np.zeros(whole[0].size, dtype=bool), whole[1]))[2]
         low, sums, group = open_octaves(low, sums, *whole, at_issue)
@@ -158,6 +178,12 @@ class RaceCut:
         """1 + p(H) − g(H)."""
         return 1.0 + float(self._blocks.target[: self.size].sum() - self.contained[self.size])
 
+    def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
+        """All tokens of the groups that these ratios are in, and of those between, ascending, shape (T,)."""
+        wanted = np.zeros(NUM_GROUPS, dtype=bool)
+        wanted[group_of(low) : group_of(high) + 1] = True
+        return tokens_of_groups(self.group, wanted, self.target.size)
+
     @cached_property
     def histogram(self) -> RatioHistogram:
         """The tokens by p/q, in blocks that are fine where the minimum lies."""
@@ -168,7 +194,7 @@ class RaceCut:
         return RatioHistogram(edges, *masses, blocks.single, *tokens)
 
 
-def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
+def race_cut(target: FloatArray, law: WithoutReplacement, groups: Groups | None = None) -> RaceCut:
     """The smallest prefix H of the ratio order that minimises p(H) − g(H).
 
     Parameters
@@ -186,7 +212,9 @@ def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
     return race_cuts(target, SubsetRace(law.draft_probs, law.num_drafts), counts)[0]
 
 
-def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> list[RaceCut]:
+def race_cuts(
+    target: FloatArray, drafts: SubsetRace, counts: Sequence[int], groups: Groups | None = None
+) -> list[RaceCut]:
     """The cuts for several numbers of drafts, found on the same blocks.
 
     Parameters
@@ -197,12 +225,14 @@ def race_cuts(target: FloatArray, drafts: SubsetRace, counts: Sequence[int]) -> 
         The race of the draft distribution.
     counts : sequence of int
         The numbers of drafts, each from 2 to the race's.
+    groups : Groups, optional
+        Where they are known.
 
     Returns
     -------
     list of RaceCut
     """
-    race = _Race(target, drafts, counts)
+    race = _Race(target, drafts, counts, groups)
     blocks, group = race.opened()
     _, _, open_blocks = race.bound(blocks)
     open_blocks &= group >= 0

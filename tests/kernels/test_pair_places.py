@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 import naive
@@ -10,18 +9,6 @@ import numpy as np
 import pytest
 from strategies import Array, unit
 
-from otmd.kernels.pair_cells import (
-    CELL_SUMS,
-    LARGEST,
-    NEAREST,
-    NUM_CELLS,
-    OCTAVES,
-    PART_BITS,
-    REACH,
-    mark_heavy,
-    tail_cells,
-    used_cells,
-)
 from otmd.kernels.pair_classes import meetings, node_terms
 from otmd.kernels.pair_places import SUMS, TERMS, locate_pairs, pair_values, sum_places
 from otmd.kernels.pair_search import clocks_of_classes, masses_of_classes
@@ -187,66 +174,3 @@ def test_sums_are_those_of_the_places(seed: int) -> None:
         e = q * q / (1.0 - q)
         wanted[g] += [q, q * s, e, e * s, e * s * s]
     np.testing.assert_allclose(pairs.sums(terms)[:, :5], wanted, rtol=1e-12, atol=1e-300)
-
-
-@pytest.mark.parametrize("cut", [1e-6, 0.7, 1.0, 1.03])
-def test_cells_hold_the_sums_of_tokens_that_are_alike(cut: float) -> None:
-    rng = np.random.default_rng([67, int(1e6 * cut)])
-    draft = 10.0 ** rng.uniform(-9.0, -1.0, 400)
-    ratio = np.exp(rng.choice([3.0, 0.05, 1e-4], 400) * rng.standard_normal(400))
-    ratio[:40], ratio[40:44] = cut * ratio[:40] / ratio[:40].mean(), cut
-    target = draft * ratio
-    target[-20:] = 0.0
-    draft[-30:-20] = 0.0
-    with np.errstate(divide="ignore"):
-        ratio = target / draft
-    single = rng.random(400) < 0.1
-    cells, tokens = np.zeros((NUM_CELLS + 1, OCTAVES, CELL_SUMS)), np.empty(400, np.int32)
-    counts, reach = tail_cells(target, draft, single, cut, cells, tokens)
-    light = np.flatnonzero(~single & (draft > 0) & (target > 0))
-    below, beside = light[ratio[light] < cut], light[ratio[light] >= cut]
-    assert tokens[: counts[0]].tolist() == below.tolist()
-    assert tokens[400 - counts[1] :].tolist() == beside[::-1].tolist()
-    places = ratio + 2.0 * draft / (1.0 - draft)
-    assert reach[1] == pytest.approx(places[light].max(), rel=1e-15)
-    assert reach[0] == pytest.approx(places[below].max(initial=0.0), rel=1e-15)
-    alike: dict[object, Array] = defaultdict(lambda: np.zeros(3))
-    for y in light:
-        q = draft[y]
-        key = naive.pair_cell(ratio[y], q, cut, (LARGEST, OCTAVES), 2**PART_BITS, NEAREST)
-        assert 2.0**-REACH < ratio[y] < 2.0**REACH
-        alike[key] += [q, target[y], q * q / (1.0 - q)]
-    used = cells[1:-1][cells[1:-1, :, 0] > 0]
-    wanted = np.array(sorted(map(tuple, alike.values())))
-    np.testing.assert_allclose(np.array(sorted(map(tuple, used))), wanted, rtol=1e-12)
-    idle = np.flatnonzero(~single & (target == 0) & (draft > 0))
-    assert cells[0, :, 0].sum() == pytest.approx(draft[idle].sum(), rel=1e-12)
-    for outer, own in ((False, below), (True, beside)):
-        sides, total, others, *ends = used_cells(cells, cut, outer)
-        np.testing.assert_allclose(sides.sum(axis=1), total, rtol=1e-12)
-        np.testing.assert_allclose(total[:2], [draft[own].sum(), target[own].sum()], rtol=1e-12)
-        left = cells[:-1].sum(axis=(0, 1)) - total
-        np.testing.assert_allclose(others, left, rtol=1e-9, atol=1e-14)
-        if own.size:
-            width = 1.0 + 2.0**-PART_BITS
-            assert ends[0] <= ratio[own].min()
-            assert ratio[own].max() <= width * ends[1]
-            assert ends[1] <= ratio[own].max()
-            assert (cut if outer else 0.0) <= ends[0]
-
-
-@pytest.mark.parametrize("cut", [0.7, np.inf])
-def test_heavy_and_near_tokens_are_marked(cut: float) -> None:
-    rng = np.random.default_rng(71)
-    draft, ratio = 10.0 ** rng.uniform(-9.0, -1.0, 3000), np.exp(rng.standard_normal(3000))
-    draft[:10] = 0.0
-    target, single = draft * ratio, np.empty(3000, dtype=bool)
-    target[:5], target[10:13] = 0.1, 0.0
-    near, apart = mark_heavy(target, draft, cut, 0.01, 100.0, single)
-    assert single.tolist() == (draft > 0.01).tolist()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        away = np.where(draft > 0, np.abs(target / draft - cut) / draft, np.inf)
-    wanted = np.flatnonzero(away < 100.0)
-    assert wanted.size > 100 or cut == np.inf
-    assert near.tolist() == wanted.tolist()
-    np.testing.assert_allclose(apart, away[wanted], rtol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from strategies import Array, unit
 import otmd
 from otmd.drafts.exponential_race import POWERS
 from otmd.transport.optimal import ChoicePlan, pair_plan, pair_position, race_side
+from otmd.transport.optimal.pair_position import PairPosition
 from otmd.transport.optimal.race_places import rehearsal
 from otmd.transport.optimal.race_tail import Tail
 from otmd.verifiers.optimal import _OptimalRule
@@ -64,7 +66,7 @@ def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, rehearsed: bool, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_side, "HEAVY", threshold)
-    monkeypatch.setattr(pair_position, "_HEAVIEST", 0.03)
+    monkeypatch.setattr(pair_position, "HEAVIEST", 0.03)
     monkeypatch.setattr(pair_position, "_MOST_NEAR", 12)
     rehearse_from(0 if rehearsed else V, monkeypatch)
     for seed in range(3 if n == 2 else 1):
@@ -143,3 +145,53 @@ def test_a_long_tail_is_rehearsed_by_few_tokens_of_the_same_sums(n: int, seed: i
         np.testing.assert_allclose(few.moments[:, 0, r], tail.moments[:, 0, r], rtol=1e-12)
     assert few.count @ each == pytest.approx(wanted.sum(), rel=1e-12)
     np.testing.assert_allclose(each, few.rates * few.place, rtol=1e-9)
+
+
+def some_heavy_and_many_light(seed: int) -> tuple[Array, otmd.WithoutReplacement]:
+    """Tokens of which the light ones are in cells, and most of them in runs."""
+    rng = np.random.default_rng([97, seed])
+    draft = unit(np.append(rng.uniform(0.5, 1.0, 5), 10.0 ** rng.uniform(-7.0, -3.5, 90)))
+    target = unit(draft * np.exp([0.3, 1.0, 2.0][seed % 3] * rng.standard_normal(95)))
+    return target, otmd.WithoutReplacement(draft, 2)
+
+
+@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
+def test_runs_of_light_tokens(tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearse_from(0, monkeypatch)
+    monkeypatch.setattr(pair_position, "_MOST_NEAR", 4)
+    in_runs, beyond, light = [], [], PairPosition.light
+
+    def watched(self: PairPosition, *args: Any) -> Any:
+        found = light(self, *args)
+        in_runs.append(sum(int(own.starts[-1] - own.starts[0]) for own in found))
+        beyond.append(sum(float(own.beyond[0]) for own in found))
+        return found
+
+    monkeypatch.setattr(PairPosition, "light", watched)
+    for seed in range(6):
+        target, law = some_heavy_and_many_light(seed)
+        rule, plan = prepared(tol, target, law)
+        assert_lossless(rule, plan, law)
+        assert -1e-12 <= plan.bound - plan.rate <= max(tol, 1e-9), seed
+    assert len(in_runs) == 6
+    assert max(in_runs) > 60
+    assert max(beyond) > 0.0
+
+
+def test_tokens_that_leave_their_runs_are_placed_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rehearse_from(0, monkeypatch)
+    # So bad a rehearsal that its runs cannot hold.
+    monkeypatch.setattr(pair_plan, "_REHEARSED", 1.0)
+    monkeypatch.setattr(pair_plan, "_MARGIN", -0.2)
+    calls, light = [], PairPosition.light
+    monkeypatch.setattr(
+        PairPosition, "light", lambda *args: calls.append(len(args)) or light(*args)
+    )
+    for seed in range(6):
+        target, law = some_heavy_and_many_light(seed)
+        rule, plan = prepared(1e-10, target, law)
+        assert_lossless(rule, plan, law)
+        assert -1e-12 <= plan.bound - plan.rate <= 1e-9, seed
+    assert len(calls) > 6

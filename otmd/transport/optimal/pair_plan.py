@@ -1,5 +1,6 @@
 """The optimal plan for two drafts without replacement."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +10,15 @@ from otmd.kernels.pair_places import locate_pairs, pair_values
 from otmd.kernels.ratio_groups import ratios_of
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_position import PairPosition
-from otmd.transport.optimal.pair_search import Found, PairTokens, search
+from otmd.transport.optimal.pair_search import Found, LightTokens, PairTokens, search
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
 
-# Longer tails are rehearsed with cells before they are played, to the end: a round of cells costs little.
+# Larger vocabularies are rehearsed with cells before they are played, to the end: a round of cells costs
+# little.
 _LONG, _REHEARSED = 4096, 1e-12
+# By so much of them the nodes' values may then still change, lest tokens leave their runs.
+_MARGIN = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,19 +87,45 @@ def plan_of_pairs(target: FloatArray, law: WithoutReplacement, tol: float) -> Ch
     """
     position = PairPosition.of(target, law)
     # Both sides share the tolerance, and in each one the classes and the weights do.
-    sides = [_solve(position, inner, 0.25 * tol) for inner in (True, False)]
-    return ChoicePlan(target, position.cut.subset, position.cut.rate, *sides)
+    tol = 0.25 * tol
+    sides = [position.side(inner, tol) for inner in (True, False)]
+    found: list[Found | None] = [None, None]
+    if target.size > _LONG:
+        cells = [own.cells for own in sides]
+        found = _search(sides, cells, _REHEARSED, found)
+    parts = position.parts_of_runs(sides, [own and own.terms for own in found], _MARGIN)
+    found = _search(sides, position.light(sides, parts), tol, found)
+    fitting = position.parts_of_runs(sides, [own and own.before for own in found])
+    if not all(_within(own, others) for own, others in zip(parts, fitting, strict=True)):
+        # So bad a rehearsal is none: each token is placed for itself.
+        alone = position.light(sides, position.parts_of_runs(sides, (None, None)))
+        found = _search(sides, alone, tol, [None, None])
+    plans = [
+        None if own is None else _plan_of_side(position, side, own)
+        for side, own in zip(sides, found, strict=True)
+    ]
+    return ChoicePlan(target, position.cut.subset, position.cut.rate, *plans)
 
 
-def _solve(position: PairPosition, inner: bool, tol: float) -> PairSide | None:
-    """Find the places and weights of one side; None where nothing may be chosen."""
-    tokens, light, cells = position.side(inner, tol)
-    if light.tokens.size == 0 and not tokens.able.any():
-        return None
-    found = None
-    if light.tokens.size > _LONG:
-        found = search(tokens, cells, _REHEARSED)
-    found = search(tokens, light, tol, found)
+def _search(
+    sides: list[PairTokens],
+    light: Sequence[LightTokens],
+    tol: float,
+    starts: list[Found | None],
+) -> list[Found | None]:
+    """Search for the places and weights of both sides; None where nothing may be chosen."""
+    every = zip(sides, light, starts, strict=True)
+    return [search(side, own, tol, start) if side.chosen else None for side, own, start in every]
+
+
+def _within(own: IntArray, others: IntArray) -> bool:
+    """Whether each of these ranges (G, 2) is empty or in the other."""
+    inside = (others[:, 0] <= own[:, 0]) & (own[:, 1] <= others[:, 1])
+    return bool((inside | (own[:, 0] >= own[:, 1])).all())
+
+
+def _plan_of_side(position: PairPosition, tokens: PairTokens, found: Found) -> PairSide:
+    """Return the side that plays what was found."""
     ringing = np.append(found.weights, found.rejection)
     times = times_for_weights(np.log(ringing[ringing > 0]), 2)
     masses = position.target, position.draft

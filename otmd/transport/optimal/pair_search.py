@@ -24,19 +24,28 @@ class LightTokens(NamedTuple):
         p and q of each token, or the sums of each cell.
     draft : ndarray of float64, shape (V,) or (K,)
         q of a single token.
-    tokens : ndarray of int32, shape (T,)
-        Those that take part.
+    alone : ndarray of int32, shape (T,)
+        Those that are placed one by one.
+    runs : ndarray of int32, shape (R,)
+        Others, run by run: each of a run lies between the same two nodes.
+    starts : ndarray of int64, shape (G,)
+        Where the run between each node and the next one begins, and the end of the last.
+    beyond : ndarray of float64, shape (CELL_SUMS,)
+        Σ q, Σ p and Σ q²/(1 − q) of further ones, whose p/q are beyond what any node gives.
     """
 
     target: FloatArray
     mass: FloatArray
     draft: FloatArray
-    tokens: NDArray[np.int32]
+    alone: NDArray[np.int32]
+    runs: NDArray[np.int32]
+    starts: IntArray
+    beyond: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class PairTokens:
-    """Who takes part on one side, beside the light tokens that may be chosen.
+    """Who takes part on one side.
 
     Attributes
     ----------
@@ -52,6 +61,8 @@ class PairTokens:
         Their q, q/(1 − q) and p.
     able : ndarray of bool, shape (M,)
         Which of them may be chosen.
+    cells : LightTokens
+        The light tokens that may be chosen, those that are alike as one.
     """
 
     inner: bool
@@ -62,6 +73,12 @@ class PairTokens:
     second: FloatArray
     target: FloatArray
     able: BoolArray
+    cells: LightTokens
+
+    @property
+    def chosen(self) -> bool:
+        """Whether any token may be."""
+        return self.cells.alone.size > 0 or bool(self.able.any())
 
     @property
     def lowest(self) -> int:
