@@ -167,6 +167,15 @@ def part_holding(ratio):
     return part_of_ratio(numbers.view(np.int64)[0])
 
 
+@njit(cache=True, nogil=True)
+def nearest_edge(ratio):
+    """The nearer one of the ratios at which the part of this ratio begins and ends."""
+    edges = np.empty(2)
+    edges.view(np.int64)[0] = bits_of_part(part_holding(ratio))
+    edges.view(np.int64)[1] = bits_of_part(part_holding(ratio) + 1)
+    return edges[0] if ratio - edges[0] < edges[1] - ratio else edges[1]
+
+
 @njit(inline="always")
 def part_of_cell(cell):
     """The part that is this cell, or −1 where it is none."""

@@ -23,14 +23,17 @@ from otmd.kernels.pair_runs import sum_runs
 from otmd.kernels.weight_search import begin_search, move_weights
 from otmd.kernels.weighted_choice import pair_rates
 
-# Rounds end after so many, or where one gains less than a tenth.
-_ROUNDS, _STALLED = 16, 0.9
+# Rounds end after so many, or where one gains less than a tenth; if they need only be good enough, where one
+# does not gain twentyfold.
+_ROUNDS, _STALLED, _SLOW = 16, 0.9, 0.05
 _LEAST = float(np.finfo(float).tiny)
 
 
 @njit(cache=True, nogil=True)
-def search_pairs(light, heavy, nodes, lowest, inert, inner, tol, before, weights, rejection):
-    """Take turns between places and weights until no round helps.
+def search_pairs(
+    light, heavy, nodes, lowest, inert, inner, tol, enough, before, weights, rejection
+):
+    """Take turns between places and weights until no round helps, or not much once ``enough`` is lost.
 
     ``light`` are p, q and once more q of tokens, or Σ p, Σ q and q of cells of them, and which of these stand
     alone; further tokens, in runs, and where these begin (G,); Σ q, Σ p and Σ q²/(1 − q) of those whose p/q
@@ -49,6 +52,8 @@ def search_pairs(light, heavy, nodes, lowest, inert, inner, tol, before, weights
         if lost < least:
             best, least = (before, terms, weights, rejection, rates), lost
         if lost <= 2.0 * tol or (number > 2 and lost > _STALLED * previous):
+            break
+        if lost <= enough and lost > _SLOW * previous:
             break
         before, previous = terms, lost
     return best

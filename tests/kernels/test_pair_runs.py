@@ -14,6 +14,7 @@ from otmd.kernels.pair_cells import (
     LARGEST,
     NUM_CELLS,
     NUM_PARTS,
+    bits_of_part,
     part_holding,
     split_cells,
     sum_cells,
@@ -127,7 +128,7 @@ def test_runs_lie_where_their_tokens_are_placed(outer: bool) -> None:
 
 
 def test_a_part_is_in_a_run_where_no_node_may_come() -> None:
-    terms, edge = terms_of(False), np.empty(1)
+    terms, edges = terms_of(False), np.empty(2)
     for margin in (0.0, 1e-2):
         parts = parts_between(terms, 0, (0.05, 1.3), margin)
         runs = np.full(NUM_PARTS, ALONE, np.int16)
@@ -136,10 +137,8 @@ def test_a_part_is_in_a_run_where_no_node_may_come() -> None:
         ends = np.array([terms[:, 0], terms[:, 0] + LARGEST / (1.0 - LARGEST) * slope])
         least, most = (1.0 - margin) * ends.min(axis=0), (1.0 + margin) * ends.max(axis=0)
         for part in range(part_holding(0.04), part_holding(1.5)):
-            edge.view(np.int64)[0] = (part + ((1023 - 40) << 7)) << 45
-            low = edge[0]
-            edge.view(np.int64)[0] = (part + 1 + ((1023 - 40) << 7)) << 45
-            high, g = edge[0], runs[part]
+            edges.view(np.int64)[:] = bits_of_part(part), bits_of_part(part + 1)
+            (low, high), g = edges, runs[part]
             clear = low >= 0.05 and high <= 1.3
             inside = [
                 h

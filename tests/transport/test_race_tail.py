@@ -183,7 +183,7 @@ def test_tokens_that_leave_their_runs_are_placed_for_themselves(
 ) -> None:
     rehearse_from(0, monkeypatch)
     # So bad a rehearsal that its runs cannot hold.
-    monkeypatch.setattr(pair_plan, "_REHEARSED", 1.0)
+    monkeypatch.setattr(pair_plan, "_REHEARSED", (1.0, 1.0))
     monkeypatch.setattr(pair_plan, "_MARGIN", -0.2)
     calls, light = [], PairPosition.light
     monkeypatch.setattr(

@@ -14,9 +14,9 @@ from otmd.transport.optimal.pair_search import Found, LightTokens, PairTokens, s
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
 
-# Larger vocabularies are rehearsed with cells before they are played, to the end: a round of cells costs
-# little.
-_LONG, _REHEARSED = 4096, 1e-12
+# Larger vocabularies are rehearsed with cells before they are played: to the end, as a round of cells costs
+# little, or to where cells do not know better.
+_LONG, _REHEARSED = 4096, (1e-12, 1e-6)
 # By so much of them the nodes' values may then still change, lest tokens leave their runs.
 _MARGIN = 1e-5
 
@@ -91,15 +91,14 @@ def plan_of_pairs(target: FloatArray, law: WithoutReplacement, tol: float) -> Ch
     sides = [position.side(inner, tol) for inner in (True, False)]
     found: list[Found | None] = [None, None]
     if target.size > _LONG:
-        cells = [own.cells for own in sides]
-        found = _search(sides, cells, _REHEARSED, found)
+        found = [search(own, own.cells, *_REHEARSED) if own.chosen else None for own in sides]
     parts = position.parts_of_runs(sides, [own and own.terms for own in found], _MARGIN)
-    found = _search(sides, position.light(sides, parts), tol, found)
+    found = _play(sides, position.light(sides, parts), tol, found)
     fitting = position.parts_of_runs(sides, [own and own.before for own in found])
     if not all(_within(own, others) for own, others in zip(parts, fitting, strict=True)):
         # So bad a rehearsal is none: each token is placed for itself.
         alone = position.light(sides, position.parts_of_runs(sides, (None, None)))
-        found = _search(sides, alone, tol, [None, None])
+        found = _play(sides, alone, tol, [None, None])
     plans = [
         None if own is None else _plan_of_side(position, side, own)
         for side, own in zip(sides, found, strict=True)
@@ -107,15 +106,14 @@ def plan_of_pairs(target: FloatArray, law: WithoutReplacement, tol: float) -> Ch
     return ChoicePlan(target, position.cut.subset, position.cut.rate, *plans)
 
 
-def _search(
-    sides: list[PairTokens],
-    light: Sequence[LightTokens],
-    tol: float,
-    starts: list[Found | None],
+def _play(
+    sides: list[PairTokens], light: Sequence[LightTokens], tol: float, starts: list[Found | None]
 ) -> list[Found | None]:
     """Search for the places and weights of both sides; None where nothing may be chosen."""
     every = zip(sides, light, starts, strict=True)
-    return [search(side, own, tol, start) if side.chosen else None for side, own, start in every]
+    return [
+        search(side, own, tol, start=start) if side.chosen else None for side, own, start in every
+    ]
 
 
 def _within(own: IntArray, others: IntArray) -> bool:

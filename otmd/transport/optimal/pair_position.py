@@ -17,6 +17,7 @@ from otmd.kernels.pair_cells import (
     LARGEST,
     NUM_CELLS,
     NUM_PARTS,
+    nearest_edge,
     split_cells,
     sum_cells,
     sum_groups,
@@ -93,7 +94,9 @@ class PairPosition:
             single[near] = True
             split_cells(target, draft, around, single, cut.edge, cells)
         heavy = np.flatnonzero(single)
-        second = draft[heavy] / law.mass_left(heavy[:, None])
+        first = draft[heavy]
+        # 1 − q would cancel for a token of more than half.
+        second = first / np.where(first > 0.5, race.numbers[0], 1.0 - first)
         return cls(target, draft, cut, single, heavy, second, larger[~single[larger]], cells)
 
     def side(self, inner: bool, tol: float) -> PairTokens:
@@ -193,7 +196,12 @@ class PairPosition:
         else:
             lowest = max(lowest, self.cut.edge)
         room = max(reach - highest, _LEAST_ROOM * highest)
-        return nodes_of_tail(self.cut, (lowest, highest), room, inner, drafted, tol)
+        nodes = nodes_of_tail(self.cut, (lowest, highest), room, inner, drafted, tol)
+        # A cell must not lie on either side of a node, where its tokens' places are not those of their mean.
+        inside = nodes[2 - inner : -1]
+        far = np.abs(inside - self.cut.edge) > 2.0 * CLOSE * self.cut.edge
+        inside[far] = [nearest_edge(node) for node in inside[far]]
+        return np.unique(nodes)
 
 
 def _widened(ends: Sequence[float], larger: FloatArray) -> tuple[float, float, float]:

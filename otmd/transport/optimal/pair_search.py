@@ -110,7 +110,13 @@ class Found(NamedTuple):
     rates: FloatArray
 
 
-def search(tokens: PairTokens, light: LightTokens, tol: float, start: Found | None = None) -> Found:
+def search(
+    tokens: PairTokens,
+    light: LightTokens,
+    tol: float,
+    enough: float = 0.0,
+    start: Found | None = None,
+) -> Found:
     """Take turns between places and weights until no round helps.
 
     Parameters
@@ -121,6 +127,8 @@ def search(tokens: PairTokens, light: LightTokens, tol: float, start: Found | No
         The light tokens, or what stands for them.
     tol : float
         How much mass may be misplaced.
+    enough : float
+        With how much of it the search may end where it is slow.
     start : Found, optional
         What was found for others like these.
 
@@ -138,4 +146,4 @@ def search(tokens: PairTokens, light: LightTokens, tol: float, start: Found | No
         first = start.terms, start.weights, start.rejection
     heavy = tokens.first, tokens.second, tokens.target, tokens.able
     who = tuple(light), heavy, tokens.nodes, tokens.lowest, tokens.inert, tokens.inner
-    return Found(*search_pairs(*who, tol, *first))
+    return Found(*search_pairs(*who, tol, enough, *first))
