@@ -27,13 +27,13 @@ LARGEST = 2.0**-11
 # Tokens closer to the cut, in units of it, are near: a part is no wider.
 CLOSE = 2.0**-PART_BITS
 NEAREST = 28
-_NEARNESS = NEAREST - PART_BITS
+NEARNESS = NEAREST - PART_BITS
 # Those that are never chosen, as p = 0; the parts, and tokens from the cut on where the cut's own part is one
 # of those beyond; near tokens, those below the cut first; last what is never drafted, and what is in no cell.
 INERT, PARTS_FROM = 0, 1
-_BESIDE = PARTS_FROM + NUM_PARTS
-_NEAR_FROM = _BESIDE + 1
-UNDRAFTED = _NEAR_FROM + 2 * _NEARNESS
+BESIDE = PARTS_FROM + NUM_PARTS
+NEAR_FROM = BESIDE + 1
+UNDRAFTED = NEAR_FROM + 2 * NEARNESS
 _LARGER = UNDRAFTED + 1
 NUM_CELLS = _LARGER + 1
 # Columns of a cell: Σ q, Σ p, Σ q²/(1 − q), how many tokens it holds, and how far their places may reach: by
@@ -98,67 +98,6 @@ def sum_groups(cells, unit, sums):
         sums[group, ALONE] += (cells[cell, 0] + cells[cell, 2]) / unit
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def tokens_near(target, draft, tokens, cut, most):
-    """Those of the tokens nearer to the cut than ``most``·q, and how near in units of it."""
-    near, apart, size = np.empty(tokens.size, np.int32), np.empty(tokens.size), 0
-    for i in range(tokens.size):
-        y = np.uint64(tokens[i])
-        q = draft[y]
-        if target[y] > 0.0 and q > 0.0:
-            away = abs(target[y] / q - cut) / q
-            if away < most:
-                near[size], apart[size] = y, away
-                size += 1
-    return near[:size], apart[:size]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def split_cells(target, draft, tokens, single, cut, cells):
-    """Tell the tokens around the cut apart by the side that they are on, and by how near they are.
-
-    ``tokens`` are all of some groups. Those that are ``single`` are taken out of the cells.
-    """
-    broken, of_cut = _broken_parts(target, draft, tokens, single, cut), part_holding(cut)
-    for part in range(NUM_PARTS):
-        if broken[part]:
-            for k in range(COLUMNS):
-                cells[PARTS_FROM + part, k] = 0.0
-    numbers = np.empty(2)
-    bits = numbers.view(np.int64)
-    for i in range(tokens.size):
-        y = np.uint64(tokens[i])
-        p, q = target[y], draft[y]
-        ratio = p / q if q > 0.0 else 0.0
-        numbers[0], numbers[1] = ratio, abs(ratio / cut - 1.0)
-        part = part_of_ratio(bits[0])
-        if not broken[part] or single[y] or q > LARGEST or not 0.0 < ratio < np.inf:
-            continue
-        over = ratio >= cut
-        cell = _BESIDE if over and part == of_cut else PARTS_FROM + part
-        near = min(1023 - (bits[1] >> 52), NEAREST) - PART_BITS - 1
-        if near >= 0:
-            cell = _NEAR_FROM + over * _NEARNESS + near
-        odds = q / (1.0 - q)
-        cells[cell, 0] += q
-        cells[cell, 1] += p
-        cells[cell, 2] += q * odds
-        cells[cell, COUNT] += 1.0
-        cells[cell, REACH] = max(cells[cell, REACH], ratio + 2.0 * odds)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _broken_parts(target, draft, tokens, single, cut):
-    """Which parts do not hold just what they held: those close to the cut, and those of single tokens."""
-    broken = np.zeros(NUM_PARTS, np.bool_)
-    broken[part_holding((1.0 - CLOSE) * cut) : part_holding((1.0 + CLOSE) * cut) + 1] = True
-    for i in range(tokens.size):
-        y = np.uint64(tokens[i])
-        if single[y]:
-            broken[part_holding(target[y] / draft[y])] = True
-    return broken
-
-
 @njit(cache=True, nogil=True)
 def part_holding(ratio):
     """The part that this ratio is in."""
@@ -179,13 +118,13 @@ def nearest_edge(ratio):
 @njit(inline="always")
 def part_of_cell(cell):
     """The part that is this cell, or −1 where it is none."""
-    return cell - PARTS_FROM if PARTS_FROM <= cell < _BESIDE else -1
+    return cell - PARTS_FROM if PARTS_FROM <= cell < BESIDE else -1
 
 
 @njit(inline="always")
 def beside_cut(cell, of_cut):
     """Whether the tokens of a cell are from the cut on, which is in this part."""
-    return cell >= (_NEAR_FROM + _NEARNESS if cell >= _NEAR_FROM else PARTS_FROM + of_cut + 1)
+    return cell >= (NEAR_FROM + NEARNESS if cell >= NEAR_FROM else PARTS_FROM + of_cut + 1)
 
 
 @njit(cache=True, nogil=True)

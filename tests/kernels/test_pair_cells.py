@@ -21,12 +21,11 @@ from otmd.kernels.pair_cells import (
     PART_BITS,
     REACH,
     UNDRAFTED,
-    split_cells,
     sum_cells,
     sum_groups,
-    tokens_near,
     used_cells,
 )
+from otmd.kernels.pair_near import split_cells, tokens_near
 from otmd.kernels.race_blocks import ALONE, DRAFT, POWER, sums_of_groups, sums_of_tokens
 from otmd.kernels.ratio_groups import FARTHEST_OCTAVE, NUM_GROUPS, group_edges, group_of
 

@@ -16,9 +16,9 @@ from otmd.kernels.pair_cells import (
     NUM_PARTS,
     bits_of_part,
     part_holding,
-    split_cells,
     sum_cells,
 )
+from otmd.kernels.pair_near import split_cells
 from otmd.kernels.pair_places import SUMS, TERMS, locate_pairs, place_beyond, sum_places
 from otmd.kernels.pair_runs import (
     ALONE,

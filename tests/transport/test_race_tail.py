@@ -11,8 +11,11 @@ from strategies import Array, unit
 
 import otmd
 from otmd.drafts.exponential_race import POWERS
+from otmd.kernels.pair_cells import LARGEST
 from otmd.transport.optimal import ChoicePlan, pair_plan, pair_position, race_side
-from otmd.transport.optimal.pair_position import PairPosition
+from otmd.transport.optimal.pair_position import HEAVIEST, PairPosition
+from otmd.transport.optimal.pair_search import search
+from otmd.transport.optimal.pair_tokens import tokens_of_side
 from otmd.transport.optimal.race_places import rehearsal
 from otmd.transport.optimal.race_tail import Tail
 from otmd.verifiers.optimal import _OptimalRule
@@ -176,6 +179,40 @@ def test_runs_of_light_tokens(tol: float, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(in_runs) == 6
     assert max(in_runs) > 60
     assert max(beyond) > 0.0
+
+
+@pytest.mark.parametrize("cut", ["none", "some", "all"])
+def test_runs_hold_each_light_token_once(cut: str) -> None:
+    """Tokens of p = 0, and larger ones, too; where H* is empty, and where it holds all that are drafted."""
+    rng = np.random.default_rng(101)
+    draft = unit(
+        np.append(10.0 ** rng.uniform(-3.5, -2.0, 60), 10.0 ** rng.uniform(-9.0, -4.0, 6000))
+    )
+    target = draft * np.exp(rng.standard_normal(draft.size))
+    if cut == "none":
+        # One token without p is in no best cut: another is always drafted with it.
+        target = draft * (1.0 + 1e-3 * rng.random(draft.size))
+        target[np.flatnonzero((draft > LARGEST) & (draft < HEAVIEST))[0]] = 0.0
+    elif cut == "some":
+        target[::7] = 0.0
+    else:
+        target *= 1e-3
+    position = PairPosition.of(
+        unit(target) if cut != "all" else target, otmd.WithoutReplacement(draft, 2)
+    )
+    target, inner = position.target, position.target < position.cut.edge * draft
+    assert {"none": not inner.any(), "some": 0 < inner.mean() < 1, "all": inner.all()}[cut]
+    sides = [tokens_of_side(position, inner, 1e-10) for inner in (True, False)]
+    terms = [side.cells.alone.size > 0 and search(side, side.cells, 1e-12).terms for side in sides]
+    known = [own if isinstance(own, np.ndarray) else None for own in terms]
+    light = position.light(sides, position.parts_of_runs(sides, known, 1e-5))
+    drafted = (target > 0) & ~position.single
+    for own, side in zip(light, (inner, ~inner), strict=True):
+        tokens = np.concatenate([own.alone, own.runs[own.starts[0] : own.starts[-1]]])
+        assert np.unique(tokens).size == tokens.size
+        assert (drafted & side)[tokens].all()
+        sums = draft[tokens].sum() + own.beyond[0]
+        assert sums == pytest.approx(draft[drafted & side].sum(), rel=1e-12)
 
 
 def test_tokens_that_leave_their_runs_are_placed_for_themselves(

@@ -11,6 +11,7 @@ from otmd.kernels.ratio_groups import ratios_of
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.optimal.pair_position import PairPosition
 from otmd.transport.optimal.pair_search import Found, LightTokens, PairTokens, search
+from otmd.transport.optimal.pair_tokens import tokens_of_side
 from otmd.transport.optimal.plan import ChoicePlan, Side
 from otmd.transport.optimal.times import times_for_weights
 
@@ -88,7 +89,7 @@ def plan_of_pairs(target: FloatArray, law: WithoutReplacement, tol: float) -> Ch
     position = PairPosition.of(target, law)
     # Both sides share the tolerance, and in each one the classes and the weights do.
     tol = 0.25 * tol
-    sides = [position.side(inner, tol) for inner in (True, False)]
+    sides = [tokens_of_side(position, inner, tol) for inner in (True, False)]
     found: list[Found | None] = [None, None]
     if target.size > _LONG:
         found = [search(own, own.cells, *_REHEARSED) if own.chosen else None for own in sides]
