@@ -22,8 +22,8 @@ _PART_OFFSET = (1023 - FARTHEST_OCTAVE) << PART_BITS
 # A group of ratios, see :mod:`otmd.kernels.ratio_groups`, consists of whole parts.
 _GROUP_SHIFT = PART_BITS - MANTISSA_BITS
 NUM_PARTS = (2 * FARTHEST_OCTAVE + 1) << PART_BITS
-# Cells hold no token of larger q.
-LARGEST = 2.0**-11
+# Cells hold no token of larger q; there are fewer than so many of these.
+LARGEST, MOST_LARGER = 2.0**-11, 2**11
 # Tokens closer to the cut, in units of it, are near: a part is no wider.
 CLOSE = 2.0**-PART_BITS
 NEAREST = 28
@@ -57,7 +57,7 @@ def bits_of_part(part):
 def sum_cells(target, draft, group, cells, larger):
     """Add tokens to the cells (NUM_CELLS, COLUMNS) of their parts, and fill the group of each.
 
-    ``larger`` (V,) is filled with those of larger q than cells hold. Returns how many these are.
+    ``larger`` (MOST_LARGER + 1,) is filled with those of larger q than cells hold. Returns how many.
     """
     ratio, odds = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
     cell, bits = np.empty(AT_A_TIME, np.int64), ratio.view(np.int64)

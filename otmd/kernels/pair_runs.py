@@ -82,9 +82,9 @@ def count_runs(cells, cut, runs, counts, beyond):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sort_tokens(target, draft, single, cut, runs, starts, tokens):
-    """Fill the ``tokens`` (V + 1,) of each run from its start on; the starts are laid out as the counts are.
+    """Fill the ``tokens`` (T + 1,) of each run from its start on; the starts are laid out as the counts are.
 
-    Left out are single tokens, those of p/q = 0 or inf, and those beyond.
+    Left out are single tokens, those of p/q = 0 or inf, and those beyond. The last entry is of no use.
     """
     ratio, special = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.bool_)
     bits, part = ratio.view(np.int64), np.empty(AT_A_TIME, np.int64)
@@ -93,7 +93,7 @@ def sort_tokens(target, draft, single, cut, runs, starts, tokens):
     for row in range(starts.size):
         place[row] = starts[row // width, row % width]
     # What is left out is written over and over where nothing else is.
-    place[left_out] = draft.size
+    place[left_out] = tokens.size - 1
     for start in range(0, draft.size, AT_A_TIME):
         own = slice(start, start + AT_A_TIME)
         q, apart = draft[own], single[own]

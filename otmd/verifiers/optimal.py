@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts.proposal import ProposalLaw, unchecked
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, IntArray
 from otmd.transport.optimal import (
@@ -156,5 +156,5 @@ def _plan_of_rest(
         wanted[always] = 0.0
     rest = law.rest if isinstance(law, TopThen) else type(law)
     if count > 1 and rest is WithoutReplacement:
-        return plan_without_replacement(wanted, WithoutReplacement(others, count), tol)
+        return plan_without_replacement(wanted, unchecked(WithoutReplacement, others, count), tol)
     return plan_with_replacement(wanted, others, count, tol)

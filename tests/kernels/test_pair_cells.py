@@ -16,6 +16,7 @@ from otmd.kernels.pair_cells import (
     COUNT,
     INERT,
     LARGEST,
+    MOST_LARGER,
     NEAREST,
     NUM_CELLS,
     PART_BITS,
@@ -54,7 +55,7 @@ def ratios(target: Array, draft: Array) -> Array:
 
 def cells_of(target: Array, draft: Array) -> tuple[Array, Array, Array]:
     cells = np.zeros((NUM_CELLS, COLUMNS))
-    group, larger = np.empty(draft.size, np.int16), np.empty(draft.size + 1, np.int32)
+    group, larger = np.empty(draft.size, np.int16), np.empty(MOST_LARGER + 1, np.int32)
     count = sum_cells(target, draft, group, cells, larger)
     return cells, group, larger[:count]
 

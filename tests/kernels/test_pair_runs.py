@@ -12,6 +12,7 @@ from otmd.kernels.pair_cells import (
     CELL_SUMS,
     COLUMNS,
     LARGEST,
+    MOST_LARGER,
     NUM_CELLS,
     NUM_PARTS,
     bits_of_part,
@@ -69,7 +70,7 @@ def sorted_tokens() -> tuple[list[Array], list[Array], list[Array], Array]:
     """For each side the tokens of its runs, where these begin, who stands alone; and what is beyond."""
     target, draft, single = position()
     cells = np.zeros((NUM_CELLS, COLUMNS))
-    group, larger = np.empty(SIZE, np.int16), np.empty(SIZE + 1, np.int32)
+    group, larger = np.empty(SIZE, np.int16), np.empty(MOST_LARGER + 1, np.int32)
     larger = larger[: sum_cells(target, draft, group, cells, larger)]
     split_cells(target, draft, np.arange(SIZE, dtype=np.int32), single, CUT, cells)
     runs = np.full(NUM_PARTS, ALONE, np.int16)

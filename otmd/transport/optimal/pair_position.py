@@ -14,6 +14,7 @@ from otmd.kernels.pair_cells import (
     CLOSE,
     COLUMNS,
     LARGEST,
+    MOST_LARGER,
     NUM_CELLS,
     NUM_PARTS,
     sum_cells,
@@ -69,7 +70,7 @@ class PairPosition:
     def of(cls, target: FloatArray, law: WithoutReplacement) -> Self:
         """Find the cut, and sort the tokens."""
         draft, groups = law.draft_probs, Groups.empty(target.size)
-        cells, larger = np.zeros((NUM_CELLS, COLUMNS)), np.empty(draft.size + 1, np.int32)
+        cells, larger = np.zeros((NUM_CELLS, COLUMNS)), np.empty(MOST_LARGER + 1, np.int32)
         larger = larger[: sum_cells(target, draft, groups.group, cells, larger)]
         sum_groups(cells, RATE_UNIT, groups.sums)
         race = SubsetRace(draft, 2)
@@ -117,7 +118,7 @@ class PairPosition:
         counts[0, ALONE] += np.count_nonzero((ratio > 0) & (ratio < edge))
         counts[1, ALONE] += np.count_nonzero((ratio > 0) & (ratio >= edge))
         ends = counts.cumsum().reshape(counts.shape)
-        starts, tokens = ends - counts, np.empty(self.draft.size + 1, np.int32)
+        starts, tokens = ends - counts, np.empty(ends[-1, -1] + 1, np.int32)
         sort_tokens(self.target, self.draft, self.single, edge, runs, starts, tokens)
 
         def own_tokens(k: int) -> LightTokens:

@@ -36,8 +36,8 @@ def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: f
         range of floating point.
     """
     draft = law.draft_probs
-    needed = float(np.partition(draft, -law.num_drafts)[-law.num_drafts])
-    if needed < _SLOWEST:
+    if np.count_nonzero(draft >= _SLOWEST) < law.num_drafts:
+        needed = float(np.partition(draft, -law.num_drafts)[-law.num_drafts])
         raise ValueError(
             f"draft_probs: got {needed!r} as the largest probability but {law.num_drafts - 1}, wanted "
             f"{_SLOWEST} or more: Optimal's integrals over the race need it"
