@@ -34,8 +34,8 @@ INERT, PARTS_FROM = 0, 1
 BESIDE = PARTS_FROM + NUM_PARTS
 NEAR_FROM = BESIDE + 1
 UNDRAFTED = NEAR_FROM + 2 * NEARNESS
-_LARGER = UNDRAFTED + 1
-NUM_CELLS = _LARGER + 1
+LARGER = UNDRAFTED + 1
+NUM_CELLS = LARGER + 1
 # Columns of a cell: Σ q, Σ p, Σ q²/(1 − q), how many tokens it holds, and how far their places may reach: by
 # what it does not meet of itself a token is moved by less than 2q/(1 − q).
 CELL_SUMS, COUNT, REACH, COLUMNS = 3, 3, 4, 5
@@ -54,17 +54,16 @@ def bits_of_part(part):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sum_cells(target, draft, group, cells, larger):
-    """Add tokens to the cells (NUM_CELLS, COLUMNS) of their parts, and fill the group of each.
+def sum_cells(target, draft, group, cell, cells, larger):
+    """Add tokens to the cells (NUM_CELLS, COLUMNS) of their parts; fill the group and the cell of each, (V,).
 
     ``larger`` (MOST_LARGER + 1,) is filled with those of larger q than cells hold. Returns how many.
     """
     ratio, odds = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
-    cell, bits = np.empty(AT_A_TIME, np.int64), ratio.view(np.int64)
-    count = np.uint64(0)
+    bits, count = ratio.view(np.int64), np.uint64(0)
     for start in range(0, draft.size, AT_A_TIME):
         own = slice(start, start + AT_A_TIME)
-        p, q, groups = target[own], draft[own], group[own]
+        p, q, groups, rows = target[own], draft[own], group[own], cell[own]
         fill_ratios(p, q, ratio)
         for i in range(q.size):
             odds[i] = q[i] / (1.0 - q[i])
@@ -73,9 +72,9 @@ def sum_cells(target, draft, group, cells, larger):
             groups[i] = min(part >> _GROUP_SHIFT, NUM_GROUPS - 1)
             drafted = PARTS_FROM + part if ratio[i] > 0.0 else INERT
             drafted = drafted if ratio[i] < np.inf else UNDRAFTED
-            cell[i] = drafted if q[i] <= LARGEST else _LARGER
+            rows[i] = drafted if q[i] <= LARGEST else LARGER
         for i in range(q.size):
-            row = np.uint64(cell[i])
+            row = np.uint64(rows[i])
             cells[row, 0] += q[i]
             cells[row, 1] += p[i]
             cells[row, 2] += q[i] * odds[i]

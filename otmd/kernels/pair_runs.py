@@ -10,22 +10,21 @@ from numba import njit
 from otmd.kernels.pair_cells import (
     CELL_SUMS,
     COUNT,
+    LARGER,
     LARGEST,
+    NUM_CELLS,
     NUM_PARTS,
     PARTS_FROM,
     UNDRAFTED,
     beside_cut,
     part_holding,
     part_of_cell,
-    part_of_ratio,
 )
 from otmd.kernels.pair_places import SUMS, effective_terms
-from otmd.kernels.ratio_groups import AT_A_TIME, fill_ratios
 
 # No run of a token that stands alone, and none of one that is beyond what any node gives.
 ALONE, BEYOND = -1, -2
 _MOST_ODDS = LARGEST / (1.0 - LARGEST)
-_INF_BITS = int(np.float64(np.inf).view(np.int64))
 _REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
@@ -81,48 +80,37 @@ def count_runs(cells, cut, runs, counts, beyond):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sort_tokens(target, draft, single, cut, runs, starts, tokens):
+def sort_tokens(target, draft, cell, cut, runs, starts, tokens):
     """Fill the ``tokens`` (T + 1,) of each run from its start on; the starts are laid out as the counts are.
 
-    Left out are single tokens, those of p/q = 0 or inf, and those beyond. The last entry is of no use.
+    Left out are tokens whose ``cell`` is that of tokens which are never chosen or never drafted, and those
+    beyond. The last entry is of no use.
     """
-    ratio, special = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.bool_)
-    bits, part = ratio.view(np.int64), np.empty(AT_A_TIME, np.int64)
-    of_cut, width, left_out = part_holding(cut), starts.shape[1], np.uint64(starts.size)
-    rows, place = _rows_of_parts(runs, of_cut, width), np.empty(starts.size + 1, np.uint64)
+    width, left_out = starts.shape[1], np.uint64(starts.size)
+    rows, place = _rows_of_cells(runs, cut, width), np.empty(starts.size + 1, np.uint64)
     for row in range(starts.size):
         place[row] = starts[row // width, row % width]
     # What is left out is written over and over where nothing else is.
     place[left_out] = tokens.size - 1
-    for start in range(0, draft.size, AT_A_TIME):
-        own = slice(start, start + AT_A_TIME)
-        q, apart = draft[own], single[own]
-        fill_ratios(target[own], q, ratio)
-        for i in range(q.size):
-            # Sums instead of branches, which would be guessed wrongly over and over.
-            part[i] = (
-                part_of_ratio(bits[i]) + np.int64(bits[i] > 0) + np.int64(bits[i] >= _INF_BITS)
-            )
-            special[i] = apart[i] | (q[i] > LARGEST) | (part[i] == of_cut + 1)
-        for i in range(q.size):
-            row = rows[np.uint64(part[i])]
-            if special[i]:
-                row = np.uint64(width - 1 + width * (ratio[i] >= cut))
-                if apart[i] or ratio[i] == 0.0 or ratio[i] == np.inf:
-                    row = left_out
-            k = place[row]
-            tokens[k] = start + i
-            place[row] = k + np.uint64(row != left_out)
+    for y in range(np.uint64(draft.size)):
+        row = rows[np.uint64(cell[y])]
+        if row > left_out:
+            ratio = target[y] / draft[y]
+            row = np.uint64(width - 1 + width * (ratio >= cut)) if ratio > 0.0 else left_out
+        k = place[row]
+        tokens[k] = y
+        place[row] = k + np.uint64(row != left_out)
 
 
 @njit(cache=True, nogil=True)
-def _rows_of_parts(runs, of_cut, width):
-    """The row of each part's run where a side has so many, for p/q = 0 first and for inf last."""
-    left_out = 2 * width
-    rows = np.full(NUM_PARTS + 2, left_out, np.uint64)
+def _rows_of_cells(runs, cut, width):
+    """The row of each cell's run where a side has so many; one too many for all where only p/q can tell."""
+    left_out, of_cut = 2 * width, part_holding(cut)
+    rows = np.full(NUM_CELLS, left_out, np.uint64)
     for part in range(NUM_PARTS):
         run = width - 1 if runs[part] == ALONE else runs[part]
-        rows[part + 1] = left_out if run == BEYOND else run + width * (part > of_cut)
+        rows[PARTS_FROM + part] = left_out if run == BEYOND else run + width * (part > of_cut)
+    rows[PARTS_FROM + of_cut] = rows[LARGER] = left_out + 1
     return rows
 
 

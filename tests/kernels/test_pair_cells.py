@@ -56,7 +56,8 @@ def ratios(target: Array, draft: Array) -> Array:
 def cells_of(target: Array, draft: Array) -> tuple[Array, Array, Array]:
     cells = np.zeros((NUM_CELLS, COLUMNS))
     group, larger = np.empty(draft.size, np.int16), np.empty(MOST_LARGER + 1, np.int32)
-    count = sum_cells(target, draft, group, cells, larger)
+    cell = np.empty(draft.size, np.int16)
+    count = sum_cells(target, draft, group, cell, cells, larger)
     return cells, group, larger[:count]
 
 

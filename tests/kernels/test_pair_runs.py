@@ -15,6 +15,7 @@ from otmd.kernels.pair_cells import (
     MOST_LARGER,
     NUM_CELLS,
     NUM_PARTS,
+    UNDRAFTED,
     bits_of_part,
     part_holding,
     sum_cells,
@@ -71,7 +72,9 @@ def sorted_tokens() -> tuple[list[Array], list[Array], list[Array], Array]:
     target, draft, single = position()
     cells = np.zeros((NUM_CELLS, COLUMNS))
     group, larger = np.empty(SIZE, np.int16), np.empty(MOST_LARGER + 1, np.int32)
-    larger = larger[: sum_cells(target, draft, group, cells, larger)]
+    cell = np.empty(SIZE, np.int16)
+    larger = larger[: sum_cells(target, draft, group, cell, cells, larger)]
+    cell[single] = UNDRAFTED
     split_cells(target, draft, np.arange(SIZE, dtype=np.int32), single, CUT, cells)
     runs = np.full(NUM_PARTS, ALONE, np.int16)
     for outer in (False, True):
@@ -83,7 +86,7 @@ def sorted_tokens() -> tuple[list[Array], list[Array], list[Array], Array]:
     counts[1, -1] += alone.size - (target[alone] < CUT * draft[alone]).sum()
     ends = counts.cumsum().reshape(counts.shape)
     starts, tokens = ends - counts, np.full(SIZE + 1, -1, np.int32)
-    sort_tokens(target, draft, single, CUT, runs, starts, tokens)
+    sort_tokens(target, draft, cell, CUT, runs, starts, tokens)
     singly = [tokens[starts[k, -1] : ends[k, -1]] for k in (0, 1)]
     return [tokens, tokens], [starts[0], starts[1, :5]], singly, beyond
 

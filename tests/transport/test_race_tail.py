@@ -206,7 +206,7 @@ def test_runs_hold_each_light_token_once(cut: str) -> None:
     terms = [side.cells.alone.size > 0 and search(side, side.cells, 1e-12).terms for side in sides]
     known = [own if isinstance(own, np.ndarray) else None for own in terms]
     light = position.light(sides, position.parts_of_runs(sides, known, 1e-5))
-    drafted = (target > 0) & ~position.single
+    drafted = (target > 0) & ~np.isin(np.arange(target.size), position.heavy)
     for own, side in zip(light, (inner, ~inner), strict=True):
         tokens = np.concatenate([own.alone, own.runs[own.starts[0] : own.starts[-1]]])
         assert np.unique(tokens).size == tokens.size

@@ -17,6 +17,7 @@ from otmd.kernels.pair_cells import (
     MOST_LARGER,
     NUM_CELLS,
     NUM_PARTS,
+    UNDRAFTED,
     sum_cells,
     sum_groups,
 )
@@ -25,7 +26,7 @@ from otmd.kernels.pair_runs import ALONE, count_runs, fill_runs, parts_between, 
 from otmd.kernels.race_blocks import sums_of_tokens
 from otmd.kernels.ratio_groups import group_edges, ratios_of
 from otmd.optimum.race_cut import Groups, RaceCut, race_cuts
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.transport.optimal.pair_search import LightTokens, PairTokens
 
 # Tokens of larger q are classes of their own.
@@ -45,14 +46,14 @@ class PairPosition:
         p and q.
     cut : RaceCut
         The best cut.
-    single : ndarray of bool, shape (V,)
-        The tokens that are classes of their own.
     heavy : ndarray of int64, shape (M,)
-        The same, ascending.
+        The tokens that are classes of their own, ascending.
     second : ndarray of float64, shape (M,)
         Their q/(1 − q).
     larger : ndarray of int32, shape (L,)
         Other tokens that are in no cell.
+    cell : ndarray of int16, shape (V,)
+        The cell of each token, of the heavy ones that of tokens which are never drafted.
     cells : ndarray of float64, shape (NUM_CELLS, COLUMNS)
         Sums over tokens that are alike, see :mod:`otmd.kernels.pair_cells`.
     """
@@ -60,18 +61,19 @@ class PairPosition:
     target: FloatArray
     draft: FloatArray
     cut: RaceCut
-    single: BoolArray
     heavy: IntArray
     second: FloatArray
     larger: NDArray[np.int32]
+    cell: NDArray[np.int16]
     cells: FloatArray
 
     @classmethod
     def of(cls, target: FloatArray, law: WithoutReplacement) -> Self:
         """Find the cut, and sort the tokens."""
         draft, groups = law.draft_probs, Groups.empty(target.size)
-        cells, larger = np.zeros((NUM_CELLS, COLUMNS)), np.empty(MOST_LARGER + 1, np.int32)
-        larger = larger[: sum_cells(target, draft, groups.group, cells, larger)]
+        cells, cell = np.zeros((NUM_CELLS, COLUMNS)), np.empty(target.size, np.int16)
+        larger = np.empty(MOST_LARGER + 1, np.int32)
+        larger = larger[: sum_cells(target, draft, groups.group, cell, cells, larger)]
         sum_groups(cells, RATE_UNIT, groups.sums)
         race = SubsetRace(draft, 2)
         sums_of_tokens(target, draft, larger, group_edges()[:-1], race.numbers, groups.sums)
@@ -88,10 +90,11 @@ class PairPosition:
             single[near] = True
             split_cells(target, draft, around, single, cut.edge, cells)
         heavy = np.flatnonzero(single)
+        cell[heavy] = UNDRAFTED
         first = draft[heavy]
         # 1 − q would cancel for a token of more than half.
         second = first / np.where(first > 0.5, race.numbers[0], 1.0 - first)
-        return cls(target, draft, cut, single, heavy, second, larger[~single[larger]], cells)
+        return cls(target, draft, cut, heavy, second, larger[~single[larger]], cell, cells)
 
     def parts_of_runs(
         self, sides: Sequence[PairTokens], terms: Sequence[FloatArray | None], margin: float = 0.0
@@ -119,7 +122,7 @@ class PairPosition:
         counts[1, ALONE] += np.count_nonzero((ratio > 0) & (ratio >= edge))
         ends = counts.cumsum().reshape(counts.shape)
         starts, tokens = ends - counts, np.empty(ends[-1, -1] + 1, np.int32)
-        sort_tokens(self.target, self.draft, self.single, edge, runs, starts, tokens)
+        sort_tokens(self.target, self.draft, self.cell, edge, runs, starts, tokens)
 
         def own_tokens(k: int) -> LightTokens:
             alone = tokens[starts[k, ALONE] : ends[k, ALONE]]
