@@ -196,6 +196,7 @@ def _drift(first, second, own, shared, before, terms):
         drift += (second[g] - first[g]) * abs(terms[g, FIRST] - before[g, FIRST])
         drift += 2.0 * own[g] * abs(terms[g, OWN] - before[g, OWN])
     for g in range(shared.size):
-        moved = abs(terms[g, UP] - before[g, UP]) + abs(terms[g, DOWN] - before[g, DOWN])
-        drift += 2.0 * shared[g] * moved
+        # A token between two nodes does not meet itself there, whichever of both is chosen.
+        moved = terms[g, UP] - before[g, UP] + terms[g, DOWN] - before[g, DOWN]
+        drift += 2.0 * shared[g] * abs(moved)
     return 0.5 * drift
