@@ -50,21 +50,22 @@ def split_cells(target, draft, tokens, single, cut, cells):
         if broken[part]:
             for k in range(COLUMNS):
                 cells[PARTS_FROM + part, k] = 0.0
-    numbers = np.empty(2)
+    numbers = np.empty(1)
     bits = numbers.view(np.int64)
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
         p, q = target[y], draft[y]
         ratio = p / q if q > 0.0 else 0.0
-        numbers[0], numbers[1] = ratio, abs(ratio / cut - 1.0)
+        numbers[0] = ratio
         part = part_of_ratio(bits[0])
         if not broken[part] or single[y] or q > LARGEST or not 0.0 < ratio < np.inf:
             continue
         over = ratio >= cut
         cell = BESIDE if over and part == of_cut else PARTS_FROM + part
-        near = min(1023 - (bits[1] >> 52), NEAREST) - PART_BITS - 1
-        if near >= 0:
-            cell = NEAR_FROM + over * NEARNESS + near
+        if abs(ratio - cut) < CLOSE * cut:
+            numbers[0] = abs(ratio / cut - 1.0)
+            near = min(1023 - (bits[0] >> 52), NEAREST) - PART_BITS - 1
+            cell = NEAR_FROM + over * NEARNESS + max(near, 0)
         odds = q / (1.0 - q)
         cells[cell, 0] += q
         cells[cell, 1] += p
