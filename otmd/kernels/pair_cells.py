@@ -53,6 +53,16 @@ def bits_of_part(part):
     return (part + _PART_OFFSET) << _PART_SHIFT
 
 
+@njit(inline="always")
+def add_to_cell(cells, row, p, q, odds, ratio):
+    """Add a token to a cell."""
+    cells[row, 0] += q
+    cells[row, 1] += p
+    cells[row, 2] += q * odds
+    cells[row, COUNT] += 1.0
+    cells[row, REACH] = max(cells[row, REACH], ratio + 2.0 * odds)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def sum_cells(target, draft, group, cell, cells, larger):
     """Add tokens to the cells (NUM_CELLS, COLUMNS) of their parts; fill the group and the cell of each, (V,).
@@ -74,12 +84,7 @@ def sum_cells(target, draft, group, cell, cells, larger):
             drafted = drafted if ratio[i] < np.inf else UNDRAFTED
             rows[i] = drafted if q[i] <= LARGEST else LARGER
         for i in range(q.size):
-            row = np.uint64(rows[i])
-            cells[row, 0] += q[i]
-            cells[row, 1] += p[i]
-            cells[row, 2] += q[i] * odds[i]
-            cells[row, COUNT] += 1.0
-            cells[row, REACH] = max(cells[row, REACH], ratio[i] + 2.0 * odds[i])
+            add_to_cell(cells, np.uint64(rows[i]), p[i], q[i], odds[i], ratio[i])
         for i in range(q.size):
             # Written in any case and counted if wanted: a branch would be guessed wrongly over and over.
             larger[count] = start + i

@@ -10,7 +10,6 @@ from otmd.kernels.pair_cells import (
     BESIDE,
     CLOSE,
     COLUMNS,
-    COUNT,
     LARGEST,
     NEAR_FROM,
     NEAREST,
@@ -18,7 +17,7 @@ from otmd.kernels.pair_cells import (
     NUM_PARTS,
     PART_BITS,
     PARTS_FROM,
-    REACH,
+    add_to_cell,
     part_holding,
     part_of_ratio,
 )
@@ -66,12 +65,7 @@ def split_cells(target, draft, tokens, single, cut, cells):
             numbers[0] = abs(ratio / cut - 1.0)
             near = min(1023 - (bits[0] >> 52), NEAREST) - PART_BITS - 1
             cell = NEAR_FROM + over * NEARNESS + max(near, 0)
-        odds = q / (1.0 - q)
-        cells[cell, 0] += q
-        cells[cell, 1] += p
-        cells[cell, 2] += q * odds
-        cells[cell, COUNT] += 1.0
-        cells[cell, REACH] = max(cells[cell, REACH], ratio + 2.0 * odds)
+        add_to_cell(cells, cell, p, q, q / (1.0 - q), ratio)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -70,6 +70,14 @@ def _bracket(ratio, odds, starts, base, slope, lowest, lower, low, high):
         lower[i], low[i], high[i] = g, f, above
 
 
+@njit(inline="always")
+def bent_share(s, b):
+    """The solution of s' = s + b s'(1 − s') for small b, up to b³, within 0 and 1."""
+    both, turned = s * (1.0 - s), 1.0 - 2.0 * s
+    s += b * both * (1.0 + b * (turned + b * (turned * turned - both)))
+    return min(max(s, 0.0), 1.0)
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIGNLESS)
 def _place(ratio, low, high, bent, share, value):
     """Fill the share of the class below with which tokens are chosen with q·ratio, or nearly; and by what.
@@ -80,11 +88,7 @@ def _place(ratio, low, high, bent, share, value):
         rise, r = high[i] - low[i], ratio[i]
         steep = rise > _FLAT * high[i]
         width = 1.0 / rise if steep else 0.0
-        s, b = min(max((high[i] - r) * width, 0.0), 1.0), bent[i] * width
-        # The solution of s' = s + b s'(1 − s') for small b, up to b³.
-        both, turned = s * (1.0 - s), 1.0 - 2.0 * s
-        s += b * both * (1.0 + b * (turned + b * (turned * turned - both)))
-        s = min(max(s, 0.0), 1.0)
+        s = bent_share(min(max((high[i] - r) * width, 0.0), 1.0), bent[i] * width)
         # Where two nodes are worth the same the place between them does not matter.
         s = s if steep else (0.0 if r >= high[i] else 1.0)
         share[i] = s

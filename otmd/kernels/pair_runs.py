@@ -20,7 +20,7 @@ from otmd.kernels.pair_cells import (
     part_holding,
     part_of_cell,
 )
-from otmd.kernels.pair_places import SUMS, effective_terms
+from otmd.kernels.pair_places import SUMS, bent_share, effective_terms
 
 # No run of a token that stands alone, and none of one that is beyond what any node gives.
 ALONE, BEYOND = -1, -2
@@ -125,10 +125,7 @@ def _sum_run(target, draft, tokens, low, high, bend):
         ratio, odds = target[y] / q, q / (1.0 - q)
         least, most = low[0] + odds * low[1], high[0] + odds * high[1]
         width, bent = 1.0 / (most - least), 2.0 * odds * bend
-        s, b = (most - ratio) * width, bent * width
-        both, turned = s * (1.0 - s), 1.0 - 2.0 * s
-        s += b * both * (1.0 + b * (turned + b * (turned * turned - both)))
-        s = min(max(s, 0.0), 1.0)
+        s = bent_share((most - ratio) * width, bent * width)
         lost = q * (ratio - (s * least + (1.0 - s) * (most + s * bent)))
         e = q * odds
         mass += q

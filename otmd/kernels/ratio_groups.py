@@ -37,14 +37,19 @@ def ratios_of(p, q, tokens):
     return ratio
 
 
+@njit(inline="always")
+def _group_of_bits(bits):
+    """The group of a ratio with these bits: those of a positive float64 are ordered as the numbers are."""
+    return min(max((bits >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+
+
 @njit(cache=True, nogil=True)
 def fill_groups(p, q, ratio, group):
     """Fill the group of each of some tokens, and the first of ``ratio`` with their p/q."""
     fill_ratios(p, q, ratio)
     bits = ratio.view(np.int64)
     for y in range(p.size):
-        # The bits of a positive float64 are ordered as the numbers are.
-        group[y] = min(max((bits[y] >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+        group[y] = _group_of_bits(bits[y])
 
 
 @njit(cache=True, nogil=True)
@@ -150,8 +155,7 @@ def span_vertex(edges, target_before, draft_before, first, last):
 
 def group_of(ratio):
     """The group that this ratio is in."""
-    bits = int(np.float64(ratio).view(np.int64))
-    return min(max((bits >> _SHIFT) - _OFFSET, 0), NUM_GROUPS - 1)
+    return int(_group_of_bits(np.float64(ratio).view(np.int64)))
 
 
 def group_edges():

@@ -194,7 +194,7 @@ class RaceCut:
         return RatioHistogram(edges, *masses, blocks.single, *tokens)
 
 
-def race_cut(target: FloatArray, law: WithoutReplacement, groups: Groups | None = None) -> RaceCut:
+def race_cut(target: FloatArray, law: WithoutReplacement) -> RaceCut:
     """The smallest prefix H of the ratio order that minimises p(H) − g(H).
 
     Parameters
