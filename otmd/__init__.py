@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otmd import tensors as tensors
     from otmd import testing as testing
     from otmd import transport as transport
+    from otmd.curve import RatioCurve
     from otmd.drafts import (
         ConditionalPoisson,
         DraftLaw,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from otmd.measurement import measure
     from otmd.optimum import OptimalAcceptance, optimal_acceptance
     from otmd.probabilities import Processing, probs_from_logits, validate_probs
-    from otmd.ratio_curve import RatioCurve
     from otmd.transport import (
         SolverError,
         TransportPlan,
@@ -75,7 +75,7 @@ _HOME = {
     "OptimalityCertificate": "verifiers",
     "PlanVerifier": "verifiers",
     "Processing": "probabilities",
-    "RatioCurve": "ratio_curve",
+    "RatioCurve": "curve",
     "RecursiveRejection": "verifiers",
     "SolverError": "transport",
     "SpecHub": "verifiers",

@@ -6,9 +6,9 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernels.validation import READY, WRONG, check_rows, scale_rows
 from otmd.parallel import in_threads
 from otmd.rows import Rows
+from otmd.validation import READY, WRONG, check_rows, scale_rows
 
 # A sum of many rounded numbers is 1 for all that anyone can tell.
 _ROUNDING = 64 * float(np.finfo(float).eps)

@@ -21,7 +21,7 @@ _MOST_TUPLES = 20_000
 def assert_lossless(
     rule: Verifier | Sampler | ConditionalLaw,
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     *,
     returns: str = "token",
     tol: float = 1e-12,
@@ -37,7 +37,7 @@ def assert_lossless(
         A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
     target_probs : array_like, shape (V,)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts, without leading axes.
     returns : {"token", "tokens", "law"}
         What a callable returns: the token for drafts (n,), the tokens (N,) for drafts (N, n), or the law
@@ -60,17 +60,17 @@ def assert_lossless(
     """
     if returns not in ("token", "tokens", "law"):
         raise ValueError(f'returns: got {returns!r}, wanted "token", "tokens" or "law"')
-    validate_position(target_probs, drafts)
+    validate_position(target_probs, law)
     by_law = returns == "law"
     if isinstance(rule, Verifier):
-        by_law = drafts.can_enumerate() and num_tuples(drafts) <= _MOST_TUPLES
+        by_law = law.can_enumerate() and num_tuples(law) <= _MOST_TUPLES
     if by_law:
-        found = exact(rule, target_probs, drafts, tol)
+        found = exact(rule, target_probs, law, tol)
     else:
         found = losslessness(
             rule,
             target_probs,
-            drafts,
+            law,
             num_samples,
             false_alarm,
             batched=returns == "tokens",

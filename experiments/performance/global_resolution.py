@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from otmd.kernels.weighted_choice import choice_rates
-from otmd.transport.optimal.times import clock_times
+from otmd.choice.times import clock_times
+from otmd.choice.weighted_choice import choice_rates
 
 MOST_SETS = 20_000
 TOLERANCE = 1e-6

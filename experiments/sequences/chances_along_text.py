@@ -10,7 +10,7 @@ import numpy as np
 import otmd
 from otmd.drafts.base import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.rule import Rule
+from otmd.verifiers.prepared import PreparedVerifier
 
 
 def drafted_chance(
@@ -126,7 +126,7 @@ def _with_copies(
     return rng.permuted(tokens, axis=1)
 
 
-def _accepted(rule: Rule, token: int, drafts: IntArray) -> float:
+def _accepted(rule: PreparedVerifier, token: int, drafts: IntArray) -> float:
     """Mean probability that a draft is accepted that is the token."""
     total = 0.0
     for tokens in drafts:

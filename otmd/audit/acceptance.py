@@ -56,17 +56,17 @@ def is_accepted(drafts: IntArray, tokens: IntArray) -> BoolArray:
     return (drafts == tokens[:, None]).any(axis=-1)
 
 
-def acceptance_ceiling(target: FloatArray, drafts: DraftLaw) -> float:
+def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """See :attr:`Acceptance.ceiling`; rounded up."""
-    if isinstance(drafts, ProposalLaw) or num_tuples(drafts) <= _MOST_TUPLES:
-        rate = float(optimal_acceptance(target, drafts).rate)
+    if isinstance(law, ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
+        rate = float(optimal_acceptance(target, law).rate)
     else:
-        rate = float(draft_probability_bound(target, drafts))
+        rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + _SLACK)
 
 
-def num_tuples(drafts: DraftLaw) -> int:
+def num_tuples(law: DraftLaw) -> int:
     """How many tuples of drafts have to be looked at to list a law at a single position."""
-    if isinstance(drafts, Joint):
-        return len(drafts.tuples)
-    return int(np.count_nonzero(drafts.inclusion_probs())) ** drafts.num_drafts
+    if isinstance(law, Joint):
+        return len(law.tuples)
+    return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts

@@ -117,7 +117,7 @@ class Losslessness:
 def losslessness(
     sampler: Sampler | Verifier,
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     num_samples: int = 20_000,
     false_alarm: float = 1e-3,
     *,
@@ -132,7 +132,7 @@ def losslessness(
         The rule: from drafts (n,), an array of int64, to the output token. Its samples must be independent.
     target_probs : array_like, shape (V,)
         p, which the output must follow.
-    drafts : DraftLaw
+    law : DraftLaw
         The law that the drafts are drawn from here, without leading axes.
     num_samples : int
         How many draws of drafts, each with its output; decided before looking.
@@ -153,18 +153,18 @@ def losslessness(
         For invalid input, or a sampler that returns no tokens of the vocabulary; UnsupportedLaw for a
         Verifier that does not serve the law.
     """
-    target = validate_position(target_probs, drafts)
+    target = validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
     validate_level(false_alarm)
     validate_rng(rng)
-    tuples = drafts.sample(rng, number)
-    tokens = emitted_tokens(sampler, target, drafts, tuples, batched, rng)
-    return judge_tokens(target, drafts, tuples, tokens, false_alarm, rng=rng)
+    tuples = law.sample(rng, number)
+    tokens = emitted_tokens(sampler, target, law, tuples, batched, rng)
+    return judge_tokens(target, law, tuples, tokens, false_alarm, rng=rng)
 
 
 def judge_tokens(
     target: FloatArray,
-    drafts: DraftLaw,
+    law: DraftLaw,
     tuples: IntArray,
     tokens: IntArray,
     false_alarm: float,
@@ -172,7 +172,7 @@ def judge_tokens(
     rng: np.random.Generator,
 ) -> Losslessness:
     """What :func:`losslessness` says of drafts (N, n) and the tokens (N,) that came out, input unchecked."""
-    cells = token_cells(target, ratio_order(target, drafts.inclusion_probs()), tokens.size)
+    cells = token_cells(target, ratio_order(target, law.inclusion_probs()), tokens.size)
     labels, share = cells.labels[tokens], false_alarm / NUM_STATEMENTS
     counts = np.bincount(tokens, minlength=target.size).astype(np.float64)
     return Losslessness(
@@ -183,6 +183,6 @@ def judge_tokens(
         num_cells=cells.probs.size,
         total_variation_bound=total_variation_bound(labels, cells.probs, share),
         detectable=detectable_total_variation(tokens.size, cells.probs.size, share),
-        acceptance=observed_acceptance(tuples, tokens, acceptance_ceiling(target, drafts), share),
+        acceptance=observed_acceptance(tuples, tokens, acceptance_ceiling(target, law), share),
         worst=largest_deviations(counts, target * tokens.size),
     )

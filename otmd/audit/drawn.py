@@ -109,7 +109,7 @@ class DraftLawAudit:
 
 def draft_law(
     samples: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     false_alarm: float = 1e-3,
     *,
     rng: np.random.Generator,
@@ -120,7 +120,7 @@ def draft_law(
     ----------
     samples : array_like of int, shape (N, n)
         Independent draws of drafts.
-    drafts : DraftLaw
+    law : DraftLaw
         The declared law, without leading axes.
     false_alarm : float
         Probability, at most, that samples of the declared law are called faulty.
@@ -136,26 +136,26 @@ def draft_law(
     ValueError
         For invalid input.
     """
-    if not isinstance(drafts, DraftLaw):
-        raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
-    if drafts.batch_shape:
-        raise ValueError(f"drafts: got leading axes {drafts.batch_shape}, wanted one position")
-    tokens = drafts.validate_tokens(samples, "samples")
+    if not isinstance(law, DraftLaw):
+        raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
+    if law.batch_shape:
+        raise ValueError(f"law: got leading axes {law.batch_shape}, wanted one position")
+    tokens = law.validate_tokens(samples, "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise ValueError(f"samples: got shape {tokens.shape}, wanted (N, n) with N ≥ 1")
     validate_level(false_alarm)
     validate_rng(rng)
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
-    declared = drafts.tuple_prob(tuples)
+    declared = law.tuple_prob(tuples)
     likelihood = _log_likelihood(declared, counts)
     by_kind: dict[str, list[tuple[float, Mistake]]] = defaultdict(list)
-    for own in mistakes(drafts):
+    for own in mistakes(law):
         by_kind[own.kind].append((_log_likelihood(own.tuple_prob(tuples), counts), own))
     found = [_explanation(settings) for settings in by_kind.values()]
     log_e_value = np.inf
     if np.isfinite(likelihood):
         log_e_value = _log_mean(list(by_kind.values())) - likelihood
-    tests = counts_of_tuples(drafts, tuples, counts) or counts_of_extremes(drafts, tokens)
+    tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     level = false_alarm / 2 / len(tests)
     return DraftLawAudit(
         num_samples=len(tokens),

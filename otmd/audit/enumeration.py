@@ -102,20 +102,20 @@ class ExactAudit:
 
 
 def exact(
-    rule: Verifier | ConditionalLaw,
+    verifier: Verifier | ConditionalLaw,
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     tol: float = 1e-12,
 ) -> ExactAudit:
     """Audit a rule whose law given the drafts is known, by enumerating them; for small vocabularies.
 
     Parameters
     ----------
-    rule : Verifier or callable
+    verifier : Verifier or callable
         A callable takes drafts (n,) and returns the law of the output token (V,).
     target_probs : array_like, shape (V,)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts, without leading axes.
     tol : float
         How far a token's probability may be off.
@@ -130,18 +130,20 @@ def exact(
         For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
         Verifier that does not serve the law.
     """
-    p = validate_position(target_probs, drafts)
+    p = validate_position(target_probs, law)
     if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
         raise ValueError(f"tol: got {tol!r}, wanted a positive number")
-    conditional = rule.prepare(p, drafts).conditional_law if isinstance(rule, Verifier) else rule
+    conditional = (
+        verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
+    )
     if not callable(conditional):
-        raise ValueError(f"rule: got {rule!r}, wanted a Verifier or a callable")
+        raise ValueError(f"verifier: got {verifier!r}, wanted a Verifier or a callable")
     output, accepted = np.zeros(p.size), 0.0
-    tuples, probs = drafts.enumerate()
+    tuples, probs = law.enumerate()
     for tokens, prob in zip(tuples, probs, strict=True):
-        law = _law_given(conditional, tokens, p.size)
-        output += prob * law
-        accepted += prob * float(law[np.unique(tokens)].sum())
+        given = _law_given(conditional, tokens, p.size)
+        output += prob * given
+        accepted += prob * float(given[np.unique(tokens)].sum())
     excess = np.maximum(output - p, 0.0)
     guilty: list[GuiltyDrafts] = []
     if np.abs(output - p).max() > tol:
@@ -155,7 +157,7 @@ def exact(
         output,
         float(tol),
         accepted,
-        acceptance_ceiling(p, drafts),
+        acceptance_ceiling(p, law),
         largest_deviations(output, p),
         tuple(guilty[:5]),
     )

@@ -8,7 +8,7 @@ with one line changed.
 import numpy as np
 
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.rule import normalised
+from otmd.verifiers.prepared import normalised
 
 
 class RecursiveRejectionSteps:

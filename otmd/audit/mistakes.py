@@ -47,12 +47,12 @@ class Mistake:
     tuple_prob: TupleProb
 
 
-def mistakes(drafts: DraftLaw) -> Iterator[Mistake]:
+def mistakes(law: DraftLaw) -> Iterator[Mistake]:
     """The mistakes that are told apart from a declared law, at a single position.
 
     Parameters
     ----------
-    drafts : DraftLaw
+    law : DraftLaw
         The declared law. One that is not built from one draft distribution has only the mistakes that any law
         has: sorted drafts.
 
@@ -61,26 +61,26 @@ def mistakes(drafts: DraftLaw) -> Iterator[Mistake]:
     Mistake
         Those with a parameter once for each setting.
     """
-    if drafts.num_drafts in range(2, _MOST_PERMUTED + 1):
-        yield Mistake("sorted by token id", "", _sorted_by(drafts, np.arange(drafts.vocab_size)))
-    if not isinstance(drafts, ProposalLaw):
+    if law.num_drafts in range(2, _MOST_PERMUTED + 1):
+        yield Mistake("sorted by token id", "", _sorted_by(law, np.arange(law.vocab_size)))
+    if not isinstance(law, ProposalLaw):
         return
-    q, n = drafts.draft_probs, drafts.num_drafts
+    q, n = law.draft_probs, law.num_drafts
     if n in range(2, _MOST_PERMUTED + 1):
         rank = np.empty(q.size, np.int64)
         rank[np.argsort(-q, kind="stable")] = np.arange(q.size)
-        yield Mistake("sorted, likeliest first", "", _sorted_by(drafts, rank))
+        yield Mistake("sorted, likeliest first", "", _sorted_by(law, rank))
     if n > 1:
-        yield from _other_laws(drafts)
+        yield from _other_laws(law)
         yield Mistake("one draw repeated for every draft", "", lambda x: _all_equal(x) * q[x[:, 0]])
     yield Mistake(
         "always the likeliest token", "", lambda x: (x == q.argmax()).all(axis=-1).astype(float)
     )
-    yield from _other_distributions(drafts)
+    yield from _other_distributions(law)
 
 
-def _other_laws(drafts: ProposalLaw) -> Iterator[Mistake]:
-    q, n = drafts.draft_probs, drafts.num_drafts
+def _other_laws(law: ProposalLaw) -> Iterator[Mistake]:
+    q, n = law.draft_probs, law.num_drafts
     kinds: list[tuple[type[ProposalLaw], str]] = [
         (WithReplacement, "drawn independently, with replacement"),
         (WithoutReplacement, "drawn without replacement, or duplicates redrawn"),
@@ -89,13 +89,13 @@ def _other_laws(drafts: ProposalLaw) -> Iterator[Mistake]:
     ]
     enough = np.count_nonzero(q) >= n
     for kind, words in kinds:
-        if kind is not type(drafts) and (enough or kind is WithReplacement):
+        if kind is not type(law) and (enough or kind is WithReplacement):
             yield Mistake(words, "", kind(q, n).tuple_prob)
 
 
-def _other_distributions(drafts: ProposalLaw) -> Iterator[Mistake]:
+def _other_distributions(law: ProposalLaw) -> Iterator[Mistake]:
     """The declared law of another distribution than q."""
-    q = drafts.draft_probs
+    q = law.draft_probs
     with np.errstate(divide="ignore"):
         logits = np.log(q)
     every = [("at another temperature", f"temperature × {t}", tempered(q, t)) for t in TEMPERATURES]
@@ -109,10 +109,10 @@ def _other_distributions(drafts: ProposalLaw) -> Iterator[Mistake]:
         for mass in TOP_P
     ]
     for kind, setting, probs in every:
-        law = copy.copy(drafts)
-        law.draft_probs = probs
-        if np.count_nonzero(probs) >= drafts.num_drafts or isinstance(drafts, WithReplacement):
-            yield Mistake(kind, setting, _within_support(law))
+        other = copy.copy(law)
+        other.draft_probs = probs
+        if np.count_nonzero(probs) >= law.num_drafts or isinstance(law, WithReplacement):
+            yield Mistake(kind, setting, _within_support(other))
 
 
 def _within_support(law: ProposalLaw) -> TupleProb:
@@ -128,14 +128,14 @@ def _within_support(law: ProposalLaw) -> TupleProb:
     return tuple_prob
 
 
-def _sorted_by(drafts: DraftLaw, rank: IntArray) -> TupleProb:
+def _sorted_by(law: DraftLaw, rank: IntArray) -> TupleProb:
     """Drafts of the law, put in the order of a rank: the sum over all orders of the same tokens."""
 
     def tuple_prob(tokens: IntArray) -> FloatArray:
         places = rank[tokens]
         if (np.diff(places, axis=-1) < 0).any():
             return np.zeros(len(tokens))
-        orders = [drafts.tuple_prob(tokens[:, order]) for order in _orders(tokens.shape[-1])]
+        orders = [law.tuple_prob(tokens[:, order]) for order in _orders(tokens.shape[-1])]
         return np.sum(orders, axis=0) * np.exp(-_log_repetitions(places))
 
     return tuple_prob

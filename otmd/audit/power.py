@@ -18,7 +18,7 @@ _MOST_SAMPLES = 10**12
 
 def samples_to_detect(
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     output_law: ArrayLike | None = None,
     *,
     total_variation: float | None = None,
@@ -31,7 +31,7 @@ def samples_to_detect(
     ----------
     target_probs : array_like, shape (V,)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts, without leading axes; it decides which tokens are pooled.
     output_law : array_like, shape (V,), optional
         The law that the faulty rule gives the output token.
@@ -58,10 +58,10 @@ def samples_to_detect(
     approximation for large N. For a total variation t, KL ≥ 2t² (Pinsker). A token with p = 0 is found at its
     first occurrence.
     """
-    p = validate_position(target_probs, drafts)
+    p = validate_position(target_probs, law)
     validate_fraction("power", power)
     level = validate_level(false_alarm) / NUM_STATEMENTS
-    order = ratio_order(p, drafts.inclusion_probs())
+    order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
         raise ValueError(
             "output_law: got both or neither of it and total_variation, wanted exactly one"

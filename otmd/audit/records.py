@@ -7,7 +7,7 @@ from pathlib import Path
 from otmd.audit.records_laws import LAW_FIELDS, RecordedLaw, Row, read_law
 from otmd.audit.records_values import MOST_NUMBERS, optional_whole, read_ids, read_label
 from otmd.probabilities import IntArray, Processing
-from otmd.readers.errors import named
+from otmd.storage.errors import named
 
 NOT_DECIDED = -1
 """The output token of a position that was drafted at and never reached."""

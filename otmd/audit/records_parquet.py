@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from otmd.audit.records import FIELDS, MOST_ROWS
 from otmd.audit.records_safetensors import VECTORS
-from otmd.readers.errors import named, one_line
-from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
+from otmd.storage.errors import named, one_line
+from otmd.storage.parquet import ROWS_AT_ONCE, open_parquet
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from otmd.audit.records_values import MOST_NUMBERS, RecordedNumbers
-from otmd.readers.errors import named
-from otmd.readers.safetensors import StoredArray, read_safetensors
+from otmd.storage.errors import named
+from otmd.storage.safetensors import StoredArray, read_safetensors
 
 VECTORS = ("logits", "probs", "ids", "tokens")
 _BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))

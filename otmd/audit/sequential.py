@@ -54,14 +54,12 @@ class SequentialAudit:
         For invalid input.
     """
 
-    def __init__(
-        self, target_probs: ArrayLike, drafts: DraftLaw, false_alarm: float = 1e-3
-    ) -> None:
-        self._target = validate_position(target_probs, drafts)
+    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
+        self._target = validate_position(target_probs, law)
         self.false_alarm = validate_level(false_alarm)
-        self._drafts = drafts
-        self._ceiling = acceptance_ceiling(self._target, drafts)
-        self._cells = _partitions(self._target, drafts)
+        self._drafts = law
+        self._ceiling = acceptance_ceiling(self._target, law)
+        self._cells = _partitions(self._target, law)
         self._bets = [
             [CellBets(cells.probs.size, caution) for caution in CAUTIONS] for cells in self._cells
         ]
@@ -155,8 +153,8 @@ class SequentialAudit:
         )
 
 
-def _partitions(target: FloatArray, drafts: DraftLaw) -> list[Cells]:
-    order = ratio_order(target, drafts.inclusion_probs())
+def _partitions(target: FloatArray, law: DraftLaw) -> list[Cells]:
+    order = ratio_order(target, law.inclusion_probs())
     every = [make_cells(target, order, number) for number in NUMBERS_OF_CELLS]
     # Two parts without a cut between them: what is rare, and everything else.
     every.append(make_cells(target, order, 1, rare_mass=_RARE_MASS))

@@ -13,13 +13,13 @@ _LEAST_CELL = 1e-9
 
 
 def counts_of_tuples(
-    drafts: DraftLaw, tuples: IntArray, counts: IntArray
+    law: DraftLaw, tuples: IntArray, counts: IntArray
 ) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of cells of tuples, if they can be listed."""
-    support = np.count_nonzero(drafts.inclusion_probs())
-    if not drafts.can_enumerate() or support**drafts.num_drafts > _MOST_LISTED:
+    support = np.count_nonzero(law.inclusion_probs())
+    if not law.can_enumerate() or support**law.num_drafts > _MOST_LISTED:
         return []
-    every, probs = drafts.enumerate()
+    every, probs = law.enumerate()
     distinct = np.count_nonzero(np.diff(np.sort(every, axis=-1), axis=-1), axis=-1)
     cells = make_cells(probs, np.lexsort((probs, distinct)), _CELLS)
     known, place = np.unique(np.concatenate([every, tuples]), axis=0, return_inverse=True)
@@ -29,25 +29,25 @@ def counts_of_tuples(
     return [(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
 
 
-def counts_of_extremes(drafts: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
+def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
 
     All drafts are among the k likeliest tokens with probability g(those k), which every law knows at any
     vocabulary.
     """
-    descending = np.argsort(-drafts.inclusion_probs(), kind="stable")
-    return [_counts_of_last(drafts, tokens, order) for order in (descending, descending[::-1])]
+    descending = np.argsort(-law.inclusion_probs(), kind="stable")
+    return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
 
 
 def _counts_of_last(
-    drafts: DraftLaw, tokens: IntArray, order: IntArray
+    law: DraftLaw, tokens: IntArray, order: IntArray
 ) -> tuple[IntArray, FloatArray]:
     size = order.size
     sizes = np.unique(np.append(np.geomspace(1, size, _CELLS).astype(np.int64), size))
     within, contained = np.zeros(size, dtype=bool), []
     for number in sizes:
         within[order[:number]] = True
-        contained.append(float(drafts.containment(within)))
+        contained.append(float(law.containment(within)))
     # Cells end where enough probability has come together since the last one.
     ends = [-1]
     for i, reached in enumerate(contained):

@@ -73,7 +73,7 @@ def _fail(message: str, code: int = FAILED) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    from otmd.readers.errors import one_line
+    from otmd.storage.errors import one_line
 
     text = one_line(error)
     expected = isinstance(error, (ValueError, OSError, RuntimeError, UsageError))

@@ -9,7 +9,7 @@ import numpy as np
 
 from otmd.cli import UsageError
 from otmd.cli.options import fractions
-from otmd.readers.npz import read_npy, read_npz
+from otmd.storage.npz import read_npy, read_npz
 
 FIELDS = ("target_probs", "draft_probs")
 SUFFIXES = (".npy", ".npz", ".json")

@@ -83,32 +83,32 @@ def _make_law(law: str, draft_probs: np.ndarray, num_drafts: int | None, top: in
     return getattr(drafts, LAWS[law])(draft_probs, count)
 
 
-def _solved(target_probs: np.ndarray, drafts: "DraftLaw", tol: float) -> dict[str, Any]:
+def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, Any]:
     from otmd import verifiers
     from otmd.drafts import WithReplacement
     from otmd.optimum import optimal_acceptance
     from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
 
-    best = optimal_acceptance(target_probs, drafts)
+    best = optimal_acceptance(target_probs, law)
     optimal = float(best.rate)
     rates = {}
     for name, class_name in VERIFIERS.items():
         rule = getattr(verifiers, class_name)()
-        if rule.supports(drafts):
-            low, high = (float(b) for b in rule.acceptance_bounds(target_probs, drafts, tol=tol))
+        if rule.supports(law):
+            low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
     floor = None
-    if isinstance(drafts, WithReplacement):
-        floor = k_sequential_floor(drafts.num_drafts) * optimal
+    if isinstance(law, WithReplacement):
+        floor = k_sequential_floor(law.num_drafts) * optimal
     return {
-        "num_drafts": drafts.num_drafts,
-        "vocab_size": drafts.vocab_size,
+        "num_drafts": law.num_drafts,
+        "vocab_size": law.vocab_size,
         "optimal": optimal,
         "subset": [int(token) for token in np.flatnonzero(best.subset)],
         "subset_target_mass": float(np.asarray(target_probs, float)[best.subset].sum()),
-        "subset_containment": float(drafts.containment(best.subset)),
-        "upper_bound": float(draft_probability_bound(target_probs, drafts)),
+        "subset_containment": float(law.containment(best.subset)),
+        "upper_bound": float(draft_probability_bound(target_probs, law)),
         "k_sequential_floor": floor,
         "verifiers": rates,
     }

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.kernels.draws import draw_independent
+from otmd.drafts.draws import draw_independent
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
 
 _MOST_TUPLES = 5_000_000
@@ -48,35 +48,35 @@ class DraftLaw(ABC):
         """Return the law of the same family that draws ``num_drafts`` tokens."""
 
     @abstractmethod
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         """Draw ``count`` tuples at a single position, shape (count, n)."""
 
     @abstractmethod
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         """Q of tuples (T, n) at a single position, shape (T,)."""
 
     @abstractmethod
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         """Return g(H) for one subset (V,) at a single position."""
 
     @abstractmethod
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
 
-    def _hit_rate(self, target: FloatArray) -> float:
+    def position_hit_rate(self, target: FloatArray) -> float:
         """P(a token of the target is among the drafts) at a single position."""
-        return float(target @ self._inclusion_probs())
+        return float(target @ self.position_inclusion_probs())
 
     def _hit_rates(self, target: FloatArray, family: Sequence["DraftLaw"]) -> list[float]:
         """The same for each law of the family, of which this one has the most drafts."""
-        return [law._hit_rate(target) for law in family]
+        return [law.position_hit_rate(target) for law in family]
 
-    def _can_draw(self, tokens: IntArray) -> bool:
+    def can_draw(self, draft_tokens: IntArray) -> bool:
         """Whether Q(tokens) > 0 for drafts (n,) at a single position, even where it underflows.
 
         A law may say more precisely than by the tokens alone, in any order and number.
         """
-        return bool((self._inclusion_probs()[tokens] > 0).all())
+        return bool((self.position_inclusion_probs()[draft_tokens] > 0).all())
 
     def sample(
         self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
@@ -104,15 +104,15 @@ class DraftLaw(ABC):
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
-            tokens[(slice(None), *index)] = self[index]._sample(rng, count)
+            tokens[(slice(None), *index)] = self[index].position_sample(rng, count)
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
-    def tuple_prob(self, tokens: ArrayLike) -> FloatArray:
+    def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
         """Probability Q of drawing exactly these tokens in this order.
 
         Parameters
         ----------
-        tokens : array_like of int, shape (…, n)
+        draft_tokens : array_like of int, shape (…, n)
             Leading axes are broadcast against the law's.
 
         Returns
@@ -124,11 +124,11 @@ class DraftLaw(ABC):
         ValueError
             For tokens that are not integers in [0, V), or not n of them.
         """
-        checked = self.validate_tokens(tokens)
+        checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
         if not self.batch_shape:
             flat = checked.reshape(-1, self.num_drafts)
-            return self._tuple_prob(flat).reshape(shape)
+            return self.position_tuple_prob(flat).reshape(shape)
         checked = np.broadcast_to(checked, (*shape, self.num_drafts))
         probs = np.empty(shape)
         for index in np.ndindex(self.batch_shape):
@@ -137,7 +137,7 @@ class DraftLaw(ABC):
             where = (..., *(slice(None) if n == 1 else i for i, n in own))
             here = checked[(*where, slice(None))]
             flat = np.ascontiguousarray(here).reshape(-1, self.num_drafts)
-            probs[where] = self[index]._tuple_prob(flat).reshape(here.shape[:-1])
+            probs[where] = self[index].position_tuple_prob(flat).reshape(here.shape[:-1])
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:
@@ -168,7 +168,7 @@ class DraftLaw(ABC):
         values = np.empty(shape)
         for index in np.ndindex(shape):
             own = self[broadcast_index(index, self.batch_shape)]
-            values[index] = own._containment(np.ascontiguousarray(mask[index]))
+            values[index] = own.position_containment(np.ascontiguousarray(mask[index]))
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
@@ -180,7 +180,7 @@ class DraftLaw(ABC):
         """
         probs = np.empty((*self.batch_shape, self.vocab_size))
         for index in np.ndindex(self.batch_shape):
-            probs[index] = self[index]._inclusion_probs()
+            probs[index] = self[index].position_inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
@@ -198,7 +198,7 @@ class DraftLaw(ABC):
         """
         if self.batch_shape:
             raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
-        support = self._support()
+        support = self.position_support()
         size = support.size**self.num_drafts
         if size > _MOST_TUPLES:
             raise ValueError(
@@ -206,16 +206,16 @@ class DraftLaw(ABC):
                 f"{_MOST_TUPLES}; the closed forms need no enumeration"
             )
         tokens = support[_every_tuple(support.size, self.num_drafts)]
-        probs = self._tuple_prob(tokens)
+        probs = self.position_tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
 
     def can_enumerate(self) -> bool:
         """Whether the law at a single position has few enough tuples for :meth:`enumerate`."""
-        return self._support().size ** self.num_drafts <= _MOST_TUPLES
+        return self.position_support().size ** self.num_drafts <= _MOST_TUPLES
 
-    def _support(self) -> IntArray:
+    def position_support(self) -> IntArray:
         """The tokens that may be drafted at a single position, ascending."""
-        return np.flatnonzero(self._inclusion_probs() > 0)
+        return np.flatnonzero(self.position_inclusion_probs() > 0)
 
     def family(self) -> list[Self]:
         """The laws of the same family with 1, 2, … n drafts.
@@ -233,19 +233,19 @@ class DraftLaw(ABC):
                 f"{reason}"
             ) from reason
 
-    def validate_drawable(self, tokens: ArrayLike) -> IntArray:
+    def validate_drawable(self, draft_tokens: ArrayLike) -> IntArray:
         """Return drafts (n,) as int64, or raise ValueError for what a single position never draws."""
-        ids = self.validate_tokens(tokens)
+        ids = self.validate_tokens(draft_tokens)
         if ids.ndim != 1:
-            raise ValueError(f"tokens: got shape {ids.shape}, wanted ({self.num_drafts},)")
-        if not self._can_draw(ids):
-            raise ValueError(f"tokens: got {ids.tolist()}, which {self!r} never draws")
+            raise ValueError(f"draft_tokens: got shape {ids.shape}, wanted ({self.num_drafts},)")
+        if not self.can_draw(ids):
+            raise ValueError(f"draft_tokens: got {ids.tolist()}, which {self!r} never draws")
         return ids
 
-    def validate_tokens(self, tokens: ArrayLike, name: str = "tokens") -> IntArray:
-        """Return ``tokens`` as int64 of shape (…, n), or raise ValueError under that name."""
+    def validate_tokens(self, draft_tokens: ArrayLike, name: str = "draft_tokens") -> IntArray:
+        """Return ``draft_tokens`` as int64 of shape (…, n), or raise ValueError under that name."""
         try:
-            array = np.asarray(tokens)
+            array = np.asarray(draft_tokens)
         except ValueError as reason:
             raise ValueError(f"{name}: got rows of different lengths, wanted (…, n)") from reason
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:

@@ -5,9 +5,9 @@ from math import factorial
 import numpy as np
 from scipy.special import expit
 
+from otmd.drafts.counts import add_counts_of_others, add_prefix_counts, counts
+from otmd.drafts.draws import counts_from_the_end, draw_conditional_counts
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
-from otmd.kernels.counts import add_counts_of_others, add_prefix_counts, counts
-from otmd.kernels.draws import counts_from_the_end, draw_conditional_counts
 from otmd.probabilities import FloatArray, IntArray
 
 
@@ -74,7 +74,7 @@ class ConditionalPoisson(ProposalLaw):
         counts(absent, present, chances)
         return float(chances[self.num_drafts])
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
         counts_after = np.empty((self.vocab_size + 1, self.num_drafts + 1))
         counts_from_the_end(absent, present, counts_after)
@@ -84,17 +84,19 @@ class ConditionalPoisson(ProposalLaw):
             draw_conditional_counts(present, counts_after, uniforms, drawn[row : row + 1])
         return rng.permuted(drawn, axis=-1)
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        return bool((self.draft_probs[tokens] > 0).all() and are_distinct(tokens))
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.draft_probs[draft_tokens] > 0).all() and are_distinct(draft_tokens))
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         log_odds = self._log_odds()
         none = -np.logaddexp(0.0, log_odds).sum()
-        log_prob = np.where(are_distinct(tokens), none + log_odds[tokens].sum(axis=-1), -np.inf)
+        log_prob = np.where(
+            are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
+        )
         orders = float(factorial(self.num_drafts))
         return np.exp(log_prob) / (self._chance_of_n(*self._events()) * orders)
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
         with_it = np.zeros((self.num_drafts, self.vocab_size))
         chance = 1.0 / self._chance_of_n(absent, present)

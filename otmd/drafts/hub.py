@@ -57,28 +57,28 @@ class Hub(ProposalLaw):
         greedy.top, greedy.rest = 1, WithReplacement
         return greedy
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        pairs = self._as_greedy._sample(rng, count)
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        pairs = self._as_greedy.position_sample(rng, count)
         other_first = rng.random(count) >= self.draft_probs[self.hub_token]
         pairs[other_first] = pairs[other_first, ::-1]
         return pairs
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        is_hub = tokens == self.hub_token
-        return bool((self.draft_probs[tokens] > 0).all() and is_hub[0] != is_hub[1])
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        is_hub = draft_tokens == self.hub_token
+        return bool((self.draft_probs[draft_tokens] > 0).all() and is_hub[0] != is_hub[1])
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         q, hub = self.draft_probs, self.hub_token
-        first, second = tokens.T
+        first, second = draft_tokens.T
         other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
-        given_other = self._as_greedy._tuple_prob(tokens)
+        given_other = self._as_greedy.position_tuple_prob(draft_tokens)
         return other_first + q[hub] * given_other
 
-    def _containment(self, subset: BoolArray) -> float:
-        return self._as_greedy._containment(subset)
+    def position_containment(self, subset: BoolArray) -> float:
+        return self._as_greedy.position_containment(subset)
 
-    def _inclusion_probs(self) -> FloatArray:
-        return self._as_greedy._inclusion_probs()
+    def position_inclusion_probs(self) -> FloatArray:
+        return self._as_greedy.position_inclusion_probs()
 
     def _validate_count(self) -> None:
         if self.num_drafts != 2:

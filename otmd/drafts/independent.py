@@ -67,19 +67,19 @@ class Independent(DraftLaw):
         fewer.draft_probs = self.draft_probs[..., :count, :]
         return fewer
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         columns = [draw_tokens(q, rng, count) for q in self.draft_probs]
         return np.stack(columns, axis=-1)
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        return bool((self.draft_probs[np.arange(self.num_drafts), tokens] > 0).all())
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.draft_probs[np.arange(self.num_drafts), draft_tokens] > 0).all())
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
-        return self.draft_probs[np.arange(self.num_drafts), tokens].prod(axis=-1)
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        return self.draft_probs[np.arange(self.num_drafts), draft_tokens].prod(axis=-1)
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         return float(np.minimum(self.draft_probs[:, subset].sum(axis=-1), 1.0).prod())
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         with np.errstate(divide="ignore"):
             return -np.expm1(np.log1p(-self.draft_probs).sum(axis=0))

@@ -75,24 +75,24 @@ class Joint(DraftLaw):
         """True: the table is at hand."""
         return True
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         return self.tuples[draw_tokens(self.probs, rng, count)]
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        return bool((self.tuples[self.probs > 0] == tokens).all(axis=-1).any())
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.tuples[self.probs > 0] == draft_tokens).all(axis=-1).any())
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         table, probs = self.enumerate()
-        known, place = np.unique(np.concatenate([table, tokens]), axis=0, return_inverse=True)
+        known, place = np.unique(np.concatenate([table, draft_tokens]), axis=0, return_inverse=True)
         place = place.ravel()
         by_place = np.zeros(len(known))
         by_place[place[: len(table)]] = probs
         return by_place[place[len(table) :]]
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         return float(self.probs[subset[self.tuples].all(axis=-1)].sum())
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         ordered = np.sort(self.tuples, axis=-1)
         first = np.ones(ordered.shape, dtype=bool)
         first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -101,7 +101,7 @@ class ProposalLaw(DraftLaw):
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.forced_tokens()].all():
             return 0.0
         forced_first = order_from(np.argsort(~subset, kind="stable"), self.forced_tokens())
@@ -125,9 +125,9 @@ def order_from(order: IntArray, first: IntArray) -> IntArray:
     return np.concatenate([first, order[later[order]]])
 
 
-def are_distinct(tokens: IntArray) -> BoolArray:
+def are_distinct(draft_tokens: IntArray) -> BoolArray:
     """Whether no token stands twice, for tuples (…, n), shape (…)."""
-    return (np.diff(np.sort(tokens, axis=-1), axis=-1) != 0).all(axis=-1)
+    return (np.diff(np.sort(draft_tokens, axis=-1), axis=-1) != 0).all(axis=-1)
 
 
 def validate_distinct_support(

@@ -7,12 +7,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.curve.search import likeliest
 from otmd.drafts.base import MOST_DRAFTS
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
-from otmd.kernels.draws import likeliest
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
 
 
@@ -97,47 +97,47 @@ class TopThen(ProposalLaw):
     def _rest(self) -> ProposalLaw:
         return unchecked(self.rest, self._others, self.num_drafts - self.top)
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         tokens = np.empty((count, self.num_drafts), np.int64)
         tokens[:, : self.top] = self.forced_tokens()
         if self.top < self.num_drafts:
-            tokens[:, self.top :] = self._rest()._sample(rng, count)
+            tokens[:, self.top :] = self._rest().position_sample(rng, count)
         return tokens
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        begins = bool((tokens[: self.top] == self.forced_tokens()).all())
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        begins = bool((draft_tokens[: self.top] == self.forced_tokens()).all())
         return begins and (
-            self.top == self.num_drafts or self._rest()._can_draw(tokens[self.top :])
+            self.top == self.num_drafts or self._rest().can_draw(draft_tokens[self.top :])
         )
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
-        begins = (tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        begins = (draft_tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)
         if self.top == self.num_drafts:
             return begins.astype(np.float64)
-        return np.where(begins, self._rest()._tuple_prob(tokens[:, self.top :]), 0.0)
+        return np.where(begins, self._rest().position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.forced_tokens()].all():
             return 0.0
-        return 1.0 if self.top == self.num_drafts else self._rest()._containment(subset)
+        return 1.0 if self.top == self.num_drafts else self._rest().position_containment(subset)
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         if self.top == self.num_drafts:
             drafted = np.zeros(self.vocab_size)
         elif self.top == self.num_drafts - 1:
             drafted = self._others.copy()
         else:
-            drafted = self._rest()._inclusion_probs()
+            drafted = self._rest().position_inclusion_probs()
         drafted[self.forced_tokens()] = 1.0
         return drafted
 
-    def _hit_rate(self, target: FloatArray) -> float:
+    def position_hit_rate(self, target: FloatArray) -> float:
         top = float(target[self.forced_tokens()].sum())
         left = self.num_drafts - self.top
         if left == 0:
             return top
         # The top tokens have no mass in the rest, and a single draft is the same for all its laws.
-        hit = float(target @ self._others) if left == 1 else self._rest()._hit_rate(target)
+        hit = float(target @ self._others) if left == 1 else self._rest().position_hit_rate(target)
         return top + hit
 
     def _validate_count(self) -> None:

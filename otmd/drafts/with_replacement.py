@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from otmd.curve.replacement_rates import hit_rate, inclusion_probs, sum_where
+from otmd.curve.sorted_curve import mass_before
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
-from otmd.kernels.curve import mass_before
-from otmd.kernels.replacement_rates import hit_rate, inclusion_probs, sum_where
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -34,23 +34,23 @@ class WithReplacement(ProposalLaw):
             return mass ** np.arange(1, self.num_drafts + 1)[:, None]
         return mass**self.num_drafts
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         drawn = draw_tokens(self.draft_probs, rng, count * self.num_drafts)
         return drawn.reshape(count, self.num_drafts)
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        return bool((self.draft_probs[tokens] > 0).all())
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.draft_probs[draft_tokens] > 0).all())
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
-        return self.draft_probs[tokens].prod(axis=-1)
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        return self.draft_probs[draft_tokens].prod(axis=-1)
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
 
-    def _hit_rate(self, target: FloatArray) -> float:
+    def position_hit_rate(self, target: FloatArray) -> float:
         return hit_rate(target, self.draft_probs, self.num_drafts)
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         probs = np.empty(self.vocab_size)
         inclusion_probs(self.draft_probs, self.num_drafts, probs)
         return probs

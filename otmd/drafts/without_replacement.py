@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve.sorted_curve import mass_after, mass_before
 from otmd.drafts.base import DraftLaw
-from otmd.drafts.exponential_race import quadrature_step
+from otmd.drafts.counts import nth_largest_before
+from otmd.drafts.draws import draw_distinct
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
-from otmd.drafts.race_inclusion import RaceInclusion
-from otmd.drafts.subset_race import RATE_UNIT, SubsetRace, times_alone
-from otmd.kernels.counts import nth_largest_before
-from otmd.kernels.curve import mass_after, mass_before
-from otmd.kernels.draws import draw_distinct
-from otmd.kernels.race import prefix_counts
 from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.race.exponential_race import quadrature_step
+from otmd.race.race import prefix_counts
+from otmd.race.race_inclusion import RaceInclusion
+from otmd.race.subset_race import RATE_UNIT, SubsetRace, times_alone
 
 # e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
 _INVISIBLE = 42.0
@@ -67,21 +67,21 @@ class WithoutReplacement(ProposalLaw):
         np.clip(contained, 0.0, 1.0, out=contained)
         return contained if every_n else contained[-1]
 
-    def _sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
         drawn = np.empty((count, self.num_drafts), np.int64)
         draw_distinct(cumulative, rng.random((count, self.num_drafts)), drawn)
         return ascending[drawn]
 
-    def _can_draw(self, tokens: IntArray) -> bool:
-        return bool((self.draft_probs[tokens] > 0).all() and are_distinct(tokens))
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.draft_probs[draft_tokens] > 0).all() and are_distinct(draft_tokens))
 
-    def _tuple_prob(self, tokens: IntArray) -> FloatArray:
-        mass = self.draft_probs[tokens]
-        prob = np.where(are_distinct(tokens), mass[:, 0], 0.0)
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        mass = self.draft_probs[draft_tokens]
+        prob = np.where(are_distinct(draft_tokens), mass[:, 0], 0.0)
         for i in range(1, self.num_drafts):
-            left = self.mass_left(tokens[:, :i])
+            left = self.mass_left(draft_tokens[:, :i])
             possible = (prob > 0) & (left > 0)
             prob = np.where(possible, prob * (mass[:, i] / np.where(possible, left, 1.0)), 0.0)
         return prob
@@ -95,10 +95,10 @@ class WithoutReplacement(ProposalLaw):
             left[row] = others.sum()
         return left
 
-    def _containment(self, subset: BoolArray) -> float:
+    def position_containment(self, subset: BoolArray) -> float:
         return SubsetRace(self.draft_probs, self.num_drafts).containment(subset, self.num_drafts)
 
-    def _inclusion_probs(self) -> FloatArray:
+    def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts
         if num_drafts == 1:
             return draft.copy()
@@ -109,7 +109,7 @@ class WithoutReplacement(ProposalLaw):
         times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
         return np.minimum(RATE_UNIT * draft * times_missed, 1.0)
 
-    def _hit_rate(self, target: FloatArray) -> float:
+    def position_hit_rate(self, target: FloatArray) -> float:
         return self._hit_rates(target, [self])[0]
 
     def _hit_rates(self, target: FloatArray, family: Sequence[DraftLaw]) -> list[float]:

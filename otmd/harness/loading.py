@@ -11,7 +11,7 @@ from otmd.harness.gguf_files import converted_gguf
 from otmd.harness.models import LanguageModel
 from otmd.harness.quiet import quiet_transformers
 from otmd.harness.wheels import fetch
-from otmd.readers.errors import one_line
+from otmd.storage.errors import one_line
 
 
 def load_target(

@@ -12,8 +12,8 @@ from typing import Any
 from otmd.harness.errors import DatasetError
 from otmd.harness.files import write_atomically
 from otmd.harness.shards import NAME, Row, Shard
-from otmd.readers.errors import one_line
-from otmd.readers.parquet import ROWS_AT_ONCE, open_parquet
+from otmd.storage.errors import one_line
+from otmd.storage.parquet import ROWS_AT_ONCE, open_parquet
 
 FILE = "manifest.parquet"
 COLUMNS = {"prompt_id": str, "domain": str, "position": int, "token": int, "shard": str, "row": int}

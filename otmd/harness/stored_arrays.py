@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from otmd.harness.errors import DatasetError
-from otmd.readers import npz, safetensors
-from otmd.readers.errors import TornFileError
-from otmd.readers.safetensors import StoredArray
+from otmd.storage import npz, safetensors
+from otmd.storage.errors import TornFileError
+from otmd.storage.safetensors import StoredArray
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:

@@ -127,12 +127,12 @@ def _asked(
 
 
 def _rates(
-    rule: Verifier, drafts: DraftLaw, low: float, high: float, optimal: float, tol: float
+    verifier: Verifier, law: DraftLaw, low: float, high: float, optimal: float, tol: float
 ) -> dict[str, Any]:
     if not low <= high + ROUNDING:
         raise ValueError(
-            f"verifiers: {rule!r} gave the bounds {low!r} and {high!r} for {drafts.num_drafts} "
-            f"drafts of {type(drafts).__name__}, wanted the first no larger than the second"
+            f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {law.num_drafts} "
+            f"drafts of {type(law).__name__}, wanted the first no larger than the second"
         )
     rate = (low + high) / 2
     wide = high - low > tol * (1 + 1e-9)

@@ -161,6 +161,8 @@ def _origin(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
-def _parameters(rule: Verifier) -> str:
-    held = {k: v for k, v in sorted(getattr(rule, "__dict__", {}).items()) if not k.startswith("_")}
+def _parameters(verifier: Verifier) -> str:
+    held = {
+        k: v for k, v in sorted(getattr(verifier, "__dict__", {}).items()) if not k.startswith("_")
+    }
     return "".join(f", {key}={value!r}" for key, value in held.items())

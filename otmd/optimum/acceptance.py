@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.curve.ratio_curve import RatioCurve
+from otmd.curve.replacement_cuts import cut_with_replacement, cuts_with_replacement
+from otmd.curve.replacement_rates import sum_where
+from otmd.curve.sorted_curve import mass_before, smallest_minimiser
 from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import order_from, unchecked
-from otmd.drafts.subset_race import SubsetRace
-from otmd.kernels.curve import mass_before, smallest_minimiser
-from otmd.kernels.replacement_rates import sum_where
+from otmd.drafts.proposal import order_from
 from otmd.optimum.minimum_cut import minimum_cut
-from otmd.optimum.race_cut import race_cut, race_cuts
-from otmd.optimum.ratio_cut import cut_with_replacement, cuts_with_replacement
 from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
@@ -23,7 +22,8 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.ratio_curve import RatioCurve
+from otmd.race.race_cut import race_cut, race_cuts
+from otmd.race.subset_race import SubsetRace
 from otmd.rows import Rows
 
 # Rounding can make a prefix look better than a smaller one that is as good.
@@ -78,7 +78,7 @@ class OptimalAcceptance:
 
 def optimal_acceptance(
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     every_n: bool = False,
     curve: RatioCurve | None = None,
 ) -> OptimalAcceptance:
@@ -88,10 +88,10 @@ def optimal_acceptance(
     ----------
     target_probs : array_like, shape (…, V)
         p; leading axes are broadcast against the law's.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts.
     every_n : bool
-        Answer for the law of the same family with 1, 2, … ``drafts.num_drafts`` drafts.
+        Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
     curve : RatioCurve, optional
         The sorted ratio curve of (target_probs, drafts.draft_probs) for a single position, where it was
         built before; saves the sort.
@@ -114,40 +114,40 @@ def optimal_acceptance(
     the cut may lie. Other laws take a maximum flow over their tuples.
     """
     if curve is not None:
-        _validate_curve(curve, drafts)
-    if isinstance(drafts, WithReplacement):
-        return _optimum_with_replacement(target_probs, drafts, every_n)
+        _validate_curve(curve, law)
+    if isinstance(law, WithReplacement):
+        return _optimum_with_replacement(target_probs, law, every_n)
     p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
-    batch = np.broadcast_shapes(p.shape[:-1], drafts.batch_shape)
-    axes = (*batch, drafts.num_drafts) if every_n else batch
+    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
+    batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
+    axes = (*batch, law.num_drafts) if every_n else batch
     rate = np.empty(axes)
-    subset = np.empty((*axes, drafts.vocab_size), dtype=bool)
-    every = list(positions(p, drafts))
+    subset = np.empty((*axes, law.vocab_size), dtype=bool)
+    every = list(positions(p, law))
 
     def work(start: int, stop: int) -> None:
-        for index, target, law in every[start:stop]:
-            laws = law.family() if every_n else [law]
-            cuts = _cuts(target, law, laws, curve)
+        for index, target, own_law in every[start:stop]:
+            laws = own_law.family() if every_n else [own_law]
+            cuts = _cuts(target, own_law, laws, curve)
             for n, (own, contained, found) in enumerate(cuts):
                 where = (*index, n) if every_n else index
                 subset[where], rate[where] = own, _rate_of_cut(target, own, contained, found)
 
-    in_threads(work, len(every), drafts.vocab_size)
+    in_threads(work, len(every), law.vocab_size)
     return OptimalAcceptance(rate if axes else float(rate), subset)
 
 
 def _optimum_with_replacement(
-    target_probs: ArrayLike, drafts: WithReplacement, every_n: bool
+    target_probs: ArrayLike, law: WithReplacement, every_n: bool
 ) -> OptimalAcceptance:
-    batch, target = target_rows(target_probs, drafts.vocab_size, drafts.batch_shape)
-    axes = (*batch, drafts.num_drafts) if every_n else batch
-    first = 1 if every_n else drafts.num_drafts
-    draft = Rows.of(drafts.draft_probs, batch)
-    cuts = cuts_with_replacement(target, draft, first, drafts.num_drafts)
+    batch, target = target_rows(target_probs, law.vocab_size, law.batch_shape)
+    axes = (*batch, law.num_drafts) if every_n else batch
+    first = 1 if every_n else law.num_drafts
+    draft = Rows.of(law.draft_probs, batch)
+    cuts = cuts_with_replacement(target, draft, first, law.num_drafts)
     rate = _certified(1.0 + cuts.value, 1.0 + cuts.found).reshape(axes)
     return OptimalAcceptance(
-        rate if axes else float(rate), lambda: cuts.subsets().reshape(*axes, drafts.vocab_size)
+        rate if axes else float(rate), lambda: cuts.subsets().reshape(*axes, law.vocab_size)
     )
 
 
@@ -177,20 +177,20 @@ def family_rates(target: FloatArray, laws: Sequence[DraftLaw]) -> list[float]:
 
 
 def positions(
-    target_probs: FloatArray, drafts: DraftLaw
+    target_probs: FloatArray, law: DraftLaw
 ) -> Iterator[tuple[tuple[int, ...], FloatArray, DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
-    batch = np.broadcast_shapes(target_probs.shape[:-1], drafts.batch_shape)
+    batch = np.broadcast_shapes(target_probs.shape[:-1], law.batch_shape)
     targets = np.broadcast_to(target_probs, (*batch, target_probs.shape[-1]))
     for index in np.ndindex(batch):
-        yield index, targets[index], drafts[broadcast_index(index, drafts.batch_shape)]
+        yield index, targets[index], law[broadcast_index(index, law.batch_shape)]
 
 
-def _validate_curve(curve: RatioCurve, drafts: DraftLaw) -> None:
-    if drafts.batch_shape or curve.order.shape != (drafts.vocab_size,):
+def _validate_curve(curve: RatioCurve, law: DraftLaw) -> None:
+    if law.batch_shape or curve.order.shape != (law.vocab_size,):
         raise ValueError(
-            f"curve: got {curve!r} for leading axes {drafts.batch_shape}, wanted the sorted curve of a "
-            f"single position, of shape ({drafts.vocab_size},)"
+            f"curve: got {curve!r} for leading axes {law.batch_shape}, wanted the sorted curve of a "
+            f"single position, of shape ({law.vocab_size},)"
         )
 
 
@@ -278,7 +278,7 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
     elif count == 1 or _rest_of(law) is WithReplacement:
         subset, value = cut_with_replacement(target, others, count)
     else:
-        best = race_cut(target, unchecked(WithoutReplacement, others, count))
+        best = race_cut(target, others, count)
         subset, value = best.subset, best.rate - 1.0
     value += float(target[forced].sum())
     if forced.size and value >= -_SLACK:

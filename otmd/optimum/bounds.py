@@ -12,14 +12,14 @@ from otmd.probabilities import (
 )
 
 
-def draft_probability_bound(target_probs: ArrayLike, drafts: DraftLaw) -> FloatArray | float:
+def draft_probability_bound(target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
     """Upper bound α* ≤ Σ_y min(p(y), P(y is drafted)) (SpecTr, Lemma 3).
 
     Parameters
     ----------
     target_probs : array_like, shape (…, V)
         The target distribution.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts; leading axes are broadcast.
 
     Returns
@@ -32,8 +32,8 @@ def draft_probability_bound(target_probs: ArrayLike, drafts: DraftLaw) -> FloatA
         For an invalid distribution or another vocabulary than the drafts'.
     """
     p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, drafts.vocab_size, drafts.batch_shape)
-    bound = np.minimum(p, drafts.inclusion_probs()).sum(axis=-1)
+    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
+    bound = np.minimum(p, law.inclusion_probs()).sum(axis=-1)
     return bound if bound.ndim else float(bound)
 
 

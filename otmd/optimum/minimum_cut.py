@@ -3,7 +3,7 @@
 import numpy as np
 
 from otmd.drafts import DraftLaw
-from otmd.kernels.max_flow import max_flow, tokens_short_of_demand
+from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # Less residual capacity than this is rounding, not an open arc.

@@ -5,8 +5,8 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from otmd.curve.search import likeliest
 from otmd.drafts import DraftLaw, TopThen
-from otmd.kernels.draws import likeliest
 from otmd.probabilities import FloatArray, IntArray, validate_count
 from otmd.sequences.models import Model, Prefix
 from otmd.sequences.token_tree import Shape

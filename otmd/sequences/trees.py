@@ -12,7 +12,7 @@ from otmd.probabilities import FloatArray, IntArray, validate_probs
 from otmd.sequences.chance import Chance
 from otmd.sequences.models import Model, Prefix
 from otmd.verifiers import Verifier
-from otmd.verifiers.rule import Rule
+from otmd.verifiers.prepared import PreparedVerifier
 
 Distribution = Callable[[Prefix], FloatArray]
 
@@ -98,7 +98,7 @@ class Context:
         make = lambda: self.law.node_law(self.draft(prefix), state)  # noqa: E731
         return self._keep(("law", prefix, state), make)
 
-    def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> Rule:
+    def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> PreparedVerifier:
         """A verifier prepared for the drafts at a node."""
         make = lambda: verifier.prepare(self.target(prefix), node.law)  # noqa: E731
         return self._keep((verifier, prefix, node.state), make)

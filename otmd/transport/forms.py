@@ -47,7 +47,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
 
 
 def refuse_too_large(
-    drafts: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
+    law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
     """Raise ValueError where a law's program would be too large, before its tuples are listed.
 
@@ -56,7 +56,7 @@ def refuse_too_large(
 
     Parameters
     ----------
-    drafts : DraftLaw
+    law : DraftLaw
         A law without leading axes.
     form : {"compact", "full", "dual", "max_flow"}
         How the problem is to be written.
@@ -70,12 +70,12 @@ def refuse_too_large(
     ValueError
         For a program that is too large; the message names its size and the forms that fit.
     """
-    chosen, counts = form_named(form), closed_counts(drafts, merge)
+    chosen, counts = form_named(form), closed_counts(law, merge)
     if counts is None:
         return
-    shape = ProblemShape(*counts, drafts.vocab_size)
+    shape = ProblemShape(*counts, law.vocab_size)
     if not chosen.size(shape).fits(max_bytes):
-        raise _too_large(shape, chosen, max_bytes, listable=drafts.can_enumerate())
+        raise _too_large(shape, chosen, max_bytes, listable=law.can_enumerate())
 
 
 def build_program(

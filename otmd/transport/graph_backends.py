@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from otmd.kernels.max_flow import max_flow, tokens_short_of_demand
+from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray
 from otmd.transport.answer import SolverAnswer
 from otmd.transport.max_flow import cut_duals, flow_values

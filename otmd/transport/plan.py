@@ -50,7 +50,7 @@ class TransportPlan:
 
     def __repr__(self) -> str:
         carried = np.count_nonzero(self.accepted)
-        return f"TransportPlan({self.problem.drafts!r}, {carried} arcs, rate={self.rate:.6g})"
+        return f"TransportPlan({self.problem.law!r}, {carried} arcs, rate={self.rate:.6g})"
 
     @property
     def rate(self) -> float:
@@ -78,12 +78,12 @@ class TransportPlan:
         arcs = self.problem.arc_sets[carried], self.problem.tokens[carried]
         return csr_array((self.accepted[carried], arcs), shape=shape)
 
-    def accept_probs(self, tokens: ArrayLike) -> FloatArray:
+    def accept_probs(self, draft_tokens: ArrayLike) -> FloatArray:
         """Probability that the output is each token as an accepted draft, given the drafts.
 
         Parameters
         ----------
-        tokens : array_like of int, shape (n,)
+        draft_tokens : array_like of int, shape (n,)
             The drafts.
 
         Returns
@@ -96,21 +96,23 @@ class TransportPlan:
         ValueError
             For drafts that the law never draws.
         """
-        drafts = self.problem.drafts.validate_tokens(tokens)
+        drafts = self.problem.law.validate_tokens(draft_tokens)
         if drafts.ndim != 1:
-            raise ValueError(f"tokens: got shape {drafts.shape}, wanted the drafts of one position")
+            raise ValueError(
+                f"draft_tokens: got shape {drafts.shape}, wanted the drafts of one position"
+            )
         row = self.problem.row_of(drafts)
         arcs = slice(self.problem.starts[row], self.problem.starts[row + 1])
         probs = np.zeros(self.problem.vocab_size)
         probs[self.problem.tokens[arcs]] = self.accepted[arcs] / self.problem.supply[row]
         return probs
 
-    def conditional_law(self, tokens: ArrayLike) -> FloatArray:
+    def conditional_law(self, draft_tokens: ArrayLike) -> FloatArray:
         """Law of the output token given the drafts, the residual step included.
 
         Parameters
         ----------
-        tokens : array_like of int, shape (n,)
+        draft_tokens : array_like of int, shape (n,)
             The drafts.
 
         Returns
@@ -122,7 +124,7 @@ class TransportPlan:
         ValueError
             For drafts that the law never draws.
         """
-        accepted = self.accept_probs(tokens)
+        accepted = self.accept_probs(draft_tokens)
         return accepted + max(0.0, 1.0 - accepted.sum()) * self.residual
 
 

@@ -38,7 +38,7 @@ class TransportProblem:
         The token of each arc.
     supply : ndarray of float64, shape (S,)
         The probability of each set, positive, of sum 1.
-    drafts : DraftLaw
+    law : DraftLaw
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
         The drafts of each row in their order; None where tuples with equal token sets were merged.
@@ -53,7 +53,7 @@ class TransportProblem:
     starts: IntArray
     tokens: IntArray
     supply: FloatArray
-    drafts: DraftLaw
+    law: DraftLaw
     tuples: IntArray | None = None
 
     def __post_init__(self) -> None:
@@ -71,14 +71,14 @@ class TransportProblem:
             raise ValueError(f"tokens: wanted ids in [0, {self.vocab_size})")
 
     @classmethod
-    def of(cls, target_probs: ArrayLike, drafts: DraftLaw, merge: bool = True) -> Self:
+    def of(cls, target_probs: ArrayLike, law: DraftLaw, merge: bool = True) -> Self:
         """Set up the problem of a target distribution and a law of drafts.
 
         Parameters
         ----------
         target_probs : array_like, shape (V,)
             p.
-        drafts : DraftLaw
+        law : DraftLaw
             A law without leading axes that can be enumerated. Tuples without mass are dropped.
         merge : bool
             Make one row of all tuples with the same set of tokens; the optimum is the same.
@@ -92,17 +92,17 @@ class TransportProblem:
         ValueError
             For invalid input, leading axes, or a law with too many tuples to enumerate.
         """
-        validate_one_position(drafts)
+        validate_one_position(law)
         target = validate_probs("target_probs", target_probs)
-        validate_same_vocabulary(target, drafts.vocab_size)
+        validate_same_vocabulary(target, law.vocab_size)
         if target.ndim != 1:
             raise ValueError(
                 f"target_probs: got leading axes {target.shape[:-1]}, wanted one position: a linear "
                 "program is solved for each"
             )
-        tuples, probs = drafts.enumerate()
+        tuples, probs = law.enumerate()
         starts, tokens, supply = draft_sets(tuples, probs, merge)
-        return cls(target, starts, tokens, supply, drafts, None if merge else tuples)
+        return cls(target, starts, tokens, supply, law, None if merge else tuples)
 
     @property
     def vocab_size(self) -> int:
@@ -133,12 +133,12 @@ class TransportProblem:
             keys = [part.tolist() for part in np.split(self.tokens, self.starts[1:-1])]
         return {tuple(key): row for row, key in enumerate(keys)}
 
-    def row_of(self, drafts: IntArray) -> int:
+    def row_of(self, draft_tokens: IntArray) -> int:
         """Return the row of drafts (n,), or raise ValueError where the law never draws them."""
-        ids = drafts.tolist()
+        ids = draft_tokens.tolist()
         key = tuple(ids) if self.tuples is not None else tuple(sorted(set(ids)))
         if key not in self.rows:
-            raise ValueError(f"tokens: got {ids}, which {self.drafts!r} never draws")
+            raise ValueError(f"tokens: got {ids}, which {self.law!r} never draws")
         return self.rows[key]
 
     def set_names(self) -> list[str]:

@@ -40,12 +40,12 @@ class ProblemShape:
     vocab_size: int
 
     @classmethod
-    def of(cls, drafts: DraftLaw, merge: bool = True) -> Self:
+    def of(cls, law: DraftLaw, merge: bool = True) -> Self:
         """Count the draft sets of a law.
 
         Parameters
         ----------
-        drafts : DraftLaw
+        law : DraftLaw
             A law without leading axes.
         merge : bool
             Count all tuples with the same set of tokens as one.
@@ -66,28 +66,28 @@ class ProblemShape:
         There is none for :class:`Joint`, for the merged sets of :class:`Independent`, whose drafts have
         different supports, and for laws from elsewhere: these are enumerated and counted.
         """
-        counts = closed_counts(drafts, merge)
+        counts = closed_counts(law, merge)
         if counts is None:
-            starts, tokens, _ = draft_sets(*drafts.enumerate(), merge)
+            starts, tokens, _ = draft_sets(*law.enumerate(), merge)
             counts = starts.size - 1, tokens.size
-        return cls(*counts, drafts.vocab_size)
+        return cls(*counts, law.vocab_size)
 
 
-def closed_counts(drafts: DraftLaw, merge: bool) -> tuple[int, int] | None:
+def closed_counts(law: DraftLaw, merge: bool) -> tuple[int, int] | None:
     """Count the sets and arcs of a law; None where there is no closed form."""
-    validate_one_position(drafts)
+    validate_one_position(law)
     # Not by isinstance: a subclass may draw other tuples.
-    count = _COUNTS.get(type(drafts))
-    return None if count is None else count(drafts, merge)
+    count = _COUNTS.get(type(law))
+    return None if count is None else count(law, merge)
 
 
-def validate_one_position(drafts: DraftLaw) -> None:
-    """Raise ValueError unless ``drafts`` is a law without leading axes."""
-    if not isinstance(drafts, DraftLaw):
-        raise ValueError(f"drafts: got {type(drafts).__name__}, wanted a DraftLaw")
-    if drafts.batch_shape:
+def validate_one_position(law: DraftLaw) -> None:
+    """Raise ValueError unless ``law`` is a law without leading axes."""
+    if not isinstance(law, DraftLaw):
+        raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
+    if law.batch_shape:
         raise ValueError(
-            f"drafts: got leading axes {drafts.batch_shape}, wanted one position: a linear program "
+            f"law: got leading axes {law.batch_shape}, wanted one position: a linear program "
             "is solved for each"
         )
 

@@ -28,7 +28,7 @@ _GRAPH_SOLVERS = {"networkx": solve_networkx, "dinic": solve_dinic}
 
 def solve_transport(
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     form: str = "compact",
     solver: str = "highs",
     *,
@@ -44,7 +44,7 @@ def solve_transport(
     ----------
     target_probs : array_like, shape (V,)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         A law without leading axes that can be enumerated.
     form : {"compact", "full", "dual", "max_flow"}
         How the problem is written.
@@ -74,8 +74,8 @@ def solve_transport(
         With ``throw``, where the solver did not end optimal or its answer did not stand the check.
     """
     chosen = _validate(form, solver)
-    refuse_too_large(drafts, form, merge, max_bytes)
-    problem = TransportProblem.of(target_probs, drafts, merge)
+    refuse_too_large(law, form, merge, max_bytes)
+    problem = TransportProblem.of(target_probs, law, merge)
     program = build_program(problem, form, max_bytes)
     answer = ask_solver(problem, program, solver, method, options)
     return conclude(problem, chosen, program, answer, throw)

@@ -10,8 +10,8 @@ from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
 from otmd.verifiers.optimal import Optimal, OptimalityCertificate
 from otmd.verifiers.plan import PlanVerifier
+from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
-from otmd.verifiers.rule import Rule, Verdict
 from otmd.verifiers.spechub import SpecHub
 from otmd.verifiers.target_only import TargetOnly
 
@@ -33,8 +33,8 @@ __all__ = [
     "Optimal",
     "OptimalityCertificate",
     "PlanVerifier",
+    "PreparedVerifier",
     "RecursiveRejection",
-    "Rule",
     "SpecHub",
     "TargetOnly",
     "UnsupportedLaw",
@@ -47,17 +47,17 @@ __all__ = [
 
 
 def acceptance_rate(
-    rule: Verifier, target_probs: ArrayLike, drafts: DraftLaw
+    verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
     """Exact acceptance rate of a verifier.
 
     Parameters
     ----------
-    rule : Verifier
+    verifier : Verifier
         The verifier.
     target_probs : array_like, shape (…, V)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts.
 
     Returns
@@ -70,13 +70,13 @@ def acceptance_rate(
     ValueError
         For invalid input; UnsupportedLaw for a law that the verifier does not serve.
     """
-    return rule.acceptance_rate(target_probs, drafts)
+    return verifier.acceptance_rate(target_probs, law)
 
 
 def acceptance_bounds(
-    rule: Verifier,
+    verifier: Verifier,
     target_probs: ArrayLike,
-    drafts: DraftLaw,
+    law: DraftLaw,
     tol: float = 1e-6,
     every_n: bool = False,
 ) -> tuple[FloatArray | float, FloatArray | float]:
@@ -84,17 +84,17 @@ def acceptance_bounds(
 
     Parameters
     ----------
-    rule : Verifier
+    verifier : Verifier
         The verifier.
     target_probs : array_like, shape (…, V)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts.
     tol : float
         How far apart the bounds may be; they are further apart, and still certain, where the work
         would be too much.
     every_n : bool
-        Answer for the law of the same family with 1, 2, … ``drafts.num_drafts`` drafts.
+        Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
     Returns
     -------
@@ -106,19 +106,19 @@ def acceptance_bounds(
         For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a law
         that the verifier does not serve.
     """
-    return rule.acceptance_bounds(target_probs, drafts, tol, every_n)
+    return verifier.acceptance_bounds(target_probs, law, tol, every_n)
 
 
-def verifiers_serving(drafts: DraftLaw) -> list[Verifier]:
+def verifiers_serving(law: DraftLaw) -> list[Verifier]:
     """List the verifiers of this package that are lossless for a law.
 
     Parameters
     ----------
-    drafts : DraftLaw
+    law : DraftLaw
         The law of the drafts.
 
     Returns
     -------
     list of Verifier
     """
-    return [verifier for verifier in VERIFIERS if verifier.supports(drafts)]
+    return [verifier for verifier in VERIFIERS if verifier.supports(law)]

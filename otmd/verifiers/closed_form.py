@@ -24,7 +24,7 @@ class ClosedForm:
         N.
     kernel : callable
         Called with rows of p and q, which of them each position reads, the arguments, and an array (B, N) to
-        fill; see :mod:`otmd.kernels.rate_rows`.
+        fill; see :mod:`otmd.curve.rate_rows`.
     arguments : tuple
         What the kernel needs beside them.
     """

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve.rate_rows import rates_beside_likeliest
 from otmd.drafts import DraftLaw, Greedy
-from otmd.kernels.rate_rows import rates_beside_likeliest
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
-from otmd.verifiers.rule import Rule, accept_prob, normalised
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
 class GreedyCoupling(Verifier):
@@ -22,7 +22,7 @@ class GreedyCoupling(Verifier):
 
     serves = (Greedy,)
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, Greedy)
         return _GreedyCouplingRule(target, law)
 
@@ -37,17 +37,17 @@ def beside_likeliest(draft_probs: FloatArray, tops: list[int]) -> ClosedForm:
     return ClosedForm(draft_probs, len(tops), rates_beside_likeliest, (np.array(tops),))
 
 
-class _GreedyCouplingRule(Rule):
+class _GreedyCouplingRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: Greedy) -> None:
         super().__init__(target, law)
         self.last_draft = law.inclusion_probs()
         self.last_draft[law.forced_tokens()] = 0.0
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        chances = np.zeros(tokens.size)
-        last = tokens[-1:]
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        chances = np.zeros(draft_tokens.size)
+        last = draft_tokens[-1:]
         chances[-1:] = accept_prob(self.target[last], self.last_draft[last])
         return chances
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.last_draft, 0.0), self.target)

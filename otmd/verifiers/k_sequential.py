@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve.rate_rows import k_sequential_rates
+from otmd.curve.ratio_groups import group_edges
+from otmd.curve.replacement_rates import k_sequential_scales
 from otmd.drafts import DraftLaw, WithReplacement
-from otmd.kernels.rate_rows import k_sequential_rates
-from otmd.kernels.ratio_groups import group_edges
-from otmd.kernels.replacement_rates import k_sequential_scales
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
-from otmd.verifiers.rule import Rule, accept_prob, normalised
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
 class KSequential(Verifier):
@@ -23,7 +23,7 @@ class KSequential(Verifier):
 
     serves = (WithReplacement,)
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, WithReplacement)
         return _KSequentialRule(target, law)
 
@@ -35,7 +35,7 @@ class KSequential(Verifier):
         return ClosedForm(most.draft_probs, len(laws), k_sequential_rates, arguments)
 
 
-class _KSequentialRule(Rule):
+class _KSequentialRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
@@ -43,10 +43,10 @@ class _KSequentialRule(Rule):
         k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
         self.scale = float(scales[-1])
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        return accept_prob(self.target[tokens], self.scale * self.draft[tokens])
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        return accept_prob(self.target[draft_tokens], self.scale * self.draft[draft_tokens])
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         accepted_once = np.minimum(self.target / self.scale, self.draft)
         # α/β = Σ_{i<n} (1 − β)^i, which needs no division by a β that may be zero.
         tries = ((1.0 - accepted_once.sum()) ** np.arange(self.law.num_drafts)).sum()

@@ -9,7 +9,7 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.greedy_coupling import beside_likeliest
-from otmd.verifiers.rule import Rule, accept_prob, normalised
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
 class MaximalCoupling(Verifier):
@@ -21,11 +21,11 @@ class MaximalCoupling(Verifier):
 
     serves = (WithReplacement,)
 
-    def supports(self, drafts: DraftLaw) -> bool:
+    def supports(self, law: DraftLaw) -> bool:
         """Whether the law draws one token from a draft distribution."""
-        return isinstance(drafts, ProposalLaw) and drafts.num_drafts == 1
+        return isinstance(law, ProposalLaw) and law.num_drafts == 1
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _MaximalCouplingRule(target, law)
 
     def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
@@ -35,18 +35,18 @@ class MaximalCoupling(Verifier):
         # All laws are of one draft, which no certain ones stand beside.
         return beside_likeliest(only.draft_probs, [0] * len(laws))
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rate = float(np.minimum(target, law.inclusion_probs()).sum())
         return rate, rate
 
 
-class _MaximalCouplingRule(Rule):
+class _MaximalCouplingRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
         self.draft = law.inclusion_probs()
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        return accept_prob(self.target[tokens], self.draft[tokens])
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        return accept_prob(self.target[draft_tokens], self.draft[draft_tokens])
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.draft, 0.0), self.target)

@@ -6,17 +6,17 @@ from numbers import Real
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import ProposalLaw, unchecked
-from otmd.optimum.acceptance import optimal_acceptance
-from otmd.probabilities import FloatArray, IntArray
-from otmd.transport.optimal import (
+from otmd.choice import (
     ChoicePlan,
     plan_with_replacement,
     plan_without_replacement,
 )
+from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts.proposal import ProposalLaw, unchecked
+from otmd.optimum.acceptance import optimal_acceptance
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.rule import Rule, normalised
+from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,20 @@ class Optimal(Verifier):
     def __repr__(self) -> str:
         return f"Optimal(tol={self.tol:g})"
 
-    def supports(self, drafts: DraftLaw) -> bool:
+    def supports(self, law: DraftLaw) -> bool:
         """Whether the rule is known for this law: for top tokens, whether it is for the rest."""
-        if isinstance(drafts, TopThen):
-            return drafts.top == drafts.num_drafts or drafts.rest in self.serves
-        return type(drafts) in self.serves
+        if isinstance(law, TopThen):
+            return law.top == law.num_drafts or law.rest in self.serves
+        return type(law) in self.serves
 
-    def certificate(self, target_probs: ArrayLike, drafts: DraftLaw) -> OptimalityCertificate:
+    def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
         """Compare what the rule attains at one position with the optimum, recomputed from a cut.
 
         Parameters
         ----------
         target_probs : array_like, shape (V,)
             p.
-        drafts : DraftLaw
+        law : DraftLaw
             A law without leading axes.
 
         Returns
@@ -93,22 +93,22 @@ class Optimal(Verifier):
         ValueError
             For invalid input; UnsupportedLaw for a law not served.
         """
-        rule = self.prepare(target_probs, drafts)
+        rule = self.prepare(target_probs, law)
         assert isinstance(rule, _OptimalRule)
-        upper = float(optimal_acceptance(target_probs, drafts).rate)
+        upper = float(optimal_acceptance(target_probs, law).rate)
         return OptimalityCertificate(upper, rule.rate, upper - rule.rate)
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, ProposalLaw)
         return _OptimalRule(target, law, self.tol)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, ProposalLaw)
         rule = _OptimalRule(target, law, self.tol)
         return rule.rate, rule.rate + rule.most_by_chance
 
 
-class _OptimalRule(Rule):
+class _OptimalRule(PreparedVerifier):
     """The optimal rule, prepared for one position."""
 
     def __init__(self, target: FloatArray, law: ProposalLaw, tol: float) -> None:
@@ -128,17 +128,19 @@ class _OptimalRule(Rule):
         """How much more, at most, is accepted because a residual token happens to be a draft."""
         return self._plan.most_by_chance if self._plan else 0.0
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        chances = np.zeros(tokens.size)
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        chances = np.zeros(draft_tokens.size)
         if self._plan is None:
             return chances
-        able = ~np.isin(tokens, self._always)
-        chances[able] = self._plan.chances(tokens[able])
+        able = ~np.isin(draft_tokens, self._always)
+        chances[able] = self._plan.chances(draft_tokens[able])
         # As asked for: draft by draft, each given that those before it were not chosen.
         left = 1.0 - np.concatenate([[0.0], chances[:-1].cumsum()])
-        return np.minimum(1.0, np.divide(chances, left, out=np.zeros(tokens.size), where=left > 0))
+        return np.minimum(
+            1.0, np.divide(chances, left, out=np.zeros(draft_tokens.size), where=left > 0)
+        )
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         accepted = self._plan.accepted if self._plan else 0.0
         return normalised(np.maximum(self.target - accepted, 0.0), self.target)
 

@@ -6,7 +6,7 @@ from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray
 from otmd.transport import TransportPlan
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.rule import Rule
+from otmd.verifiers.prepared import PreparedVerifier
 
 _SAME = 1e-12
 
@@ -33,21 +33,21 @@ class PlanVerifier(Verifier):
         if not isinstance(plan, TransportPlan):
             raise ValueError(f"plan: got {type(plan).__name__}, wanted a TransportPlan")
         self.plan = plan
-        self.serves = (type(plan.problem.drafts),)
+        self.serves = (type(plan.problem.law),)
 
     def __repr__(self) -> str:
         return f"PlanVerifier({self.plan!r})"
 
-    def supports(self, drafts: DraftLaw) -> bool:
+    def supports(self, law: DraftLaw) -> bool:
         """Whether this is the law that the plan was made for: its type, number and probabilities."""
-        own = self.plan.problem.drafts
-        return type(drafts) is type(own) and _same_value(drafts.definition(), own.definition())
+        own = self.plan.problem.law
+        return type(law) is type(own) and _same_value(law.definition(), own.definition())
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         self._validate_target(target)
         return _PlanRule(self.plan, law)
 
-    def _bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         self._validate_target(target)
         problem = self.plan.problem
         # A residual token that happens to be among the drafts counts as accepted.
@@ -65,21 +65,21 @@ class PlanVerifier(Verifier):
             )
 
 
-class _PlanRule(Rule):
+class _PlanRule(PreparedVerifier):
     def __init__(self, plan: TransportPlan, law: DraftLaw) -> None:
         super().__init__(plan.problem.target, law)
         self.plan = plan
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        left, undecided = self.plan.accept_probs(tokens), 1.0
-        chances = np.zeros(tokens.size)
-        for i, token in enumerate(tokens):
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        left, undecided = self.plan.accept_probs(draft_tokens), 1.0
+        chances = np.zeros(draft_tokens.size)
+        for i, token in enumerate(draft_tokens):
             # A token drafted twice is accepted the first time it is looked at.
             chances[i] = min(1.0, left[token] / undecided) if undecided > 0 else 0.0
             undecided, left[token] = undecided - left[token], 0.0
         return chances
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.plan.residual
 
 

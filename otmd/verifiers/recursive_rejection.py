@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve.rate_rows import recursive_rejection_rates
+from otmd.curve.replacement_rates import recursive_rejection_chain
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.drafts.without_replacement import RATE_UNIT
-from otmd.kernels.rate_rows import recursive_rejection_rates
-from otmd.kernels.replacement_rates import recursive_rejection_chain
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_bounds import RejectionPaths
-from otmd.verifiers.rule import Rule, accept_prob, normalised
 
 
 class RecursiveRejection(Verifier):
@@ -28,7 +28,7 @@ class RecursiveRejection(Verifier):
 
     serves = (WithReplacement, WithoutReplacement, Independent)
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         if isinstance(law, WithReplacement):
             return _WithReplacementRule(target, law)
         if isinstance(law, WithoutReplacement):
@@ -55,7 +55,7 @@ class RecursiveRejection(Verifier):
         return [(rate, rate) for rate in rates]
 
 
-class _WithReplacementRule(Rule):
+class _WithReplacementRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
@@ -63,33 +63,33 @@ class _WithReplacementRule(Rule):
         self.scales, self.left = np.empty((2, law.num_drafts + 1))
         recursive_rejection_chain(target, law.draft_probs, self.scales, self.left)
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        p, q = self.target[tokens], self.draft[tokens]
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        p, q = self.target[draft_tokens], self.draft[draft_tokens]
         wanted = np.maximum(p - self.scales[:-1] * q, 0.0)
         return accept_prob(wanted, self.left[:-1] * q)
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
 
 
-class _WithoutReplacementRule(Rule):
+class _WithoutReplacementRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         super().__init__(target, law)
         self.draft = RATE_UNIT * law.draft_probs
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        return self._walk(tokens)[0]
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        return self._walk(draft_tokens)[0]
 
-    def residual(self, tokens: IntArray) -> FloatArray:
-        return normalised(self._unserved(self._walk(tokens)[1]), self.target)
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
+        return normalised(self._unserved(self._walk(draft_tokens)[1]), self.target)
 
-    def _walk(self, tokens: IntArray) -> tuple[FloatArray, float]:
+    def _walk(self, draft_tokens: IntArray) -> tuple[FloatArray, float]:
         """Acceptance probabilities along the path on which every draft is rejected, and its last C."""
-        chances = np.empty(tokens.size)
+        chances = np.empty(draft_tokens.size)
         scale = 0.0
-        for i, token in enumerate(tokens):
+        for i, token in enumerate(draft_tokens):
             unserved = self._unserved(scale)
-            step = unserved.sum() / self._mass_left(tokens[:i])
+            step = unserved.sum() / self._mass_left(draft_tokens[:i])
             chances[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
         return chances, scale
@@ -104,7 +104,7 @@ class _WithoutReplacementRule(Rule):
         return RATE_UNIT * float(self.law.mass_left(rejected[None])[0])
 
 
-class _IndependentRule(Rule):
+class _IndependentRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: Independent) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
@@ -116,9 +116,11 @@ class _IndependentRule(Rule):
             self.targets.append(normalised(left, target))
         self.rate = 1.0 - rejected
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        stages = np.arange(tokens.size)
-        return accept_prob(np.array(self.targets)[stages, tokens], self.draft[stages, tokens])
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        stages = np.arange(draft_tokens.size)
+        return accept_prob(
+            np.array(self.targets)[stages, draft_tokens], self.draft[stages, draft_tokens]
+        )
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]

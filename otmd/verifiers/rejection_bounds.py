@@ -6,15 +6,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from otmd.curve.ratio_groups import ratios_of
+from otmd.curve.replacement_rates import hockey_stick
 from otmd.drafts import WithoutReplacement
-from otmd.drafts.subset_race import mass_beside_most
-from otmd.kernels.ratio_groups import ratios_of
-from otmd.kernels.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
-from otmd.kernels.rejection_curve import fill_tails, merged_tokens, two_draft_rejection
-from otmd.kernels.rejection_node import FARTHEST
-from otmd.kernels.rejection_paths import rejection_bounds
-from otmd.kernels.replacement_rates import hockey_stick
 from otmd.probabilities import FloatArray
+from otmd.race.subset_race import mass_beside_most
+from otmd.verifiers.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
+from otmd.verifiers.rejection_curve import fill_tails, merged_tokens, two_draft_rejection
+from otmd.verifiers.rejection_node import FARTHEST
+from otmd.verifiers.rejection_paths import rejection_bounds
 
 # About three seconds for a few drafts; a node costs more the more drafts are left below it.
 _MOST_NODES = 3_000_000
@@ -70,7 +70,7 @@ class RejectionPaths:
 
     @cached_property
     def curve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """P/q ascending, and what p and q have from each entry on: :mod:`otmd.kernels.rejection_curve`."""
+        """P/q ascending, and what p and q have from each entry on: :mod:`otmd.verifiers.rejection_curve`."""
         tokens, merged = self._kept
         ratio = np.empty(tokens.size + 3)
         ratio[:2], ratio[-1] = (_FIRST, self._middle), np.inf

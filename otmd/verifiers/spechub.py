@@ -9,7 +9,7 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.greedy_coupling import beside_likeliest
-from otmd.verifiers.rule import Rule, accept_prob, normalised
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
 class SpecHub(Verifier):
@@ -21,7 +21,7 @@ class SpecHub(Verifier):
 
     serves = (Hub,)
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, Hub)
         return _SpecHubRule(target, law)
 
@@ -31,7 +31,7 @@ class SpecHub(Verifier):
         return beside_likeliest(most.draft_probs, [1] * len(laws))
 
 
-class _SpecHubRule(Rule):
+class _SpecHubRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: Hub) -> None:
         super().__init__(target, law)
         self.hub = hub = law.hub_token
@@ -46,9 +46,9 @@ class _SpecHubRule(Rule):
         left = (self.other_first - self.served_first) + (self.hub_first - self.served_second)
         self.hub_chance = float(accept_prob(target[hub], left.sum()))
 
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        first_is_hub = tokens[0] == self.hub
-        other = tokens[1] if first_is_hub else tokens[0]
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        first_is_hub = draft_tokens[0] == self.hub
+        other = draft_tokens[1] if first_is_hub else draft_tokens[0]
         drawn, served = (
             (self.hub_first, self.served_second)
             if first_is_hub
@@ -62,7 +62,7 @@ class _SpecHubRule(Rule):
         left = 1.0 - hub_chance
         return np.array([hub_chance, min(1.0, other_chance / left) if left > 0 else 0.0])
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         missing = self.target - self.served_first - self.served_second
         missing[self.hub] = 0.0
         return normalised(np.maximum(missing, 0.0), self.target)

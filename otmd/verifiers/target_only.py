@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve.rate_rows import hit_rates
 from otmd.drafts import DraftLaw, WithReplacement
-from otmd.kernels.rate_rows import hit_rates
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
-from otmd.verifiers.rule import Rule, normalised
+from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
 class TargetOnly(Verifier):
@@ -21,11 +21,11 @@ class TargetOnly(Verifier):
 
     serves = (DraftLaw,)
 
-    def supports(self, drafts: DraftLaw) -> bool:
+    def supports(self, law: DraftLaw) -> bool:
         """Whether the verifier is lossless for this law: always."""
         return True
 
-    def _prepare(self, target: FloatArray, law: DraftLaw) -> Rule:
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _TargetOnlyRule(target, law)
 
     def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
@@ -42,18 +42,18 @@ class TargetOnly(Verifier):
         return [(hit, hit) for hit in laws[-1]._hit_rates(target, laws)]
 
 
-class _TargetOnlyRule(Rule):
-    def accept_probs(self, tokens: IntArray) -> FloatArray:
-        chances = np.zeros(tokens.size)
+class _TargetOnlyRule(PreparedVerifier):
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        chances = np.zeros(draft_tokens.size)
         rest = self.target.copy()
-        for i, token in enumerate(tokens):
+        for i, token in enumerate(draft_tokens):
             if rest[token] > 0:
                 mass = rest[token]
                 rest[token] = 0.0
                 chances[i] = mass / (mass + rest.sum())
         return chances
 
-    def residual(self, tokens: IntArray) -> FloatArray:
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
         rest = self.target.copy()
-        rest[tokens] = 0.0
+        rest[draft_tokens] = 0.0
         return normalised(rest, self.target)

@@ -73,7 +73,7 @@ def test_linprog_is_given_the_same_program():
 
     target, draft = synthetic_pair(6, 1)
     problem = TransportProblem.of(target, otmd.WithReplacement(draft, 2))
-    best = otmd.optimal_acceptance(target, problem.drafts).rate
+    best = otmd.optimal_acceptance(target, problem.law).rate
     for name, form in FORMS.items():
         program = build_program(problem, name)
         solution = conclude(problem, form, program, solve_with_linprog(program)())

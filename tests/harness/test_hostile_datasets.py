@@ -11,8 +11,8 @@ import pytest
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
 from otmd.harness.run_description import check_same_settings
 from otmd.harness.shards import Row, read_shard, read_texts, write_shard
-from otmd.readers.errors import TornFileError
-from otmd.readers.safetensors import read_safetensors
+from otmd.storage.errors import TornFileError
+from otmd.storage.safetensors import read_safetensors
 
 DEEP = "[" * 100_000
 

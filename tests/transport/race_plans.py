@@ -9,20 +9,22 @@ import pytest
 from strategies import Array
 
 import otmd
-from otmd.transport.optimal import ChoicePlan, pair_plan, race_side
+from otmd.choice import ChoicePlan, pair_plan, race_side
 from otmd.verifiers.optimal import _OptimalRule
 
 
 def prepared(
     tol: float, target: Array, law: otmd.WithoutReplacement
-) -> tuple[otmd.Rule, ChoicePlan]:
+) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
     rule = otmd.Optimal(tol).prepare(target, law)
     assert isinstance(rule, _OptimalRule)
     assert rule._plan is not None
     return rule, rule._plan
 
 
-def assert_lossless(rule: otmd.Rule, plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
+def assert_lossless(
+    rule: otmd.PreparedVerifier, plan: ChoicePlan, law: otmd.WithoutReplacement
+) -> None:
     """What is accepted of each token is held to its own size, however small.
 
     The rule sees the set of drafts alone, so that the orders of a set are summed.

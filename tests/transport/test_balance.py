@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from otmd.transport.optimal.balance import balance
-from otmd.transport.optimal.with_replacement import _Evaluate
+from otmd.choice.balance import balance
+from otmd.choice.with_replacement import _Evaluate
 
 # Classes beside H* at a position of a real pair, at temperature 0.7: nearly all mass in two of them, and
 # weights that lie e^{30} apart. Newton's steps alone ended with 5e-4 misplaced.

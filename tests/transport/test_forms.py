@@ -215,7 +215,7 @@ def test_a_path_is_solved_from_the_last_basis(form):
     warm = solve_path(problems, form, options={"presolve": "off"})
     cold = [solve_path([problem], form, options={"presolve": "off"})[0] for problem in problems]
     for one, other, problem in zip(warm, cold, problems, strict=True):
-        rate = otmd.optimal_acceptance(problem.target, problem.drafts).rate
+        rate = otmd.optimal_acceptance(problem.target, problem.law).rate
         check(one, problem, rate, form)
         assert abs(one.rate - other.rate) < AGREE
     assert sum(s.iterations for s in warm[1:]) < 0.5 * sum(s.iterations for s in cold[1:])
@@ -226,5 +226,5 @@ def test_a_path_may_change_its_draft_sets(method):
     p, q = pair(6)
     problems = [TransportProblem.of(p, otmd.WithoutReplacement(q, n)) for n in (1, 2, 2, 3, 1)]
     for problem, solution in zip(problems, solve_path(problems, method=method), strict=True):
-        rate = otmd.optimal_acceptance(p, problem.drafts).rate
+        rate = otmd.optimal_acceptance(p, problem.law).rate
         check(solution, problem, rate, method)

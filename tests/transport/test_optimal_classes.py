@@ -10,13 +10,13 @@ import pytest
 from strategies import KINDS, Array, instances
 
 import otmd
-from otmd.kernels.class_nodes import choose_nodes
-from otmd.kernels.ratio_groups import span_vertex
-from otmd.optimum.ratio_cut import prefix_values, ratio_cut
-from otmd.ratio_histogram import RatioHistogram
-from otmd.transport.optimal import plan_with_replacement
-from otmd.transport.optimal.balance import balance
-from otmd.transport.optimal.classes import RatioClasses, nodes_between, split_masses
+from otmd.choice import plan_with_replacement
+from otmd.choice.balance import balance
+from otmd.choice.classes import RatioClasses, nodes_between, split_masses
+from otmd.curve.class_nodes import choose_nodes
+from otmd.curve.ratio_groups import span_vertex
+from otmd.curve.ratio_histogram import RatioHistogram
+from otmd.curve.replacement_cuts import prefix_values, ratio_cut
 
 ROUNDING = 1e-12
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)

@@ -10,11 +10,11 @@ from race_plans import assert_lossless, prepared, rehearse_from
 from strategies import Array, unit
 
 import otmd
-from otmd.kernels.pair_cells import LARGEST
-from otmd.transport.optimal import ChoicePlan, pair_plan, pair_position
-from otmd.transport.optimal.pair_position import HEAVIEST, PairPosition
-from otmd.transport.optimal.pair_search import search
-from otmd.transport.optimal.pair_tokens import tokens_of_side
+from otmd.choice import ChoicePlan, pair_plan, pair_position
+from otmd.choice.pair_cells import LARGEST
+from otmd.choice.pair_position import HEAVIEST, PairPosition
+from otmd.choice.pair_search import search
+from otmd.choice.pair_tokens import tokens_of_side
 
 LONG = 4600
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from strategies import Array, unit
 
-from otmd.drafts.exponential_race import HEAVY, POWERS, latest_win, win_times
-from otmd.transport.optimal.race_balance import RaceBalance
-from otmd.transport.optimal.race_model import TimedRace
-from otmd.transport.optimal.race_tail import Tail
+from otmd.choice.race_balance import RaceBalance
+from otmd.choice.race_model import TimedRace
+from otmd.choice.race_tail import Tail
+from otmd.race.exponential_race import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
 NODES = np.array([0.0, 0.7, 1.5])

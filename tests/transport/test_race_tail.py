@@ -8,10 +8,10 @@ from race_plans import assert_lossless, prepared, rehearse_from
 from strategies import unit
 
 import otmd
-from otmd.drafts.exponential_race import POWERS
-from otmd.transport.optimal import ChoicePlan, pair_position, race_side
-from otmd.transport.optimal.race_places import rehearsal
-from otmd.transport.optimal.race_tail import Tail
+from otmd.choice import ChoicePlan, pair_position, race_side
+from otmd.choice.race_places import rehearsal
+from otmd.choice.race_tail import Tail
+from otmd.race.exponential_race import POWERS
 
 
 def mixed_tokens(plan: ChoicePlan) -> int:

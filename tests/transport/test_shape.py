@@ -45,9 +45,9 @@ def test_counts_are_those_of_the_enumerated_problem(name, merge):
 
 def test_a_law_from_elsewhere_is_counted_by_enumeration():
     class NeverTwice(otmd.WithReplacement):
-        def _tuple_prob(self, tokens):
+        def position_tuple_prob(self, tokens):
             distinct = tokens[:, 0] != tokens[:, 1]
-            return np.where(distinct, super()._tuple_prob(tokens), 0.0)
+            return np.where(distinct, super().position_tuple_prob(tokens), 0.0)
 
     law = NeverTwice([0.2, 0.3, 0.5], 2)
     assert closed_counts(law, merge=True) is None

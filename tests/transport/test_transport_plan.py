@@ -25,7 +25,7 @@ def any_plan(problem: TransportProblem, seed: int) -> TransportPlan:
 
 def emitted(plan: TransportPlan) -> np.ndarray:
     """The output law, drafts enumerated one by one."""
-    tuples, probs = plan.problem.drafts.enumerate()
+    tuples, probs = plan.problem.law.enumerate()
     laws = [prob * plan.conditional_law(x) for x, prob in zip(tuples, probs, strict=True)]
     return np.sum(laws, axis=0)
 

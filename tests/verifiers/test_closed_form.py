@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.verifiers.rule import Rule
+from otmd.verifiers.prepared import PreparedVerifier
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
 PAIRS = [
@@ -50,7 +50,7 @@ def test_single_drafts_of_every_law_that_is_coupled() -> None:
 
 def test_a_law_derived_from_one_with_a_kernel_is_asked_itself() -> None:
     class Always(otmd.WithReplacement):
-        def _hit_rate(self, target):
+        def position_hit_rate(self, target):
             return 1.0
 
     assert otmd.acceptance_rate(otmd.TargetOnly(), P, Always(Q, 2)) == 1.0
@@ -61,7 +61,7 @@ def test_a_verifier_with_neither_kernel_nor_bounds_says_so() -> None:
     class Nothing(otmd.Verifier):
         serves = (otmd.WithReplacement,)
 
-        def _prepare(self, target, law) -> Rule:
+        def prepare_position(self, target, law) -> PreparedVerifier:
             raise AssertionError("not asked for")
 
     with pytest.raises(NotImplementedError, match="Nothing: wanted _bounds or _closed_form"):

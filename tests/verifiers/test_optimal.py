@@ -32,7 +32,7 @@ def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> _OptimalRule:
     return rule
 
 
-def enumerated(rule: otmd.Rule, law: otmd.DraftLaw) -> tuple[Array, float]:
+def enumerated(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, float]:
     """The law of the output, and P(it is among the drafts), from every tuple."""
     output, accepted = np.zeros(law.vocab_size), 0.0
     for tokens, prob in zip(*law.enumerate(), strict=True):

@@ -10,7 +10,7 @@ import pytest
 from strategies import KINDS, Array, Instance, instances, package_law, unit
 
 import otmd
-from otmd.transport.optimal import ChoicePlan
+from otmd.choice import ChoicePlan
 from otmd.verifiers.optimal import _OptimalRule
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
@@ -20,7 +20,7 @@ NAMES = ("without_replacement", "top_then_without")
 INSTANCES = [x for x in instances(660, seed=62) if x.applicable("without_replacement")]
 
 
-def by_sets(rule: otmd.Rule, law: otmd.DraftLaw) -> tuple[Array, float]:
+def by_sets(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, float]:
     """The law of the output and P(it is a draft); a set's orders are summed, the rule sees none."""
     tuples, probs = law.enumerate()
     sets, place = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)

@@ -7,9 +7,9 @@ import pytest
 from naive import judged, rrsw, without_replacement
 
 import otmd
-from otmd.kernels.rejection_curve import two_draft_rejection
-from otmd.kernels.rejection_paths import rejection_bounds
 from otmd.verifiers.rejection_bounds import RejectionPaths
+from otmd.verifiers.rejection_curve import two_draft_rejection
+from otmd.verifiers.rejection_paths import rejection_bounds
 
 ROUNDING = 1e-12
 WIDEST = (1.0, 0.1, 0.01, 1e-4)

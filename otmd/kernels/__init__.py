@@ -1,1 +1,0 @@
-"""Numba kernels: arrays in, arrays out, no validation and no objects."""

@@ -1,0 +1,1 @@
+"""The exponential race: drafts without replacement are its first arrivals."""

@@ -1,1 +1,0 @@
-"""Files that others wrote: data only, refused before they cost more memory than they are worth."""

@@ -1,0 +1,97 @@
+"""Arrays in an npz file: data only, and nothing is unpacked that its own header did not announce."""
+
+import math
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from otmd.storage.errors import TornFileError, named, one_line
+
+MOST_UNPACKED = 1 << 30
+"""Bytes by which the arrays of a compressed file may exceed the file, which can say anything."""
+_MOST_ARRAYS = 1000
+_KINDS = "biufUS"
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Load every array of an npz file.
+
+    Raises
+    ------
+    TornFileError
+        If the file is cut short, is no npz file, or an array is not as large as it says.
+    ValueError
+        If an array is of another type than numbers and texts (pickled objects, above all), or the arrays
+        are too large for the file.
+    """
+    if not zipfile.is_zipfile(path):
+        raise TornFileError(f"{path} is torn or no npz file (it is no zip archive)")
+    try:
+        # Opened here, since zipfile leaves a torn file open.
+        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+            return _arrays(path, archive)
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        # Of zipfile: a compression that it lacks, or a password that is wanted.
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise TornFileError(f"{path} is torn or no npz file ({error})") from error
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Load the array of an npy file.
+
+    Raises
+    ------
+    TornFileError
+        If the file is cut short or is no npy file.
+    ValueError
+        If the array is of another type than numbers and texts.
+    """
+    with path.open("rb") as stream:
+        return _array(str(path), stream, path.stat().st_size)
+
+
+def _arrays(path: Path, archive: zipfile.ZipFile) -> dict[str, np.ndarray]:
+    members = archive.infolist()
+    unpacked = sum(member.file_size for member in members)
+    if len(members) > _MOST_ARRAYS or unpacked > path.stat().st_size + MOST_UNPACKED:
+        raise ValueError(
+            f"{path}: got {len(members)} arrays of {unpacked} bytes in a file of {path.stat().st_size}, "
+            f"wanted at most {_MOST_ARRAYS} of {MOST_UNPACKED} bytes more than the file: store them "
+            "uncompressed (numpy.savez) or as safetensors"
+        )
+    arrays = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        with archive.open(member) as packed:
+            arrays[name] = _array(f"{path}: {named(name)}", packed, member.file_size)
+    return arrays
+
+
+def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
+    try:
+        version = np.lib.format.read_magic(packed)
+        if version not in _HEADERS:
+            raise ValueError(f"format {version}")
+        shape, _, dtype = _HEADERS[version](packed)
+    except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
+        raise TornFileError(f"{name}: torn, or no array ({one_line(error)})") from error
+    if dtype.kind not in _KINDS or dtype.itemsize == 0:
+        raise ValueError(f"{name}: got dtype {dtype}, wanted numbers or texts (no allow_pickle)")
+    if min(shape, default=0) < 0 or packed.tell() + dtype.itemsize * math.prod(shape) != size:
+        raise TornFileError(f"{name}: torn: it has {size} bytes for {dtype} of shape {shape}")
+    packed.seek(0)
+    return np.lib.format.read_array(packed, allow_pickle=False)

@@ -1,7 +1,0 @@
-"""The optimal transport plan at full vocabulary: classes of tokens, and the weights they choose by."""
-
-from otmd.transport.optimal.plan import ChoicePlan
-from otmd.transport.optimal.with_replacement import plan_with_replacement
-from otmd.transport.optimal.without_replacement import plan_without_replacement
-
-__all__ = ["ChoicePlan", "plan_with_replacement", "plan_without_replacement"]

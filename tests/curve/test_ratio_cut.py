@@ -1,0 +1,142 @@
+"""The cut without a sort against brute force in fractions, and against the sorted scan."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import naive
+import numpy as np
+import pytest
+from strategies import KINDS, Array, instances
+
+import otmd
+from otmd.curve.ratio_histogram import RatioHistogram
+from otmd.curve.replacement_cuts import SLACK, prefix_values, ratio_cut
+
+# The cut may be worse by what it takes for a tie, and by the rounding of sums near 1.
+AGREE = SLACK + 1e-14
+
+
+def cut_of(p: Array, q: Array, n: int) -> tuple[Array, float]:
+    """Tokens of the cut, and its value as the search found it."""
+    histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
+    subset = (histogram.ratio < histogram.edges[size]) & (q > 0)
+    return subset, float(prefix_values(histogram, n)[size])
+
+
+def assert_smallest_minimiser(p: Array, q: Array, n: int, where: object) -> None:
+    """Value against the exact minimum over all subsets, and no token too many."""
+    exact_p, exact_q = ([Fraction(mass) for mass in masses.tolist()] for masses in (p, q))
+    best, smallest = naive.smallest_best_cut(exact_p, exact_q, n)
+    subset, found = cut_of(p, q, n)
+    tokens = np.flatnonzero(subset).tolist()
+    own = sum(exact_p[y] for y in tokens) - sum(exact_q[y] for y in tokens) ** n
+    assert 0 <= own - best <= AGREE, where
+    assert abs(found - float(best)) <= AGREE, where
+    with np.errstate(all="ignore"):
+        ratio = p / q
+    # Ratios that are one float belong together, whatever they are exactly.
+    assert set(tokens) <= set(np.flatnonzero(np.isin(ratio, ratio[list(smallest)]))), where
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_brute_force_in_fractions(scale: float) -> None:
+    """Hostile instances as they are, and with a target that sums to less than 1."""
+    for instance in instances(320, seed=81):
+        p, q = scale * np.array(instance.p), np.array(instance.q)
+        assert_smallest_minimiser(p, q, instance.num_drafts, instance)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 32])
+def test_eight_tokens_and_many_drafts(n: int) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng([n, seed])
+        p, q = rng.dirichlet(np.full(8, 0.5), size=2)
+        assert_smallest_minimiser(p, q, n, (n, seed))
+
+
+def nested(q: list[Fraction], n: int, first: Fraction) -> list[Fraction]:
+    """p with the same p(H) - q(H)^n on every prefix H but the empty one, exactly."""
+    ends = [sum(q[: k + 1]) ** n for k in range(len(q))]
+    return [first, *(after - before for before, after in pairwise(ends))]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("counts", [(1, 1, 2, 4), (2, 1, 1, 1, 3), (1, 7), (4, 2, 2)])
+def test_of_equally_good_cuts_the_smallest(n: int, counts: tuple[int, ...]) -> None:
+    q = [Fraction(count, 8) for count in counts]
+    tight = nested(q, n, Fraction(0))
+    exact = [*tight[:-1], 1 - sum(tight[:-1])]
+    best, smallest = naive.smallest_best_cut(exact, q, n)
+    assert (best, smallest) == (-(q[0] ** n), (0,))
+    p, draft = np.array([float(mass) for mass in exact]), np.array([float(mass) for mass in q])
+    subset, found = cut_of(p, draft, n)
+    assert np.flatnonzero(subset).tolist() == [0]
+    assert found == float(best)
+    # Every prefix as good as no cut at all: nothing is cut.
+    level = nested(q, n, q[0] ** n)
+    subset, found = cut_of(np.array([float(mass) for mass in level]), draft, n)
+    assert not subset.any()
+    assert found == 0.0
+
+
+def test_tied_ratios_are_cut_together() -> None:
+    q = np.array([0.125, 0.25, 0.125, 0.25, 0.25])
+    p = np.array([0.03125, 0.0625, 0.03125, 0.4375, 0.4375])
+    subset, value = cut_of(p, q, 2)
+    assert subset.tolist() == [True, True, True, False, False]
+    assert value == 0.125 - 0.25
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+@pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 4.0])
+def test_a_large_vocabulary_against_the_sorted_scan(n: int, noise: float) -> None:
+    rng = np.random.default_rng(n)
+    logits = 2.5 * rng.standard_normal(50_000)
+    p = otmd.probs_from_logits(logits)
+    q = otmd.probs_from_logits(logits + noise * rng.standard_normal(50_000))
+    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n))
+    subset, value = cut_of(p, q, n)
+    assert 1.0 + value == pytest.approx(best.rate, abs=1e-12)
+    assert 1.0 + p[subset].sum() - q[subset].sum() ** n == pytest.approx(best.rate, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 3, 32])
+def test_hostile_kinds_at_two_thousand_tokens(kind: str, n: int) -> None:
+    p, q = (np.asarray(x, float) for x in KINDS[kind](np.random.default_rng(n), 2000))
+    p, q = p / p.sum(), q / q.sum()
+    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
+    assert 1.0 + cut_of(p, q, n)[1] == pytest.approx(best, abs=1e-12)
+
+
+def test_nothing_is_cut_where_the_laws_are_equal() -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(3000))
+    for n in (1, 2, 7):
+        subset, value = cut_of(p, p, n)
+        assert not subset.any()
+        assert value == 0.0
+
+
+def test_all_that_is_drafted_is_cut_where_supports_are_disjoint() -> None:
+    p, q = np.array([0.5, 0.5, 0.0, 0.0]), np.array([0.0, 0.0, 0.25, 0.75])
+    subset, value = cut_of(p, q, 3)
+    assert subset.tolist() == [False, False, True, True]
+    assert value == -1.0
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-310, 2.3e-308])
+def test_subnormal_masses(tiny: float) -> None:
+    p, q = np.array([0.5, tiny, 0.25, 0.25]), np.array([tiny, 0.5, 0.5 - 1e-17, tiny])
+    assert_smallest_minimiser(p, q, 2, tiny)
+    subset, value = cut_of(p, q, 2)
+    assert subset.tolist() == [False, True, True, False]
+    assert value == pytest.approx(-0.75, abs=AGREE)
+
+
+def test_ratios_over_sixty_orders_of_magnitude() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng([60, seed])
+        p, q = 10.0 ** rng.uniform(-30, 0, (2, 7))
+        assert_smallest_minimiser(p / p.sum(), q / q.sum(), int(rng.integers(1, 5)), seed)

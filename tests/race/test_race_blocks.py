@@ -1,0 +1,96 @@
+"""Sums over blocks of a race against sums token by token."""
+
+import naive
+import numpy as np
+import pytest
+
+from otmd.curve.ratio_groups import NUM_GROUPS, group_by_ratio
+from otmd.race.race_blocks import (
+    POWER,
+    leave_distinct,
+    sums_of_groups,
+    sums_of_subset,
+    sums_of_tokens,
+    tokens_of_blocks,
+)
+
+SIZES = [1, 7, 1024, 2500]
+END, UNIT, POWERS = 30.0, 2.0**256, 13
+HEAVIEST = 0.1 / END
+
+
+def position(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rates of all sizes, one of more than half where there are several, and tokens without mass."""
+    rng = np.random.default_rng(size)
+    p, q = rng.dirichlet(np.full(size + 1, 0.2)), 10.0 ** rng.uniform(-12, 0, size + 1)
+    q[rng.random(q.size) < 0.1] = 0.0
+    q[0] = 2.0 * (q[1:].sum() + 0.1)
+    return p, q / q.sum()
+
+
+def race_of(q: np.ndarray) -> tuple[float, float, float, float]:
+    return float(q[1:].sum()), UNIT, END / UNIT, HEAVIEST
+
+
+def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
+    pairs = zip(p.tolist(), q.tolist(), strict=True)
+    rows = [naive.race_sums(*own, HEAVIEST, END, powers) for own in pairs]
+    return np.array(rows).reshape(-1, POWER + powers)
+
+
+def assert_sums(found: np.ndarray, wanted: np.ndarray, size: int) -> None:
+    scale = np.ones(found.shape[-1])
+    # Times alone are in the unit of time.
+    scale[1] = UNIT
+    np.testing.assert_allclose(found * scale, wanted, rtol=1e-12, atol=size * 1e-20)
+
+
+@pytest.mark.parametrize("powers", [0, POWERS])
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_of_groups(size: int, powers: int) -> None:
+    p, q = position(size)
+    group, wanted_group = np.empty((2, p.size), np.int16)
+    sums, masses = np.zeros((NUM_GROUPS, POWER + powers)), np.zeros((2, NUM_GROUPS))
+    sums_of_groups(p, q, race_of(q), group, sums)
+    group_by_ratio(p, q, wanted_group, *masses)
+    np.testing.assert_array_equal(group, wanted_group)
+    wanted = np.zeros(sums.shape)
+    np.add.at(wanted, group, naive_sums(p, q, powers))
+    assert_sums(sums, wanted, size)
+
+
+@pytest.mark.parametrize("powers", [0, POWERS])
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_of_tokens_in_blocks_of_ratios(size: int, powers: int) -> None:
+    p, q = position(size)
+    low = np.array([0.0, 0.3, 1.0, 1.0 + 1e-9, 40.0])
+    tokens = np.flatnonzero((np.arange(p.size) % 3 < 2) & (q > 0)).astype(np.int32)
+    block = np.array([sum(x <= p[y] / q[y] for x in low) - 1 for y in tokens])
+    sums, wanted = np.zeros((2, low.size, POWER + powers))
+    sums_of_tokens(p, q, tokens, low, race_of(q), sums)
+    np.add.at(wanted, block, naive_sums(p, q, powers)[tokens])
+    assert_sums(sums, wanted, size)
+    chosen = np.array([True, False, True, False, True])
+    found = tokens_of_blocks(p, q, tokens, low, chosen)
+    assert found.tolist() == tokens[chosen[block]].tolist()
+
+
+@pytest.mark.parametrize("powers", [0, POWERS])
+@pytest.mark.parametrize("size", SIZES)
+def test_sums_of_a_subset(size: int, powers: int) -> None:
+    _, q = position(size)
+    for part in (0.0, 0.5, 1.0):
+        subset = np.random.default_rng(0).random(q.size) < part
+        sums = np.empty(POWER + powers)
+        drafted, outside = sums_of_subset(q, subset, race_of(q), sums)
+        wanted = naive_sums(np.zeros(q.size), q, powers)[subset].sum(axis=0)
+        assert_sums(sums, wanted, size)
+        assert drafted == np.count_nonzero(q[subset])
+        assert outside == pytest.approx(q[~subset].sum(), rel=1e-13)
+
+
+def test_distinct_numbers_come_first() -> None:
+    for numbers in ([], [1.0], [1.0, 1.0], [0.0, 0.5, 0.5, 2.0, np.inf, np.inf]):
+        ascending = np.array(numbers)
+        count = leave_distinct(ascending)
+        assert ascending[:count].tolist() == sorted(set(numbers))

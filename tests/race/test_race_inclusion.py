@@ -1,0 +1,65 @@
+"""Inclusion in a race, against every tuple, against exact values, and token by token."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import naive
+import numpy as np
+import pytest
+from strategies import unit
+
+import otmd
+from otmd.race.race_inclusion import RaceInclusion
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_every_tuple_in_fractions(n: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng([67, n, seed])
+        q = unit(10.0 ** rng.uniform(-1.0 - 7.0 * (seed % 3), 0.0, 7))
+        exact = [Fraction(mass) / sum(map(Fraction, q.tolist())) for mass in q.tolist()]
+        wanted = np.array(naive.inclusion(naive.without_replacement(exact, n), 7), float)
+        np.testing.assert_allclose(RaceInclusion(q, n).probs(n), wanted, rtol=1e-12)
+        np.testing.assert_allclose(RaceInclusion(2.0**256 * q, n).probs(n), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("V", [20, 700, 3000])
+def test_equal_tokens_are_drafted_equally(n: int, V: int) -> None:
+    """All heavy, about the limit, and all slow."""
+    np.testing.assert_allclose(RaceInclusion(np.ones(V), n).probs(n), n / V, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_slow_tokens_beside_heavy_ones(n: int) -> None:
+    """A slow token is one of many alike: heavy tokens in groups of equals have a count of their own."""
+    slow, fast = np.full(2000, 1e-4), np.array([5.0, 3.0, 1.0, 0.5])
+    found = RaceInclusion(np.append(fast, slow), n).probs(n)
+    assert found.sum() == pytest.approx(n, rel=1e-12)
+    assert np.ptp(found[4:]) < 1e-15
+    # Two halves of each slow token race as one does, but both may win: a difference of second order.
+    finer = RaceInclusion(np.append(fast, np.full(4000, 5e-5)), n).probs(n)
+    np.testing.assert_allclose(finer[:4], found[:4], rtol=1e-3)
+    np.testing.assert_allclose(2.0 * finer[4:6], found[4:6], rtol=1e-3)
+
+
+def test_two_drafts_have_a_closed_form() -> None:
+    rng = np.random.default_rng(3)
+    q = unit(10.0 ** rng.uniform(-9, 0, 5000))
+    alone = q / (1.0 - q)
+    wanted = q * (1.0 + alone.sum() - alone)
+    np.testing.assert_allclose(RaceInclusion(q, 2).probs(2), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("V", [5, 700, 3000])
+def test_hits_of_every_number_of_drafts(V: int) -> None:
+    """One race for all of them, as many as there are tokens among them."""
+    rng = np.random.default_rng(V)
+    p, q = unit(10.0 ** rng.uniform(-3, 0, V)), unit(10.0 ** rng.uniform(-6, 0, V))
+    q[0] = 0.0
+    q = unit(q)
+    laws = otmd.WithoutReplacement(q, 4).family()
+    bounds = otmd.TargetOnly().family_bounds(p, laws, 1e-4)
+    for (low, high), law in zip(bounds, laws, strict=True):
+        assert low == high == pytest.approx(float(p @ law.inclusion_probs()), abs=1e-13)

@@ -1,0 +1,53 @@
+"""The curve with merged tokens against sums over all of them."""
+
+import naive
+import numpy as np
+import pytest
+
+from otmd.drafts import WithoutReplacement
+from otmd.verifiers.rejection_bounds import RejectionPaths
+from otmd.verifiers.rejection_curve import fill_tails, merged_tokens
+from otmd.verifiers.rejection_node import state_at
+
+
+def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    p, q = (
+        rng.dirichlet(np.ones(size)),
+        rng.dirichlet(np.full(size, 0.5)) * (rng.random(size) < 0.9),
+    )
+    return p, q / q.sum()
+
+
+@pytest.mark.parametrize("interval", [(1.0, 1.7e308), (1.3, 2.5), (2.0, 2.0)])
+@pytest.mark.parametrize("size", [3, 1024, 2500])
+def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> None:
+    p, q = pair(size, size)
+    merged = np.zeros((3, 2))
+    tokens = merged_tokens(p, q, interval, merged)
+    np.testing.assert_allclose(
+        merged, naive.merged_masses(p.tolist(), q.tolist(), interval), rtol=1e-12
+    )
+    with np.errstate(divide="ignore"):
+        ratio = np.where(q > 0, p / q, np.inf)
+    wanted = [y for y in range(size) if naive.part_of_ratio(ratio[y], interval) is None]
+    assert tokens.tolist() == wanted
+    for mass, tail, column in ((p, 0, 0), (q, 1, 1)):
+        tails = np.empty((2, tokens.size + 4))
+        fill_tails(p, q, tokens, merged, *tails)
+        entries = [*merged[:2, column], *mass[tokens], merged[2, column]]
+        after = [sum(entries[k:]) for k in range(len(entries) + 1)]
+        np.testing.assert_allclose(tails[tail], after, rtol=1e-12, atol=1e-18)
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 5])
+def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
+    for seed in range(20):
+        p, q = pair(40, seed)
+        paths = RejectionPaths(p, WithoutReplacement(q, num_drafts))
+        first = naive.hockey_stick(p.tolist(), q.tolist(), 1.0)
+        for C in (0.0, 1.0, *np.linspace(1.0 + first, min(paths.farthest, 9.0), 20)):
+            found = state_at(*paths.curve, C, C)
+            assert found[2] == pytest.approx(
+                naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14
+            )
