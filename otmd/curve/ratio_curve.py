@@ -3,21 +3,34 @@
 Sort the tokens by p/q and accumulate both masses: the ROC curve of telling p from q. Its conjugate is
 the hockey-stick divergence W(C) = Σ_y (p(y) − C q(y))₊. Every rate for drafts with replacement is a small
 function of the curve, for every number of drafts at once.
+
+W needs one pass over the tokens, and no sort. The optimal cut needs the order: all tokens are sorted where the
+vocabulary is small, and blocks of them are refined where it is large (:mod:`otmd.curve.blocks`).
 """
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve import sorted_curve as kernels
-from otmd.curve.ratio_groups import FARTHEST_OCTAVE, MANTISSA_BITS
+from otmd.curve import _kernels
+from otmd.curve.blocks import SLACK, BlockedCurve
+from otmd.parallel import in_threads
 from otmd.probabilities import (
+    BoolArray,
     FloatArray,
     IntArray,
-    broadcast_index,
+    Rows,
     validate_count,
     validate_probs,
     validate_same_vocabulary,
 )
+
+# Up to this vocabulary all positions of a batch are sorted at once.
+_SORTED = 1024
 
 
 class RatioCurve:
@@ -29,53 +42,50 @@ class RatioCurve:
         p.
     draft_probs : array_like, shape (…, V)
         q; leading axes are broadcast against those of p.
-    grouped : bool
-        Merge the tokens whose p/q agree to one part in 16, in one pass without a sort. The curve is then
-        that of the merged distributions: exact where C lies between groups, and inside a group G
-        below the sorted curve's W(C) by at most C·q(G)/16, for C between 1e-12 and 1e12 (what lies
-        beyond is one group a side).
 
     Attributes
     ----------
-    ratio : ndarray, shape (…, K)
-        p/q in ascending order, inf where q = 0; K is V, or the number of groups.
-    order : ndarray of int64, shape (…, K)
-        The tokens (or groups) in that order.
-    target_mass, draft_mass : ndarray, shape (…, K + 1)
+    batch_shape : tuple of int
+        The leading axes.
+    ratio : ndarray, shape (…, V)
+        p/q in ascending order, inf where q = 0.
+    order : ndarray of int64, shape (…, V)
+        The tokens in that order.
+    target_mass, draft_mass : ndarray, shape (…, V + 1)
         p and q of the first k tokens.
-    target_tail, draft_tail : ndarray, shape (…, K + 1)
+    target_tail, draft_tail : ndarray, shape (…, V + 1)
         p and q of all tokens but the first k, summed from the far end.
 
     Raises
     ------
     ValueError
         For invalid distributions, different vocabularies, or leading axes that do not broadcast.
+
+    Notes
+    -----
+    The sorted attributes are worked out when first asked for.
     """
 
-    ratio: FloatArray
-    order: IntArray
-
-    def __init__(
-        self, target_probs: ArrayLike, draft_probs: ArrayLike, grouped: bool = False
-    ) -> None:
-        p = validate_probs("target_probs", target_probs)
-        q = validate_probs("draft_probs", draft_probs)
+    def __init__(self, target_probs: ArrayLike, draft_probs: ArrayLike) -> None:
+        q = validate_probs("draft_probs", draft_probs, copy=False)
+        p = validate_probs("target_probs", target_probs, copy=False)
         validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
-        shape = np.broadcast_shapes(p.shape, q.shape)
-        # Copied, since kernels take no arrays that cannot be written to.
-        p, q = (m if m.shape == shape else np.broadcast_to(m, shape).copy() for m in (p, q))
-        ratio = _ratio(p, q)
-        if grouped:
-            p, q = _merge_by_ratio(p, q, ratio)
-            ratio = _ratio(p, q)
-        self.batch_shape = p.shape[:-1]
-        self.order = np.argsort(ratio, axis=-1)
-        self.ratio = np.take_along_axis(ratio, self.order, axis=-1)
-        self.target_mass, self.target_tail = self._accumulate(p)
-        self.draft_mass, self.draft_tail = self._accumulate(q)
+        self._set(p, q)
+
+    @classmethod
+    def unchecked(cls, target: FloatArray, draft: FloatArray) -> Self:
+        """The curve of distributions that are known to be valid; they need not sum to 1."""
+        curve = cls.__new__(cls)
+        curve._set(target, draft)
+        return curve
+
+    def _set(self, target: FloatArray, draft: FloatArray) -> None:
+        self.batch_shape = np.broadcast_shapes(target.shape[:-1], draft.shape[:-1])
+        self._target = Rows.of(target, self.batch_shape)
+        self._draft = Rows.of(draft, self.batch_shape)
 
     def __repr__(self) -> str:
-        return f"RatioCurve(shape={self.ratio.shape})"
+        return f"RatioCurve(shape={(*self.batch_shape, self._draft.values.shape[1])})"
 
     def hockey_stick(self, C: ArrayLike) -> FloatArray | float:
         """W(C) = Σ_y (p(y) − C q(y))₊, the hockey-stick divergence.
@@ -99,10 +109,9 @@ class RatioCurve:
         if not (np.isfinite(scale) & (scale >= 0)).all():
             raise ValueError(f"C: got {C!r}, wanted finite numbers ≥ 0")
         shape = np.broadcast_shapes(scale.shape, self.batch_shape)
-        scale = np.broadcast_to(scale, shape)
-        values = np.empty(shape)
-        for index in np.ndindex(shape):
-            values[index] = kernels.hockey_stick(*self.arrays(index), scale[index])
+        each = np.array(np.broadcast_to(scale, shape)).reshape(-1, 1)
+        filled = self._broadcast(shape)._filled(_kernels.fill_hockey_sticks, (each,), 1)
+        values = filled[0].reshape(shape)
         return values if shape else float(values)
 
     def maximal_coupling_rate(self) -> FloatArray | float:
@@ -120,80 +129,215 @@ class RatioCurve:
             C_1 … C_{n+1} and W at each of them.
         """
         steps = validate_count("num_drafts", num_drafts) + 1
-        C, W = np.empty((*self.batch_shape, steps)), np.empty((*self.batch_shape, steps))
-        for index in np.ndindex(self.batch_shape):
-            kernels.recursive_rejection_chain(*self.arrays(index), C[index], W[index])
-        return C, W
+        C, W = self._filled(_kernels.fill_chains, (), steps, steps)
+        shape = (*self.batch_shape, steps)
+        return C.reshape(shape), W.reshape(shape)
 
-    def recursive_rejection_rates(self, num_drafts: int) -> FloatArray:
-        """Acceptance rates of recursive rejection for 1 … n drafts with replacement, shape (…, n)."""
-        return 1.0 - self.recursive_rejection_chain(num_drafts)[1][..., 1:]
+    def recursive_rejection_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
+        """Acceptance rates of recursive rejection for 1 … n drafts with replacement, or for several n.
 
-    def k_sequential_scale(self, num_drafts: int) -> FloatArray | float:
-        """ρ* of K-SEQ (SpecTr, Algorithm 3): the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n]."""
-        count = validate_count("num_drafts", num_drafts)
-        scale = np.empty(self.batch_shape)
-        for index in np.ndindex(self.batch_shape):
-            scale[index] = kernels.k_sequential_scale(*self.arrays(index), count)
-        return scale if self.batch_shape else float(scale)
+        Parameters
+        ----------
+        num_drafts : int or sequence of int
+            n, or the numbers that are asked for.
 
-    def k_sequential_rates(self, num_drafts: int) -> FloatArray:
-        """Acceptance rates of K-SEQ for 1 … n drafts with replacement, shape (…, n)."""
-        count = validate_count("num_drafts", num_drafts)
-        rates = np.empty((*self.batch_shape, count))
-        for n in range(1, count + 1):
-            scale = self.k_sequential_scale(n)
-            accepted = (1.0 - self.hockey_stick(scale)) / scale
-            rates[..., n - 1] = 1.0 - (1.0 - accepted) ** n
-        return rates
+        Returns
+        -------
+        ndarray of float64, shape (…, N)
+        """
+        counts = _counts(num_drafts)
+        return 1.0 - self.recursive_rejection_chain(int(counts.max()))[1][..., counts]
 
-    def optimal_rates(self, num_drafts: int) -> FloatArray:
-        """α* for 1 … n drafts with replacement: 1 + min over prefixes of p(H) − q(H)^n, shape (…, n)."""
-        count = validate_count("num_drafts", num_drafts)
-        rates = np.empty((*self.batch_shape, count))
-        contained = np.ones_like(self.draft_mass)
-        for n in range(1, count + 1):
-            contained *= self.draft_mass
-            rates[..., n - 1] = 1.0 + (self.target_mass - contained).min(axis=-1)
-        return np.clip(rates, 0.0, 1.0)
+    def k_sequential_scales(self, num_drafts: int | Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """ρ* of K-SEQ (SpecTr, Algorithm 3) for 1 … n drafts, or for several n, and W there.
 
-    def arrays(self, index: tuple[int, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Ratio, target tail and draft tail of one position: what W is computed from."""
-        own = broadcast_index(index, self.batch_shape)
-        return self.ratio[own], self.target_tail[own], self.draft_tail[own]
+        ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n].
 
-    def _accumulate(self, mass: FloatArray) -> tuple[FloatArray, FloatArray]:
-        shape = (*self.batch_shape, self.order.shape[-1] + 1)
-        before, after = np.empty(shape), np.empty(shape)
-        for index in np.ndindex(self.batch_shape):
-            kernels.mass_before(mass[index], self.order[index], before[index])
-            kernels.mass_after(mass[index], self.order[index], after[index])
-        return before, after
+        Returns
+        -------
+        scale, W : ndarray of float64, shape (…, N)
+        """
+        counts = _counts(num_drafts)
+        size = counts.size
+        scale, W = self._filled(_kernels.fill_k_sequential_scales, (counts,), size, size)
+        shape = (*self.batch_shape, size)
+        return scale.reshape(shape), W.reshape(shape)
+
+    def k_sequential_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
+        """Acceptance rates of K-SEQ for 1 … n drafts with replacement, or for several n, shape (…, N)."""
+        scale, W = self.k_sequential_scales(num_drafts)
+        accepted_once = (1.0 - W) / scale
+        return 1.0 - (1.0 - accepted_once) ** _counts(num_drafts)
+
+    def target_only_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
+        """Σ p (1 − (1 − q)^n) for 1 … n drafts with replacement, or for several n, shape (…, N)."""
+        counts = _counts(num_drafts)
+        rates = self._filled(_kernels.fill_hit_rates, (counts,), counts.size)[0]
+        return rates.reshape(*self.batch_shape, counts.size)
+
+    def top_coupling_rates(self, tops: Sequence[int]) -> FloatArray:
+        """p(Top) + Σ min(p, q′), for each number of likeliest tokens in ``tops``, shape (…, N).
+
+        q′ is q without the likeliest tokens, renormalised: all of Top is drafted, and one token of q′.
+        """
+        numbers = np.array(tops, dtype=np.int64)
+        rates = self._filled(_kernels.fill_top_rates, (numbers,), numbers.size)[0]
+        return rates.reshape(*self.batch_shape, numbers.size)
+
+    def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
+        """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""
+        cuts = self.cuts(num_drafts)
+        return np.clip(1.0 + cuts.value, 0.0, 1.0)
+
+    def cuts(self, num_drafts: int | Sequence[int]) -> "RatioCuts":
+        """The smallest minimisers H of p(H) − q(H)^n, for 1 … n drafts with replacement, or for several n."""
+        counts = _counts(num_drafts)
+        value, ends = np.empty((2, self._draft.row.size, counts.size))
+        if self._draft.values.shape[1] <= _SORTED:
+            self._sorted_cuts(counts, value, ends)
+        else:
+
+            def work(start: int, stop: int) -> None:
+                for b in range(start, stop):
+                    cuts = BlockedCurve(*self._position(b), counts).smallest_cuts()
+                    value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
+
+            in_threads(work, len(value), self._draft.values.shape[1])
+        shape = (*self.batch_shape, counts.size)
+        return RatioCuts(ends.reshape(shape), value.reshape(shape), self._subsets)
+
+    def _sorted_cuts(self, counts: IntArray, value: FloatArray, ends: FloatArray) -> None:
+        """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), from the sorted tokens."""
+        size = self._draft.values.shape[1]
+        target = self.target_mass.reshape(-1, size + 1)
+        draft = np.minimum(self.draft_mass.reshape(-1, size + 1), 1.0)
+        edges = np.full((len(value), size + 1), np.inf)
+        edges[:, :-1] = self.ratio.reshape(-1, size)
+        for i, count in enumerate(counts.tolist()):
+            values = target - draft**count
+            enough = values.min(axis=1, keepdims=True) + SLACK
+            place = np.argmax(values <= enough, axis=1)[:, None]
+            value[:, i] = np.take_along_axis(values, place, axis=1)[:, 0]
+            ends[:, i] = np.take_along_axis(edges, place, axis=1)[:, 0]
+
+    def _subsets(self, ends: FloatArray) -> BoolArray:
+        """The tokens with p/q below the ends (…, N), shape (…, N, V)."""
+        size = self._draft.values.shape[1]
+        subset = np.empty((*ends.shape, size), dtype=bool)
+        flat, each = subset.reshape(-1, ends.shape[-1], size), ends.reshape(-1, ends.shape[-1])
+
+        def work(start: int, stop: int) -> None:
+            ratio = np.empty(size)
+            for b in range(start, stop):
+                _kernels.fill_ratios(*self._position(b), ratio)
+                np.less(ratio, each[b][:, None], out=flat[b])
+
+        in_threads(work, len(each), size)
+        return subset
+
+    def _position(self, b: int) -> tuple[FloatArray, FloatArray]:
+        """P and q of one position of the flattened leading axes."""
+        return self._target.values[self._target.row[b]], self._draft.values[self._draft.row[b]]
+
+    def _broadcast(self, batch: tuple[int, ...]) -> "RatioCurve":
+        """The curve with its leading axes broadcast to these."""
+        wider = RatioCurve.__new__(RatioCurve)
+        wider.batch_shape = batch
+        for name in ("_target", "_draft"):
+            rows = getattr(self, name)
+            row = np.broadcast_to(rows.row.reshape(self.batch_shape), batch).ravel()
+            setattr(wider, name, Rows(rows.values, row))
+        return wider
+
+    def _filled(
+        self, kernel: Callable[..., None], arguments: tuple[FloatArray | IntArray, ...], *sizes: int
+    ) -> list[FloatArray]:
+        """What a kernel fills for each position, (B, size) each; it takes rows of p and q first."""
+        p, q = self._target, self._draft
+        filled = [np.empty((q.row.size, size)) for size in sizes]
+
+        def work(start: int, stop: int) -> None:
+            own = slice(start, stop)
+            # Arguments of two axes are a row for each position.
+            mine = [each[own] if each.ndim == 2 else each for each in arguments]
+            rows = p.values, p.row[own], q.values, q.row[own]
+            kernel(*rows, *mine, *(each[own] for each in filled))
+
+        in_threads(work, q.row.size, q.values.shape[1])
+        return filled
+
+    @cached_property
+    def _unsorted(self) -> FloatArray:
+        p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            ratio = np.where(q > 0, p / q, np.inf)
+        return ratio.reshape(*self.batch_shape, -1)
+
+    @cached_property
+    def order(self) -> IntArray:
+        """The tokens by p/q ascending, shape (…, V)."""
+        return np.argsort(self._unsorted, axis=-1, kind="stable")
+
+    @cached_property
+    def ratio(self) -> FloatArray:
+        """p/q in ascending order, inf where q = 0, shape (…, V)."""
+        return np.take_along_axis(self._unsorted, self.order, axis=-1)
+
+    @cached_property
+    def target_mass(self) -> FloatArray:
+        """P of the first k tokens, shape (…, V + 1)."""
+        return _accumulated(self._sorted(self._target))
+
+    @cached_property
+    def draft_mass(self) -> FloatArray:
+        """Q of the first k tokens, shape (…, V + 1)."""
+        return _accumulated(self._sorted(self._draft))
+
+    @cached_property
+    def target_tail(self) -> FloatArray:
+        """P of all tokens but the first k, shape (…, V + 1)."""
+        return _accumulated(self._sorted(self._target)[..., ::-1])[..., ::-1]
+
+    @cached_property
+    def draft_tail(self) -> FloatArray:
+        """Q of all tokens but the first k, shape (…, V + 1)."""
+        return _accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
+
+    def _sorted(self, rows: Rows) -> FloatArray:
+        own = rows.values[rows.row].reshape(self.order.shape)
+        return np.take_along_axis(own, self.order, axis=-1)
 
 
-def _ratio(p: FloatArray, q: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        return np.where(q > 0, p / q, np.inf)
+@dataclass(frozen=True, eq=False)
+class RatioCuts:
+    """The smallest minimisers H of p(H) − q(H)^n for N numbers of drafts at each position.
+
+    Attributes
+    ----------
+    ends : ndarray of float64, shape (…, N)
+        H holds the tokens with p/q below; 0 for no token, inf for all.
+    value : ndarray of float64, shape (…, N)
+        p(H) − q(H)^n.
+    """
+
+    ends: FloatArray
+    value: FloatArray
+    _subsets: Callable[[FloatArray], BoolArray]
+
+    def subsets(self) -> BoolArray:
+        """H as a mask, shape (…, N, V), worked out from p and q as they are now."""
+        return self._subsets(self.ends)
 
 
-def _merge_by_ratio(
-    p: FloatArray, q: FloatArray, ratio: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Masses of the groups of tokens whose ratios share their leading bits, shape (…, K)."""
-    # The bits of a positive float64 are ordered as the numbers are.
-    finest = ratio.astype(np.float64).view(np.int64) >> (52 - MANTISSA_BITS)
-    one = 1023 << MANTISSA_BITS
-    reach = FARTHEST_OCTAVE << MANTISSA_BITS
-    group = np.clip(finest - one, -reach, reach) + reach
-    group[ratio == 0] = 0
-    group[ratio == np.inf] = 2 * reach + 1
-    batch, size = p.shape[:-1], 2 * reach + 2
-    row = np.arange(int(np.prod(batch, dtype=np.int64)))[:, None] * size
-    flat = (group.reshape(len(row), ratio.shape[-1]) + row).ravel()
-    merged = [
-        np.bincount(flat, np.ravel(mass), minlength=len(row) * size)
-        .reshape(*batch, size)
-        .astype(np.float64)
-        for mass in (p, q)
-    ]
-    return merged[0], merged[1]
+def _counts(num_drafts: int | Sequence[int]) -> IntArray:
+    """The numbers 1 … n, or those given."""
+    if isinstance(num_drafts, Sequence | np.ndarray):
+        return np.array([validate_count("num_drafts", n) for n in num_drafts], dtype=np.int64)
+    return np.arange(1, validate_count("num_drafts", num_drafts) + 1)
+
+
+def _accumulated(mass: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, … V numbers, in extended precision where the machine has it."""
+    sums = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
+    sums[..., 1:] = np.cumsum(mass, axis=-1, dtype=np.longdouble)
+    return sums

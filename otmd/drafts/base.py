@@ -296,3 +296,11 @@ def draw_tokens(probs: FloatArray, rng: np.random.Generator, count: int) -> IntA
     tokens = np.empty(count, np.int64)
     draw_independent(probs.cumsum(), rng.random(count), tokens)
     return tokens
+
+
+def validate_law(law: object) -> None:
+    """Raise TypeError for what is not a law of drafts."""
+    if isinstance(law, DraftLaw):
+        return
+    what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
+    raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")

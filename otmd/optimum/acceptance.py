@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve.ratio_curve import RatioCurve
-from otmd.curve.replacement_cuts import cut_with_replacement, cuts_with_replacement
-from otmd.curve.replacement_rates import sum_where
-from otmd.curve.sorted_curve import mass_before, smallest_minimiser
+from otmd.curve import RatioCurve
+from otmd.curve._kernels import sum_where
 from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts.base import validate_law
 from otmd.drafts.proposal import order_from
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.parallel import in_threads
@@ -18,13 +17,11 @@ from otmd.probabilities import (
     FloatArray,
     IntArray,
     broadcast_index,
-    target_rows,
     validate_probs,
     validate_same_vocabulary,
 )
 from otmd.race.race_cut import race_cut, race_cuts
 from otmd.race.subset_race import SubsetRace
-from otmd.rows import Rows
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
@@ -57,12 +54,7 @@ class OptimalAcceptance:
     def subset(self) -> BoolArray:
         """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
 
-        With replacement it is written down when first asked for: the rate needs only its masses.
-
-        Raises
-        ------
-        ValueError
-            If the target or the law's distribution has been changed meanwhile.
+        With replacement it is worked out when first asked for, from the distributions as they then are.
         """
         if callable(self._subset):
             self._subset = self._subset()
@@ -77,10 +69,7 @@ class OptimalAcceptance:
 
 
 def optimal_acceptance(
-    target_probs: ArrayLike,
-    law: DraftLaw,
-    every_n: bool = False,
-    curve: RatioCurve | None = None,
+    target_probs: ArrayLike, law: DraftLaw, every_n: bool = False
 ) -> OptimalAcceptance:
     """The largest acceptance rate of any lossless verifier, for a law of drafts.
 
@@ -92,9 +81,6 @@ def optimal_acceptance(
         The law of the drafts.
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
-    curve : RatioCurve, optional
-        The sorted ratio curve of (target_probs, drafts.draft_probs) for a single position, where it was
-        built before; saves the sort.
 
     Returns
     -------
@@ -104,116 +90,106 @@ def optimal_acceptance(
     Raises
     ------
     ValueError
-        For an invalid distribution, another vocabulary than the drafts', a grouped curve, ``every_n`` for
-        a law without smaller members, or an Independent or Joint law too large for a maximum flow.
+        For an invalid distribution, another vocabulary than the drafts', ``every_n`` for a law without
+        smaller members, or an Independent or Joint law too large for a maximum flow.
+    TypeError
+        If ``law`` is not a DraftLaw.
 
     Notes
     -----
     Laws with one draft distribution are cut along the tokens in the order of p/q (Hu et al. 2025,
-    Theorem 6): sorted, or, with and without replacement, grouped by p/q and sorted only where
-    the cut may lie. Other laws take a maximum flow over their tuples.
+    Theorem 6). Other laws take a maximum flow over their tuples.
     """
-    if curve is not None:
-        _validate_curve(curve, law)
-    if isinstance(law, WithReplacement):
-        return _optimum_with_replacement(target_probs, law, every_n)
+    validate_law(law)
     p = validate_probs("target_probs", target_probs, copy=False)
     validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
-    batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
-    axes = (*batch, law.num_drafts) if every_n else batch
-    rate = np.empty(axes)
-    subset = np.empty((*axes, law.vocab_size), dtype=bool)
-    every = list(positions(p, law))
-
-    def work(start: int, stop: int) -> None:
-        for index, target, own_law in every[start:stop]:
-            laws = own_law.family() if every_n else [own_law]
-            cuts = _cuts(target, own_law, laws, curve)
-            for n, (own, contained, found) in enumerate(cuts):
-                where = (*index, n) if every_n else index
-                subset[where], rate[where] = own, _rate_of_cut(target, own, contained, found)
-
-    in_threads(work, len(every), law.vocab_size)
-    return OptimalAcceptance(rate if axes else float(rate), subset)
-
-
-def _optimum_with_replacement(
-    target_probs: ArrayLike, law: WithReplacement, every_n: bool
-) -> OptimalAcceptance:
-    batch, target = target_rows(target_probs, law.vocab_size, law.batch_shape)
-    axes = (*batch, law.num_drafts) if every_n else batch
-    first = 1 if every_n else law.num_drafts
-    draft = Rows.of(law.draft_probs, batch)
-    cuts = cuts_with_replacement(target, draft, first, law.num_drafts)
-    rate = _certified(1.0 + cuts.value, 1.0 + cuts.found).reshape(axes)
+    counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
+    best = optimal_rates(p, law, counts)
+    if every_n:
+        return best
+    rate = best.rate[..., 0]
     return OptimalAcceptance(
-        rate if axes else float(rate), lambda: cuts.subsets().reshape(*axes, law.vocab_size)
+        rate if rate.ndim else float(rate), lambda: np.ascontiguousarray(best.subset[..., 0, :])
     )
 
 
-def family_rates(target: FloatArray, laws: Sequence[DraftLaw]) -> list[float]:
-    """α* at a single position, for laws that differ in the number of drafts alone.
+def optimal_rates(target: FloatArray, law: DraftLaw, counts: Sequence[int]) -> OptimalAcceptance:
+    """α* of the laws of one family, for several numbers of drafts; the input is known to be valid.
 
     Parameters
     ----------
-    target : ndarray of float64, shape (V,)
-        p, known to be valid.
-    laws : sequence of DraftLaw
-        Without leading axes, the number of drafts ascending.
+    target : ndarray of float64, shape (…, V)
+        p.
+    law : DraftLaw
+        One of the family.
+    counts : sequence of int
+        The numbers of drafts, ascending.
 
     Returns
     -------
-    list of float
+    OptimalAcceptance
+        Of shapes (…, N) and (…, N, V).
     """
-    most = laws[-1]
-    if isinstance(most, WithReplacement):
-        first = laws[0].num_drafts
-        rows = Rows.of(target), Rows.of(most.draft_probs)
-        cuts = cuts_with_replacement(*rows, first, most.num_drafts)
-        rates = _certified(1.0 + cuts.value, 1.0 + cuts.found)[0]
-        return [float(rates[law.num_drafts - first]) for law in laws]
-    cuts = _cuts(target, most, list(laws), None)
-    return [float(_rate_of_cut(target, *cut)) for cut in cuts]
+    if isinstance(law, WithReplacement):
+        cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
+        return OptimalAcceptance(np.clip(1.0 + cuts.value, 0.0, 1.0), cuts.subsets)
+    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
+    rate = np.empty((*batch, len(counts)))
+    subset = np.empty((*batch, len(counts), law.vocab_size), dtype=bool)
+    every = list(positions(target, law))
+
+    def work(start: int, stop: int) -> None:
+        for index, p, own_law in every[start:stop]:
+            for i, (own, contained, found) in enumerate(_cuts(p, own_law, counts)):
+                value = np.array(1.0 + (sum_where(p, own) - contained))
+                subset[(*index, i)], rate[(*index, i)] = own, _certified(value, found)
+
+    in_threads(work, len(every), law.vocab_size)
+    return OptimalAcceptance(rate, subset)
+
+
+def numbers_of_drafts(law: DraftLaw) -> list[int]:
+    """1, 2, … n, or a ValueError for a law that does not exist for each of them."""
+    try:
+        law.with_num_drafts(1)
+    except ValueError as reason:
+        raise ValueError(
+            f"every_n: got {law!r}, wanted a law that exists for every number of drafts from 1; {reason}"
+        ) from reason
+    return list(range(1, law.num_drafts + 1))
 
 
 def positions(
-    target_probs: FloatArray, law: DraftLaw
+    target: FloatArray, law: DraftLaw
 ) -> Iterator[tuple[tuple[int, ...], FloatArray, DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
-    batch = np.broadcast_shapes(target_probs.shape[:-1], law.batch_shape)
-    targets = np.broadcast_to(target_probs, (*batch, target_probs.shape[-1]))
+    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
+    targets = np.broadcast_to(target, (*batch, target.shape[-1]))
     for index in np.ndindex(batch):
         yield index, targets[index], law[broadcast_index(index, law.batch_shape)]
 
 
-def _validate_curve(curve: RatioCurve, law: DraftLaw) -> None:
-    if law.batch_shape or curve.order.shape != (law.vocab_size,):
-        raise ValueError(
-            f"curve: got {curve!r} for leading axes {law.batch_shape}, wanted the sorted curve of a "
-            f"single position, of shape ({law.vocab_size},)"
-        )
-
-
 def _cuts(
-    target: FloatArray, law: DraftLaw, laws: list[DraftLaw], curve: RatioCurve | None
+    target: FloatArray, law: DraftLaw, counts: Sequence[int]
 ) -> Iterator[tuple[BoolArray, float, float]]:
-    """The smallest best cut, its g and its rate, for each of ``laws``: the law itself or its family."""
+    """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
     if isinstance(law, WithoutReplacement):
-        yield from _cuts_of_race(target, law.draft_probs, [member.num_drafts for member in laws])
+        yield from _cuts_of_race(target, law.draft_probs, counts)
         return
-    found = _cuts_of_others(target, law, laws, curve)
-    for member, (subset, rate) in zip(laws, found, strict=True):
-        yield subset, float(member.containment(subset)), rate
+    for count in counts:
+        own = law if count == law.num_drafts else law.with_num_drafts(count)
+        subset, found = _cut(target, own)
+        yield subset, float(own.position_containment(subset)), found
 
 
 def _cuts_of_race(
-    target: FloatArray, draft: FloatArray, counts: list[int]
+    target: FloatArray, draft: FloatArray, counts: Sequence[int]
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The same for several numbers of drafts without replacement, whose race is one."""
     several = [n for n in counts if n > 1]
     if len(several) < len(counts):
         # A single draft is the same with and without replacement.
-        subset, value = cut_with_replacement(target, draft, 1)
+        subset, value = _cut_with_replacement(target, draft, 1)
         yield subset, sum_where(draft, subset), 1.0 + value
     if several:
         race = SubsetRace(draft, max(several))
@@ -222,38 +198,26 @@ def _cuts_of_race(
             yield subset, race.containment(subset, n), cut.rate
 
 
-def _cuts_of_others(
-    target: FloatArray, law: DraftLaw, laws: list[DraftLaw], curve: RatioCurve | None
-) -> list[tuple[BoolArray, float]]:
-    """The smallest best cut and its rate under any other law."""
+def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
+    """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, ProposalLaw):
-        return [minimum_cut(target, member) for member in laws]
+        return minimum_cut(target, law)
     if _rest_of(law) in (WithReplacement, WithoutReplacement):
-        return [
-            _cut_by_groups(target, member) for member in laws if isinstance(member, ProposalLaw)
-        ]
-    ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
-    if len(laws) > 1 and law.forced_tokens().size == 0:
-        rows = law.prefix_containment(ratio_order, every_n=True)
-        return [best_prefix(target, ratio_order, rows[member.num_drafts - 1]) for member in laws]
-    cuts = []
-    for member in laws:
-        assert isinstance(member, ProposalLaw)
-        forced = member.forced_tokens()
-        order = order_from(_order_of_rest(target, member, forced, ratio_order), forced)
-        cuts.append(best_prefix(target, order, member.prefix_containment(order)))
-    return cuts
+        return _cut_beside_forced(target, law)
+    forced = law.forced_tokens()
+    order = order_from(_order_of_rest(target, law, forced), forced)
+    return best_prefix(target, order, law.prefix_containment(order))
 
 
-def _order_of_rest(
-    target: FloatArray, law: ProposalLaw, forced: IntArray, ratio_order: IntArray
-) -> IntArray:
-    """The ratio order, taken anew where all but the forced tokens are too unlikely to have ratios."""
+def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
+    """The ratio order, of masses scaled up where all but the forced tokens are too unlikely to have ratios."""
     others = law.draft_probs.copy()
     others[forced] = 0.0
     if not 0.0 < others.max() < _TOO_UNLIKELY:
-        return ratio_order
-    return RatioCurve(target, others / others.sum()).order
+        others = law.draft_probs
+    else:
+        others /= others.sum()
+    return RatioCurve.unchecked(target, others).order
 
 
 def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
@@ -263,7 +227,7 @@ def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
     return law.rest if isinstance(law, TopThen) else type(law)
 
 
-def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
+def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
     """The cut of a law with top tokens, if any, and others with or without replacement.
 
     Any cut but the empty one holds the top tokens; beside them it is that of the others, which holds
@@ -276,7 +240,7 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.
     elif count == 1 or _rest_of(law) is WithReplacement:
-        subset, value = cut_with_replacement(target, others, count)
+        subset, value = _cut_with_replacement(target, others, count)
     else:
         best = race_cut(target, others, count)
         subset, value = best.subset, best.rate - 1.0
@@ -285,6 +249,14 @@ def _cut_by_groups(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, flo
         return np.zeros(target.size, dtype=bool), 1.0
     subset[forced] = True
     return subset, 1.0 + value
+
+
+def _cut_with_replacement(
+    target: FloatArray, draft: FloatArray, num_drafts: int
+) -> tuple[BoolArray, float]:
+    """The smallest minimiser H of p(H) − q(H)^n at a single position, and its value as found."""
+    cuts = RatioCurve.unchecked(target, draft).cuts([num_drafts])
+    return cuts.subsets()[0], float(cuts.value[0])
 
 
 def best_prefix(
@@ -301,18 +273,11 @@ def best_prefix(
     contained : ndarray of float64, shape (V + 1,)
         g of each prefix.
     """
-    mass = np.empty(order.size + 1)
-    mass_before(target, order, mass)
-    size = smallest_minimiser(mass, contained, _SLACK)
+    values = np.concatenate([[0.0], target[order].cumsum()]) - contained
+    size = int(np.argmax(values <= values.min() + _SLACK))
     subset = np.zeros(order.size, dtype=bool)
     subset[order[:size]] = True
-    return subset, float(1.0 + (mass[size] - contained[size]))
-
-
-def _rate_of_cut(
-    target: FloatArray, subset: BoolArray, contained: float, found: float
-) -> FloatArray:
-    return _certified(np.array(1.0 + (sum_where(target, subset) - contained)), found)
+    return subset, 1.0 + float(values[size])
 
 
 def _certified(rate: FloatArray, found: FloatArray | float) -> FloatArray:

@@ -4,7 +4,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import UnsupportedLaw, Verifier
+from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
 from otmd.verifiers.greedy_coupling import GreedyCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
@@ -70,6 +70,7 @@ def acceptance_rate(
     ValueError
         For invalid input; UnsupportedLaw for a law that the verifier does not serve.
     """
+    validate_verifier(verifier)
     return verifier.acceptance_rate(target_probs, law)
 
 
@@ -106,6 +107,7 @@ def acceptance_bounds(
         For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a law
         that the verifier does not serve.
     """
+    validate_verifier(verifier)
     return verifier.acceptance_bounds(target_probs, law, tol, every_n)
 
 

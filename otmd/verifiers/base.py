@@ -1,18 +1,17 @@
 """What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_rng
-from otmd.optimum.acceptance import positions
+from otmd.drafts.base import validate_law, validate_rng
+from otmd.optimum.acceptance import numbers_of_drafts, positions
 from otmd.parallel import in_threads
 from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
-from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
 
@@ -24,6 +23,9 @@ class Verifier(ABC):
     """A lossless rule from (drafts, target distribution, draft law) to an output token.
 
     Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
+
+    A verifier of your own writes ``serves`` and :meth:`prepare_position`. It may write :meth:`supports`, where
+    the type of a law does not decide, and :meth:`position_bounds`, where its rate is known without enumeration.
     """
 
     serves: tuple[type[DraftLaw], ...]
@@ -38,47 +40,44 @@ class Verifier(ABC):
 
     @abstractmethod
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        """Return the rule of a single position whose law is supported."""
-
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        """Return the kernel that rates laws that differ in the number of drafts alone, if there is one."""
-        return None
+        """Prepare one position; ``target`` (V,) is valid and the law supported, without leading axes."""
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        """Return bounds of the acceptance rate at a single position, of a law without a closed form."""
-        raise NotImplementedError(f"{type(self).__name__}: wanted _bounds or _closed_form")
+        """Bounds of the acceptance rate at one position; input as for :meth:`prepare_position`.
 
-    def _family_bounds(
-        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
-    ) -> list[tuple[float, float]]:
-        """Return the bounds for laws that differ in the number of drafts alone."""
-        return [self.position_bounds(target, law, tol) for law in laws]
+        Without a rule of its own the verifier is enumerated: the rate is exact, for small vocabularies.
+        """
+        prepared = self.prepare_position(target, law)
+        tuples, probs = law.enumerate()
+        accepted = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
+        rate = float(probs @ accepted)
+        return rate, rate
 
     def family_bounds(
-        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
-    ) -> list[tuple[float, float]]:
-        """What :meth:`acceptance_bounds` says at a single position, for laws of one family, input unchecked.
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """What :meth:`acceptance_bounds` says for several numbers of drafts; the input is known to be valid.
 
         Parameters
         ----------
-        target : ndarray of float64, shape (V,)
-            p, known to be valid.
-        laws : sequence of DraftLaw
-            Supported laws without leading axes that differ in the number of drafts alone, ascending.
+        target : ndarray of float64, shape (…, V)
+            p.
+        law : DraftLaw
+            A law of the family.
+        counts : sequence of int
+            The numbers of drafts, ascending; the verifier supports the law with each of them.
         tol : float
             How far apart the bounds may be.
 
         Returns
         -------
-        list of (low, high)
+        low, high : ndarray of float64, shape (…, N)
         """
-        closed = self._closed_form(laws)
-        if closed:
-            rates = closed.at_position(target).tolist()
-            return [(rate, rate) for rate in rates]
-        bounds = self._family_bounds(target, laws, tol)
-        inside = np.clip(bounds, 0.0, 1.0).tolist()
-        return [(low, high) for low, high in inside]
+
+        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
+            return [self.position_bounds(p, each, tol) for each in family(own, counts)]
+
+        return bounds_by_position(target, law, len(counts), bounds)
 
     def prepare(self, target_probs: ArrayLike, law: DraftLaw) -> PreparedVerifier:
         """Prepare one position, to verify many draws of drafts.
@@ -102,8 +101,7 @@ class Verifier(ABC):
         p = self._validate(target_probs, law, copy=True)
         if p.ndim != 1 or law.batch_shape:
             raise ValueError(
-                f"prepare: got leading axes {p.shape[:-1]} and {law.batch_shape}, wanted one "
-                "position"
+                f"prepare: got leading axes {p.shape[:-1]} and {law.batch_shape}, wanted one position"
             )
         return self.prepare_position(p, law[()])
 
@@ -131,11 +129,7 @@ class Verifier(ABC):
         return 0.5 * (low + high)
 
     def acceptance_bounds(
-        self,
-        target_probs: ArrayLike,
-        law: DraftLaw,
-        tol: float = 1e-6,
-        every_n: bool = False,
+        self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6, every_n: bool = False
     ) -> tuple[FloatArray | float, FloatArray | float]:
         """Certain bounds of the acceptance rate; equal where it has a closed form.
 
@@ -161,37 +155,18 @@ class Verifier(ABC):
             For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a
             law not served.
         """
-        self._require_law(law)
+        self._require(law)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
-        laws = law.family() if every_n else [law]
-        for own_law in laws:
-            self._require(own_law)
-        closed = self._closed_form(laws)
-        if closed:
-            low = closed.at_positions(target_probs)
-            high = low.copy()
-        else:
-            low, high = self._bounds_by_position(target_probs, law, tol, every_n)
+        counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
+        for each in family(law, counts):
+            self._require(each)
+        p = self._validate(target_probs, law)
+        # Sums may have been rounded to beyond what a probability is.
+        low, high = (np.clip(x, 0.0, 1.0) for x in self.family_bounds(p, law, counts, tol))
         if not every_n:
             low, high = low[..., 0], high[..., 0]
         return (low, high) if low.shape else (float(low), float(high))
-
-    def _bounds_by_position(
-        self, target_probs: ArrayLike, law: DraftLaw, tol: float, every_n: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        p = self._validate(target_probs, law)
-        every = list(positions(p, law))
-        batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
-        low, high = np.empty((2, *batch, law.num_drafts if every_n else 1))
-
-        def work(start: int, stop: int) -> None:
-            for index, target, own_law in every[start:stop]:
-                bounds = self.family_bounds(target, own_law.family() if every_n else [own_law], tol)
-                low[index], high[index] = np.transpose(bounds)
-
-        in_threads(work, len(every), law.vocab_size)
-        return low, high
 
     def verify(
         self,
@@ -271,19 +246,14 @@ class Verifier(ABC):
         return output
 
     def _validate(self, target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:
-        self._require_law(law)
+        self._require(law)
         p = validate_probs("target_probs", target_probs, copy)
         validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
         return p
 
-    def _require_law(self, law: DraftLaw) -> None:
-        """Raise ValueError for what is no law, UnsupportedLaw for one not served."""
-        if not isinstance(law, DraftLaw):
-            raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
-        self._require(law)
-
     def _require(self, law: DraftLaw) -> None:
-        """Raise UnsupportedLaw for a law not served."""
+        """Raise TypeError for what is no law, UnsupportedLaw for one not served."""
+        validate_law(law)
         if not self.supports(law):
             from otmd.verifiers import verifiers_serving
 
@@ -292,3 +262,40 @@ class Verifier(ABC):
                 f"{type(self).__name__} does not serve {law!r}; {names} "
                 f"{'do' if ',' in names else 'does'}"
             )
+
+
+def family(law: DraftLaw, counts: Sequence[int]) -> list[DraftLaw]:
+    """The laws of the family with these numbers of drafts."""
+    return [law if n == law.num_drafts else law.with_num_drafts(n) for n in counts]
+
+
+def bounds_by_position(
+    target: FloatArray,
+    law: DraftLaw,
+    num_counts: int,
+    bounds: Callable[[FloatArray, DraftLaw], Sequence[tuple[float, float]]],
+) -> tuple[FloatArray, FloatArray]:
+    """Lower and upper bounds (…, N) from a function that gives the N pairs of one position."""
+    every = list(positions(target, law))
+    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
+    low, high = np.empty((2, *batch, num_counts))
+
+    def work(start: int, stop: int) -> None:
+        for index, p, own in every[start:stop]:
+            low[index], high[index] = np.transpose(bounds(p, own))
+
+    in_threads(work, len(every), law.vocab_size)
+    return low, high
+
+
+def validate_verifier(verifier: object) -> None:
+    """Raise TypeError for what is not a verifier."""
+    if isinstance(verifier, Verifier):
+        return
+    if isinstance(verifier, type) and issubclass(verifier, Verifier):
+        raise TypeError(
+            f"verifier: got the class {verifier.__name__}, wanted an instance: {verifier.__name__}()"
+        )
+    raise TypeError(
+        f"verifier: got {type(verifier).__name__}, wanted a Verifier such as KSequential()"
+    )

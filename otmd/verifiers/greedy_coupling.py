@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.curve.rate_rows import rates_beside_likeliest
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Greedy
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
@@ -26,15 +25,14 @@ class GreedyCoupling(Verifier):
         assert isinstance(law, Greedy)
         return _GreedyCouplingRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        most = laws[-1]
-        assert isinstance(most, Greedy)
-        return beside_likeliest(most.draft_probs, [law.num_drafts - 1 for law in laws])
-
-
-def beside_likeliest(draft_probs: FloatArray, tops: list[int]) -> ClosedForm:
-    """All of p of the m likeliest tokens, and what one draft of the others couples, for m of ``tops``."""
-    return ClosedForm(draft_probs, len(tops), rates_beside_likeliest, (np.array(tops),))
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        assert isinstance(law, Greedy)
+        curve = RatioCurve.unchecked(target, law.draft_probs)
+        rates = curve.top_coupling_rates([n - 1 for n in counts])
+        return rates, rates
 
 
 class _GreedyCouplingRule(PreparedVerifier):

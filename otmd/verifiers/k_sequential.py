@@ -4,13 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.curve.rate_rows import k_sequential_rates
-from otmd.curve.ratio_groups import group_edges
-from otmd.curve.replacement_rates import k_sequential_scales
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
@@ -27,21 +24,21 @@ class KSequential(Verifier):
         assert isinstance(law, WithReplacement)
         return _KSequentialRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        most = laws[-1]
-        assert isinstance(most, WithReplacement)
-        counts = np.array([law.num_drafts for law in laws])
-        arguments = counts, group_edges()
-        return ClosedForm(most.draft_probs, len(laws), k_sequential_rates, arguments)
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        assert isinstance(law, WithReplacement)
+        rates = RatioCurve.unchecked(target, law.draft_probs).k_sequential_rates(counts)
+        return rates, rates
 
 
 class _KSequentialRule(PreparedVerifier):
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         super().__init__(target, law)
         self.draft = law.draft_probs
-        scales, left = np.empty((2, law.num_drafts))
-        k_sequential_scales(target, law.draft_probs, group_edges(), scales, left)
-        self.scale = float(scales[-1])
+        curve = RatioCurve.unchecked(target, law.draft_probs)
+        self.scale = float(curve.k_sequential_scales([law.num_drafts])[0][0])
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         return accept_prob(self.target[draft_tokens], self.scale * self.draft[draft_tokens])

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, ProposalLaw, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
-from otmd.verifiers.greedy_coupling import beside_likeliest
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
@@ -28,12 +27,16 @@ class MaximalCoupling(Verifier):
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _MaximalCouplingRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        only = laws[-1]
-        if not isinstance(only, WithReplacement | WithoutReplacement):
-            return None
-        # All laws are of one draft, which no certain ones stand beside.
-        return beside_likeliest(only.draft_probs, [0] * len(laws))
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        if not isinstance(law, WithReplacement | WithoutReplacement):
+            # Certain drafts may stand in for one that is drawn.
+            return super().family_bounds(target, law, counts, tol)
+        rate = np.asarray(RatioCurve.unchecked(target, law.draft_probs).maximal_coupling_rate())
+        rates = np.repeat(rate[..., None], len(counts), axis=-1)
+        return rates, rates
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rate = float(np.minimum(target, law.inclusion_probs()).sum())

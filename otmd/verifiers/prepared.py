@@ -10,6 +10,9 @@ from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray
 
+# How far a probability may leave [0, 1], and a distribution's sum 1, by rounding.
+_ROUNDING, _SAME_SUM = 1e-9, 1e-6
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -56,10 +59,10 @@ class PreparedVerifier(ABC):
         """Decide on drafts (n,): the output token and which draft it is, or −1."""
         ids = self.law.validate_drawable(draft_tokens)
         validate_rng(rng)
-        for i, chance in enumerate(self.accept_probs(ids)):
+        for i, chance in enumerate(self._chances(ids)):
             if rng.random() < chance:
                 return Verdict(int(ids[i]), i)
-        token = int(draw_tokens(self.residual(ids), rng, 1)[0])
+        token = int(draw_tokens(self._checked_residual(ids), rng, 1)[0])
         drafted = np.flatnonzero(ids == token)
         return Verdict(token, int(drafted[0]) if drafted.size else -1)
 
@@ -67,12 +70,39 @@ class PreparedVerifier(ABC):
         """Law of the output token given the drafts (n,), shape (V,)."""
         output = np.zeros(self.target.size)
         undecided = 1.0
-        for token, chance in zip(draft_tokens, self.accept_probs(draft_tokens), strict=True):
+        for token, chance in zip(draft_tokens, self._chances(draft_tokens), strict=True):
             output[token] += undecided * chance
             undecided *= 1.0 - chance
         if undecided > 0:
-            output += undecided * self.residual(draft_tokens)
+            output += undecided * self._checked_residual(draft_tokens)
         return output
+
+    def _chances(self, draft_tokens: IntArray) -> FloatArray:
+        """What :meth:`accept_probs` returns, checked: a subclass may be somebody's own."""
+        chances = np.asarray(self.accept_probs(draft_tokens))
+        low, high = chances.min(initial=0.0), chances.max(initial=0.0)
+        # Written so that NaN is refused as well.
+        if chances.shape == draft_tokens.shape and low >= -_ROUNDING and high <= 1.0 + _ROUNDING:
+            return chances
+        raise ValueError(
+            f"{type(self).__name__}.accept_probs: got {chances.tolist()}, wanted {draft_tokens.size} "
+            "probabilities in [0, 1]"
+        )
+
+    def _checked_residual(self, draft_tokens: IntArray) -> FloatArray:
+        """What :meth:`residual` returns, checked."""
+        law = np.asarray(self.residual(draft_tokens))
+        total = float(law.sum())
+        if (
+            law.shape == self.target.shape
+            and abs(total - 1.0) <= _SAME_SUM
+            and law.min() >= -_ROUNDING
+        ):
+            return law
+        raise ValueError(
+            f"{type(self).__name__}.residual: got shape {law.shape} and sum {total!r}, wanted a "
+            f"distribution of shape {self.target.shape}"
+        )
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.curve.rate_rows import recursive_rejection_rates
-from otmd.curve.replacement_rates import recursive_rejection_chain
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.drafts.without_replacement import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
+from otmd.verifiers.base import Verifier, bounds_by_position, family
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_bounds import RejectionPaths
 
@@ -36,23 +34,27 @@ class RecursiveRejection(Verifier):
         assert isinstance(law, Independent)
         return _IndependentRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        most = laws[-1]
-        if not isinstance(most, WithReplacement):
-            return None
-        counts = np.array([law.num_drafts for law in laws])
-        return ClosedForm(most.draft_probs, len(laws), recursive_rejection_rates, (counts,))
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        if isinstance(law, WithReplacement):
+            curve = RatioCurve.unchecked(target, law.draft_probs)
+            rates = curve.recursive_rejection_rates(counts)
+            return rates, rates
 
-    def _family_bounds(
-        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
-    ) -> list[tuple[float, float]]:
-        most = laws[-1]
-        if isinstance(most, WithoutReplacement):
-            paths = RejectionPaths(target, most)
-            rejected = paths.bounds([law.num_drafts for law in laws], tol)
-            return [(1.0 - high, 1.0 - low) for low, high in rejected]
-        rates = [_IndependentRule(target, law).rate for law in laws if isinstance(law, Independent)]
-        return [(rate, rate) for rate in rates]
+        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
+            laws = family(own, counts)
+            most = laws[-1]
+            if isinstance(most, WithoutReplacement):
+                rejected = RejectionPaths(p, most).bounds(counts, tol)
+                return [(1.0 - high, 1.0 - low) for low, high in rejected]
+            rates = [
+                _IndependentRule(p, each).rate for each in laws if isinstance(each, Independent)
+            ]
+            return [(rate, rate) for rate in rates]
+
+        return bounds_by_position(target, law, len(counts), bounds)
 
 
 class _WithReplacementRule(PreparedVerifier):
@@ -60,8 +62,8 @@ class _WithReplacementRule(PreparedVerifier):
         super().__init__(target, law)
         self.draft = law.draft_probs
         # C_1 … C_{n+1} and W at each: see RatioCurve.recursive_rejection_chain.
-        self.scales, self.left = np.empty((2, law.num_drafts + 1))
-        recursive_rejection_chain(target, law.draft_probs, self.scales, self.left)
+        curve = RatioCurve.unchecked(target, law.draft_probs)
+        self.scales, self.left = curve.recursive_rejection_chain(law.num_drafts)
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         p, q = self.target[draft_tokens], self.draft[draft_tokens]

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
-from otmd.verifiers.greedy_coupling import beside_likeliest
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
@@ -25,10 +24,13 @@ class SpecHub(Verifier):
         assert isinstance(law, Hub)
         return _SpecHubRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        most = laws[-1]
-        assert isinstance(most, Hub)
-        return beside_likeliest(most.draft_probs, [1] * len(laws))
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        assert isinstance(law, Hub)
+        rates = RatioCurve.unchecked(target, law.draft_probs).top_coupling_rates([1] * len(counts))
+        return rates, rates
 
 
 class _SpecHubRule(PreparedVerifier):

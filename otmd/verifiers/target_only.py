@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.curve.rate_rows import hit_rates
+from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Verifier
-from otmd.verifiers.closed_form import ClosedForm
+from otmd.verifiers.base import Verifier, bounds_by_position, family
 from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
@@ -28,18 +27,20 @@ class TargetOnly(Verifier):
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _TargetOnlyRule(target, law)
 
-    def _closed_form(self, laws: Sequence[DraftLaw]) -> ClosedForm | None:
-        most = laws[-1]
-        # Not of a class of one's own that is derived from it: this may include other tokens.
-        if type(most) is not WithReplacement:
-            return None
-        counts = np.array([law.num_drafts for law in laws])
-        return ClosedForm(most.draft_probs, len(laws), hit_rates, (counts,))
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """See :class:`Verifier`."""
+        # A law derived from it may include other tokens.
+        if type(law) is WithReplacement:
+            rates = RatioCurve.unchecked(target, law.draft_probs).target_only_rates(counts)
+            return rates, rates
 
-    def _family_bounds(
-        self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
-    ) -> list[tuple[float, float]]:
-        return [(hit, hit) for hit in laws[-1]._hit_rates(target, laws)]
+        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
+            laws = family(own, counts)
+            return [(hit, hit) for hit in laws[-1]._hit_rates(p, laws)]
+
+        return bounds_by_position(target, law, len(counts), bounds)
 
 
 class _TargetOnlyRule(PreparedVerifier):

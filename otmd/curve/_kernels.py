@@ -1,0 +1,284 @@
+"""Kernels of the ratio curve: what is read off p and q in a few passes over the tokens, without a sort.
+
+``target`` and ``draft`` are p and q of one position, shape (V,). Kernels named ``fill_…_rows`` serve many
+positions: position b reads row p_row[b] of p and row q_row[b] of q.
+"""
+
+import numpy as np
+
+from otmd.kernel import REASSOCIATE, kernel
+
+# How many tokens a pass holds at a time. Sums of parts lose fewer digits than one long chain of additions.
+AT_A_TIME = 1024
+# Steps of the search for K-SEQ's scale; Newton's method takes about eight.
+_MOST_STEPS = 200
+# Beyond this many steps from both ends of its bracket, Newton's method has converged.
+_LAST_DIGITS = 4.0 * np.finfo(float).eps
+
+
+@kernel()
+def power(x, n):
+    """x^n for whole n ≥ 1, by squaring."""
+    result = 1.0
+    while n > 0:
+        if n & 1:
+            result *= x
+        x *= x
+        n >>= 1
+    return result
+
+
+@kernel(error_model="numpy")
+def fill_ratios(target, draft, ratio):
+    """p/q of each token, inf where q = 0."""
+    for y in range(target.size):
+        ratio[y] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+
+
+@kernel(error_model="numpy")
+def ratios_of(target, draft, tokens):
+    """p/q of the tokens, inf where q = 0."""
+    ratio = np.empty(tokens.size)
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        ratio[i] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+    return ratio
+
+
+@kernel(fastmath=REASSOCIATE)
+def hockey_stick(target, draft, C):
+    """W(C) = Σ (p − C q)₊."""
+    total = 0.0
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        part = 0.0
+        for y in range(p.size):
+            part += max(p[y] - C * q[y], 0.0)
+        total += part
+    return min(total, 1.0)
+
+
+@kernel(fastmath=REASSOCIATE)
+def _hockey_stick_and_slope(target, draft, C):
+    """W(C), and −W′(C): q of the tokens with p > C q."""
+    p_above, q_above = 0.0, 0.0
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        p_part, q_part = 0.0, 0.0
+        for y in range(p.size):
+            # A factor vectorises where a condition on two sums does not.
+            above = 1.0 if p[y] > C * q[y] else 0.0
+            p_part += above * p[y]
+            q_part += above * q[y]
+        p_above += p_part
+        q_above += q_part
+    return min(max(p_above - C * q_above, 0.0), 1.0), q_above
+
+
+@kernel()
+def fill_hockey_sticks(p, p_row, q, q_row, C, out):
+    """Fill W at the C (B, N) of each position, shape (B, N)."""
+    for b in range(p_row.size):
+        for i in range(C.shape[1]):
+            out[b, i] = hockey_stick(p[p_row[b]], q[q_row[b]], C[b, i])
+
+
+@kernel()
+def fill_chain(target, draft, C, W):
+    """C_1 = 0, C_{k+1} = C_k + W(C_k): fill C and W (n + 1,) with the chain and its values."""
+    C[0], W[0] = 0.0, 1.0
+    for k in range(1, C.size):
+        C[k] = C[k - 1] + W[k - 1]
+        W[k] = hockey_stick(target, draft, C[k])
+
+
+@kernel()
+def fill_chains(p, p_row, q, q_row, C, W):
+    """Fill the chain of each position, shapes (B, n + 1)."""
+    for b in range(p_row.size):
+        fill_chain(p[p_row[b]], q[q_row[b]], C[b], W[b])
+
+
+@kernel(error_model="numpy")
+def k_sequential_scale(target, draft, num_drafts):
+    """ρ* of K-SEQ and W there: the root in [1, n] of F(ρ) = (1 − β)^n − W(ρ), β = (1 − W(ρ))/ρ.
+
+    Newton's method within a bracket. The upper end of the last bracket is returned: every ρ ≥ ρ* is
+    lossless, and none below it is.
+    """
+    low, high = 1.0, float(num_drafts)
+    W, above = _hockey_stick_and_slope(target, draft, low)
+    at_high, rho = -1.0, low
+    for _ in range(_MOST_STEPS):
+        rejected = 1.0 - (1.0 - W) / rho
+        value = power(rejected, num_drafts) - W
+        if value >= 0.0:
+            high, at_high = rho, W
+            if rho == 1.0:
+                break
+        else:
+            low = rho
+        if high - low <= _LAST_DIGITS * high:
+            break
+        # dβ/dρ = −(mass of p below the line)/ρ².
+        below = max(1.0 - W - rho * above, 0.0)
+        slope = above + num_drafts * power(rejected, num_drafts - 1) * below / (rho * rho)
+        step = value / slope
+        # A step that has become too small to matter is made large enough to cross the root.
+        if abs(step) <= _LAST_DIGITS * rho:
+            step = np.copysign(2.0 * abs(step) + 0.5 * _LAST_DIGITS * rho, value)
+        rho -= step
+        # Written so that a step that is NaN is refused as well.
+        if not low < rho < high:
+            rho = 0.5 * (low + high)
+        W, above = _hockey_stick_and_slope(target, draft, rho)
+    if at_high < 0.0:
+        at_high = hockey_stick(target, draft, high)
+    return high, at_high
+
+
+@kernel()
+def fill_k_sequential_scales(p, p_row, q, q_row, counts, scale, W):
+    """Fill ρ* and W there for the ``counts`` (N,) of drafts, shapes (B, N)."""
+    for b in range(p_row.size):
+        for i in range(counts.size):
+            found = k_sequential_scale(p[p_row[b]], q[q_row[b]], counts[i])
+            scale[b, i], W[b, i] = found
+
+
+@kernel(fastmath=REASSOCIATE)
+def inclusion_probs(draft, num_drafts, out):
+    """1 − (1 − q)^n as q Σ (1 − q)^i, i < n: every term is positive."""
+    for start in range(0, draft.size, AT_A_TIME):
+        q, included = draft[start : start + AT_A_TIME], out[start : start + AT_A_TIME]
+        # One power for all tokens at a time, which vectorises.
+        for y in range(q.size):
+            included[y] = 1.0
+        for _ in range(num_drafts - 1):
+            for y in range(q.size):
+                included[y] = 1.0 + (1.0 - q[y]) * included[y]
+        for y in range(q.size):
+            included[y] = min(q[y] * included[y], 1.0)
+
+
+@kernel(fastmath=REASSOCIATE)
+def _hit_rate(target, draft, num_drafts, included):
+    """Σ p (1 − (1 − q)^n); ``included`` is scratch space."""
+    total = 0.0
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        inclusion_probs(q, num_drafts, included)
+        part = 0.0
+        for y in range(p.size):
+            part += p[y] * included[y]
+        total += part
+    return total
+
+
+@kernel()
+def fill_hit_rates(p, p_row, q, q_row, counts, out):
+    """Fill Σ p (1 − (1 − q)^n) for the ``counts`` (N,) of drafts, shape (B, N)."""
+    included = np.empty(AT_A_TIME)
+    for b in range(p_row.size):
+        for i in range(counts.size):
+            out[b, i] = _hit_rate(p[p_row[b]], q[q_row[b]], counts[i], included)
+
+
+@kernel(fastmath=REASSOCIATE)
+def _sum(values):
+    total = 0.0
+    for start in range(0, values.size, AT_A_TIME):
+        own, part = values[start : start + AT_A_TIME], 0.0
+        for y in range(own.size):
+            part += own[y]
+        total += part
+    return total
+
+
+@kernel(fastmath=REASSOCIATE, error_model="numpy")
+def _coupled_mass(target, draft, scale):
+    """Σ min(p, q/scale), 0 where scale is."""
+    total = 0.0
+    if scale == 0.0:
+        return total
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        part = 0.0
+        for y in range(p.size):
+            part += min(p[y], q[y] / scale)
+        total += part
+    return total
+
+
+@kernel()
+def _coupled_beside(target, draft, tokens):
+    """Σ min(p, q′), q′ being q without these tokens (ascending), renormalised."""
+    left, start = 0.0, 0
+    for i in range(tokens.size + 1):
+        end = tokens[i] if i < tokens.size else draft.size
+        left += _sum(draft[start:end])
+        start = end + 1
+    total, start = 0.0, 0
+    for i in range(tokens.size + 1):
+        end = tokens[i] if i < tokens.size else draft.size
+        total += _coupled_mass(target[start:end], draft[start:end], left)
+        start = end + 1
+    return total
+
+
+@kernel()
+def fill_top_rates(p, p_row, q, q_row, tops, out):
+    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens, for each m of ``tops`` (N,)."""
+    for b in range(p_row.size):
+        target, draft = p[p_row[b]], q[q_row[b]]
+        best = likeliest(draft, tops.max())
+        for i in range(tops.size):
+            top = np.sort(best[: tops[i]])
+            rate = _coupled_beside(target, draft, top)
+            for k in range(top.size):
+                rate += target[top[k]]
+            out[b, i] = rate
+
+
+@kernel()
+def _count_above(values, limit):
+    count = 0
+    for y in range(values.size):
+        count += 1 if values[y] > limit else 0
+    return count
+
+
+@kernel()
+def likeliest(probs, count):
+    """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
+    best = np.full(count, -1, np.int64)
+    least = -np.inf if count else np.inf
+    for start in range(0, probs.size, AT_A_TIME):
+        own = probs[start : start + AT_A_TIME]
+        # Counting vectorises, and most parts have none.
+        if _count_above(own, least) == 0:
+            continue
+        for y in range(own.size):
+            if own[y] <= least:
+                continue
+            j = count - 1
+            while j > 0 and (best[j - 1] < 0 or own[y] > probs[best[j - 1]]):
+                best[j] = best[j - 1]
+                j -= 1
+            best[j] = start + y
+            if best[count - 1] >= 0:
+                least = probs[best[count - 1]]
+    return best
+
+
+@kernel(fastmath=REASSOCIATE)
+def sum_where(values, subset):
+    """Σ of the values in the subset."""
+    total = 0.0
+    for start in range(0, values.size, AT_A_TIME):
+        own, inside = values[start : start + AT_A_TIME], subset[start : start + AT_A_TIME]
+        part = 0.0
+        for y in range(own.size):
+            part += own[y] if inside[y] else 0.0
+        total += part
+    return total
