@@ -57,7 +57,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     # Written so that a sum that is NaN is wrong as well; negative numbers make the sum NaN.
     off = np.abs(totals - 1.0)
     if not (off <= tolerance).all():
-        _refuse(name, array, totals, tolerance)
+        _refuse(name, rows.reshape(array.shape), totals, tolerance, array.dtype)
     as_it_is = off <= _ROUNDING
     if rows.dtype == np.float64 and as_it_is.all():
         # Kernels take no array that cannot be written to: Numba would compile them anew for it.
@@ -100,7 +100,9 @@ def _divide_rows(values, totals, out):
             there[y] = here[y] / total
 
 
-def _refuse(name: str, array: NDArray, totals: FloatArray, tolerance: float) -> NoReturn:
+def _refuse(
+    name: str, array: NDArray, totals: FloatArray, tolerance: float, dtype: np.dtype
+) -> NoReturn:
     """Raise ValueError with the first number that is not finite or negative, else the worst sum."""
     with np.errstate(invalid="ignore"):
         for wrong, wanted in ((~np.isfinite(array), "finite numbers"), (array < 0, "numbers")):
@@ -112,7 +114,7 @@ def _refuse(name: str, array: NDArray, totals: FloatArray, tolerance: float) -> 
     worst = float(totals[np.abs(totals - 1.0).argmax()])
     raise ValueError(
         f"{name}: got a distribution that sums to {worst!r}, wanted 1 within {tolerance:.1e}, the "
-        f"tolerance of its dtype {array.dtype}"
+        f"tolerance of its dtype {dtype}"
     )
 
 

@@ -381,8 +381,19 @@ def test_maximal_coupling_serves_a_single_draft(law: str) -> None:
 
 
 def test_drafts_must_be_a_law() -> None:
-    with pytest.raises(ValueError, match="drafts"):
+    with pytest.raises(TypeError, match="law: got ndarray, wanted a DraftLaw"):
         otmd.acceptance_rate(otmd.TargetOnly(), P, Q)
+
+
+def test_classes_and_swapped_arguments_are_named() -> None:
+    with pytest.raises(TypeError, match=r"law: got the class WithReplacement, wanted a DraftLaw"):
+        otmd.optimal_acceptance(P, otmd.WithReplacement)
+    with pytest.raises(TypeError, match=r"verifier: got the class KSequential, wanted .* KSequential\(\)"):
+        otmd.acceptance_rate(otmd.KSequential, P, LAW)
+    with pytest.raises(TypeError, match="verifier: got ndarray, wanted a Verifier"):
+        otmd.acceptance_rate(P, otmd.KSequential(), LAW)
+    with pytest.raises(TypeError, match="law: got ndarray"):
+        otmd.optimal_acceptance(LAW, P)
 
 
 # ---------------------------------------------------------------- results

@@ -1,8 +1,7 @@
-"""Targets that are checked where they are read: the errors, the bits and the memory of a check beforehand."""
+"""Batches: the errors, the bits and the broadcasting of what is checked once and then computed."""
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,7 @@ from strategies import Array
 
 import otmd
 import otmd.parallel
-from otmd.checked_rows import CheckedRows
-from otmd.rows import Rows
+from otmd.probabilities import Rows
 
 # More than a block holds, and enough for several threads.
 B, V = 70, 5000
@@ -157,30 +155,6 @@ def test_one_thread_and_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(otmd.parallel, "num_threads", lambda count=count: count)
         results.append(ASK[name][1](P, LAWS[name]))
     np.testing.assert_array_equal(*results)
-
-
-@asked
-def test_a_float32_batch_is_not_converted_as_a_whole(name: str, monkeypatch) -> None:
-    """Of a batch of 5 MB in float32 no more than a block is held in float64, and what a position needs."""
-    monkeypatch.setattr(otmd.parallel, "num_threads", lambda: 1)
-    p = np.tile(P, (4, 1)).astype(np.float32)
-    law = ASK[name][0](np.tile(Q, (4, 1)))
-    ASK[name][1](p, law)
-    tracemalloc.start()
-    ASK[name][1](p, law)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert 2**20 < peak < 0.4 * 8 * p.size
-
-
-def test_what_is_checked_is_what_is_given() -> None:
-    """No copy of rows that can be read as they are; and a block at a time of those that cannot."""
-    assert all(np.shares_memory(rows.values, P) for _, rows in CheckedRows("p", P).blocks(0, B))
-    blocks = list(CheckedRows("p", P.astype(np.float32)).blocks(10, B))
-    assert len(blocks) > 1
-    assert all(np.shares_memory(rows.values, blocks[0][1].values) for _, rows in blocks)
-    assert [own.start for own, _ in blocks] == [10, *[own.stop for own, _ in blocks[:-1]]]
-    assert blocks[-1][0].stop == B
 
 
 @pytest.mark.parametrize("own", [(), (1,), (4,), (3, 1), (1, 4), (3, 4)], ids=str)

@@ -1,4 +1,4 @@
-"""Rows checked and scaled: against sums of fractions, one row at a time."""
+"""Distributions checked and scaled: against sums of fractions, one row at a time."""
 
 from __future__ import annotations
 
@@ -7,24 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from otmd.validation import OFF, READY, WRONG, check_rows, scale_rows
-
-ROUNDING, TOLERANCE = 1e-14, 1e-3
-
-
-def naive_check(values: np.ndarray) -> tuple[list[float], int]:
-    """The sums, and what the rows need."""
-    totals, worst = [], READY
-    for row in values.tolist():
-        if not all(np.isfinite(row)) or min(row) < 0:
-            totals.append(np.nan)
-            worst = WRONG
-            continue
-        total = float(sum(map(Fraction, row)))
-        off = abs(total - 1)
-        totals.append(1.0 if off <= ROUNDING else total)
-        worst = max(worst, WRONG if off > TOLERANCE else OFF if off > ROUNDING else READY)
-    return totals, worst
+import otmd
 
 
 def rows(dtype: type) -> np.ndarray:
@@ -40,24 +23,39 @@ def rows(dtype: type) -> np.ndarray:
 @pytest.mark.parametrize(
     "change", [0.0, 1e-5, -1e-5, 0.5, -0.001, np.nan, np.inf, -np.inf, 1e-16], ids=str
 )
-def test_what_the_rows_need(dtype: type, row: int, token: int, change: float) -> None:
+def test_what_is_accepted_scaled_and_refused(
+    dtype: type, row: int, token: int, change: float
+) -> None:
     values = rows(dtype)
     values[row, token] += dtype(change)
-    totals = np.empty(3)
-    worst = check_rows(values, ROUNDING, TOLERANCE, totals)
-    wanted, needed = naive_check(values)
-    assert worst == needed
-    known = np.isfinite(wanted)
-    np.testing.assert_allclose(totals[known], np.array(wanted)[known], rtol=1e-14)
-    assert (totals[np.array(wanted) == 1.0] == 1.0).all()
+    tolerance = float(np.sqrt(np.finfo(dtype).eps))
+    valid = all(np.isfinite(own).all() and own.min() >= 0 for own in values)
+    totals = [float(sum(map(Fraction, own))) for own in values.tolist()] if valid else []
+    if not valid or max(abs(total - 1) for total in totals) > tolerance:
+        with pytest.raises(ValueError, match=r"^p: got"):
+            otmd.validate_probs("p", values)
+        return
+    found = otmd.validate_probs("p", values)
+    for own, total, wanted in zip(found, totals, values.astype(np.float64), strict=True):
+        scale = 1.0 if abs(total - 1) < 1.4e-14 else total
+        np.testing.assert_allclose(own, wanted / scale, rtol=1e-14)
 
 
-def test_scaled_rows() -> None:
-    values, totals = rows(np.float32), np.array([1.0, 0.5, 3.0])
-    out = np.empty(values.shape)
-    scale_rows(values, totals, out)
-    np.testing.assert_array_equal(out, values.astype(np.float64) / totals[:, None])
+@pytest.mark.parametrize("copy", [False, True])
+def test_memory_is_shared_only_where_it_may_be(copy: bool) -> None:
+    values = rows(np.float64)
+    assert np.shares_memory(otmd.validate_probs("p", values, copy), values) == (not copy)
+    values.flags.writeable = False
+    assert not np.shares_memory(otmd.validate_probs("p", values, copy), values)
+    assert otmd.validate_probs("p", values, copy).flags.writeable
 
 
 def test_no_rows() -> None:
-    assert check_rows(np.empty((0, 3)), ROUNDING, TOLERANCE, np.empty(0)) == READY
+    assert otmd.validate_probs("p", np.empty((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_tensors_of_any_float_dtype(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([0.5, 0.25, 0.25], dtype=getattr(torch, dtype), requires_grad=True)
+    assert otmd.validate_probs("p", tensor).tolist() == [0.5, 0.25, 0.25]

@@ -7,7 +7,7 @@ its chord: p − g is at least the smallest of these bounds at the ends and wher
 into groups of 1/16 octave, groups into 256 parts, parts into single ratios. No other token is sorted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,6 @@ TARGET, DRAFT = 0, 1
 SLACK = 1e-13
 """Rounding can make a prefix look better than a smaller one that is as good: so much better is not better."""
 
-# Up to this vocabulary a sort of all tokens is quicker than groups.
-_SORTED = 1024
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 4
 _PART_BITS = 8
@@ -100,49 +98,44 @@ def _fill_parts(tokens, ratio, group, rank, part, low, high):
 
 
 @kernel()
-def _fill_powers(sums, counts, contained):
-    """Fill q(H)^n of the prefixes before each block and of all, (N, K + 1), for the ``counts`` (N,)."""
-    mass = 0.0
-    for k in range(contained.shape[1]):
-        for i in range(counts.size):
-            contained[i, k] = power(min(mass, 1.0), counts[i])
+def _containment(sums, num_drafts):
+    """q(H)^n of the prefixes before each block and of all, (K + 1,)."""
+    contained, mass = np.empty(len(sums) + 1), 0.0
+    for k in range(contained.size):
+        contained[k] = power(min(mass, 1.0), num_drafts)
         if k < len(sums):
             mass += sums[k, DRAFT]
+    return contained
 
 
 @kernel()
 def _mark_blocks(low, single, sums, contained, wanted):
-    """Mark the blocks (K,) inside which the smallest minimiser of p − g may end, for any number of drafts.
+    """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
-    ``contained`` (N, K + 1) is g before each block and of all. A block is marked if it may hold less than
+    ``contained`` (K + 1,) is g before each block and of all. A block is marked if it may hold less than
     every prefix that ends between blocks, or as little as the least of these before the first that does.
     """
-    values = np.empty(low.size + 1)
-    before_blocks = np.zeros(low.size + 1)
+    values, least, before = np.empty(low.size + 1), np.inf, 0.0
+    for k in range(low.size + 1):
+        values[k] = before - contained[k]
+        least = min(least, values[k])
+        if k < low.size:
+            before += sums[k, TARGET]
+    first, before = False, 0.0
     for k in range(low.size):
-        before_blocks[k + 1] = before_blocks[k] + sums[k, TARGET]
-    for i in range(len(contained)):
-        least = np.inf
-        for k in range(low.size + 1):
-            values[k] = before_blocks[k] - contained[i, k]
-            least = min(least, values[k])
-        first = False
-        for k in range(low.size):
-            first = first or values[k] <= least + SLACK
-            # Tokens that are never drafted come last, and no minimiser needs them.
-            if single[k] or sums[k, DRAFT] == 0.0:
-                continue
-            enough = least - SLACK if first else least + SLACK
-            q = sums[k, DRAFT]
+        first = first or values[k] <= least + SLACK
+        p, q = sums[k, TARGET], sums[k, DRAFT]
+        # Tokens that are never drafted come last, and no minimiser needs them.
+        if not single[k] and q > 0.0:
             # Where the lines through the two ends cross, with the smallest and the largest ratio.
             corner = q
             if k + 1 < low.size:
-                corner = (low[k + 1] * q - sums[k, TARGET]) / (low[k + 1] - low[k])
-                corner = min(max(corner, 0.0), q)
-            chord = contained[i, k] + (contained[i, k + 1] - contained[i, k]) * (corner / q)
-            bound = before_blocks[k] + low[k] * corner - chord
-            if min(bound, values[k]) <= enough:
+                corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
+            chord = contained[k] + (contained[k + 1] - contained[k]) * (corner / q)
+            bound = min(before + low[k] * corner - chord, values[k])
+            if bound <= (least - SLACK if first else least + SLACK):
                 wanted[k] = True
+        before += p
 
 
 @kernel()
@@ -233,20 +226,21 @@ class BlockedCurve:
     ----------
     blocks : Blocks
         The tokens, refined by :meth:`smallest_cuts`.
-    contained : ndarray of float64, shape (N, K + 1)
-        g of all tokens before each block, and of all, as :meth:`smallest_cuts` left it.
     """
 
     width = 2
     """How many columns the sums have."""
+
+    smallest_grouped = 1025
+    """All tokens of a smaller vocabulary are sorted, which is quicker than to group them."""
 
     most_sorted = 16_384
     """So many tokens of groups are sorted at once; more are first split into parts."""
 
     def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
         self.target, self.draft = target, draft
-        self.counts = np.array(counts, dtype=np.int64)
-        if target.size <= _SORTED:
+        self.counts = [int(n) for n in counts]
+        if target.size < self.smallest_grouped:
             self._tokens = np.arange(target.size, dtype=np.int32)
             self._ratio = ratios_of(target, draft, self._tokens)
             self.blocks = self._single_ratios(self._tokens, self._ratio)
@@ -258,7 +252,6 @@ class BlockedCurve:
             self._tokens, self._ratio = np.empty(0, np.int32), np.empty(0)
             self._part, self._num_parts = np.empty(0, np.int64), 0
             self.blocks = self._octaves()
-        self.contained = self.containment(self.blocks)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -268,32 +261,31 @@ class BlockedCurve:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
-    def containment(self, blocks: Blocks) -> FloatArray:
-        """Return g of the tokens before each block, and of all, for each number of drafts, (N, K + 1)."""
-        contained = np.empty((self.counts.size, len(blocks.low) + 1))
-        _fill_powers(blocks.sums, self.counts, contained)
-        return contained
+    def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
+        """g of the tokens before each block and of all, (K + 1,), for each number of drafts in turn."""
+        return (_containment(blocks.sums, n) for n in self.counts)
 
     def smallest_cuts(self) -> list[Cut]:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""
         while True:
             blocks = self.blocks
             wanted = np.zeros(len(blocks.low), dtype=bool)
-            _mark_blocks(blocks.low, blocks.single, blocks.sums, self.contained, wanted)
+            for contained in self.containment(blocks):
+                _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
             if not wanted.any():
                 break
             self.blocks = self._split(wanted)
-            self.contained = self.containment(self.blocks)
-        edges, values = self.blocks.edges, self.blocks.before(TARGET) - self.contained
-        sizes = np.argmax(values <= values.min(axis=1, keepdims=True) + SLACK, axis=1).tolist()
-        return [
-            Cut(size, float(edges[size]), float(own[size]))
-            for own, size in zip(values, sizes, strict=True)
-        ]
+        edges, before = blocks.edges, blocks.before(TARGET)
+        cuts = []
+        for contained in self.containment(blocks):
+            values = before - contained
+            size = int(np.argmax(values <= values.min() + SLACK))
+            cuts.append(Cut(size, float(edges[size]), float(values[size])))
+        return cuts
 
     def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
         """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""
-        if self.target.size <= _SORTED:
+        if self.target.size < self.smallest_grouped:
             return self._tokens
         ends = np.empty(2, np.int16)
         fill_groups(np.array([low, high]), np.ones(2), np.empty(2), ends)

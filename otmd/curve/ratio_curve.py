@@ -29,9 +29,6 @@ from otmd.probabilities import (
     validate_same_vocabulary,
 )
 
-# Up to this vocabulary all positions of a batch are sorted at once.
-_SORTED = 1024
-
 
 class RatioCurve:
     """The two masses along the tokens sorted by p/q, built once from (p, q).
@@ -148,6 +145,11 @@ class RatioCurve:
         counts = _counts(num_drafts)
         return 1.0 - self.recursive_rejection_chain(int(counts.max()))[1][..., counts]
 
+    def k_sequential_scale(self, num_drafts: int) -> FloatArray | float:
+        """ρ* of K-SEQ (SpecTr, Algorithm 3) for n drafts, see :meth:`k_sequential_scales`."""
+        scale = self.k_sequential_scales([num_drafts])[0][..., 0]
+        return scale if self.batch_shape else float(scale)
+
     def k_sequential_scales(self, num_drafts: int | Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """ρ* of K-SEQ (SpecTr, Algorithm 3) for 1 … n drafts, or for several n, and W there.
 
@@ -193,7 +195,7 @@ class RatioCurve:
         """The smallest minimisers H of p(H) − q(H)^n, for 1 … n drafts with replacement, or for several n."""
         counts = _counts(num_drafts)
         value, ends = np.empty((2, self._draft.row.size, counts.size))
-        if self._draft.values.shape[1] <= _SORTED:
+        if self._draft.values.shape[1] < BlockedCurve.smallest_grouped:
             self._sorted_cuts(counts, value, ends)
         else:
 
@@ -271,7 +273,7 @@ class RatioCurve:
         p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             ratio = np.where(q > 0, p / q, np.inf)
-        return ratio.reshape(*self.batch_shape, -1)
+        return ratio.reshape(*self.batch_shape, ratio.shape[-1])
 
     @cached_property
     def order(self) -> IntArray:

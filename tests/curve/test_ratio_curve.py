@@ -123,45 +123,18 @@ def test_rates_are_in_their_order_and_rise_with_n(seed: int) -> None:
         assert (np.diff(rates) >= -1e-13).all()
 
 
-@seeds
-def test_grouped_curve_is_below_the_sorted_one_by_no_more_than_it_says(seed: int) -> None:
-    p, q = _pair(seed)
-    curve, grouped = otmd.RatioCurve(p, q), otmd.RatioCurve(p, q, grouped=True)
-    for C in np.concatenate([10.0 ** np.linspace(-12, 12, 97), curve.ratio]):
-        if not 1e-12 <= C <= 1e12:
-            continue
-        # A group spans at most one part in 16, so the group of C lies within this range.
-        near = (curve.ratio * 17 / 16 >= C) & (curve.ratio <= C * 17 / 16)
-        slack = C * q[curve.order][near].sum() / 16
-        lost = curve.hockey_stick(C) - grouped.hockey_stick(C)
-        assert -1e-13 <= lost <= slack + 1e-13
-
-
-def test_grouped_rates_are_close_at_a_large_vocabulary() -> None:
-    rng = np.random.default_rng(2)
-    logits = 3 * rng.standard_normal(50_000)
-    p, q = (
-        otmd.probs_from_logits(logits + rng.standard_normal(50_000)),
-        otmd.probs_from_logits(logits),
-    )
-    curve, grouped = otmd.RatioCurve(p, q), otmd.RatioCurve(p, q, grouped=True)
-    for name in RATES:
-        np.testing.assert_allclose(getattr(grouped, name)(4), getattr(curve, name)(4), atol=2e-3)
-
-
-@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3), (1,), (3, 1), (0,), (2, 0)])
-def test_leading_axes(shape: tuple[int, ...], grouped: bool) -> None:
+def test_leading_axes(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
     p, q = rng.dirichlet(np.ones(6), shape), rng.dirichlet(np.ones(6))
-    curve = otmd.RatioCurve(p, q, grouped=grouped)
+    curve = otmd.RatioCurve(p, q)
     assert curve.batch_shape == shape
     many = [curve.hockey_stick(np.full((2, *shape), 0.7)), curve.k_sequential_scale(3)]
     many += [getattr(curve, name)(3) for name in RATES]
     assert np.shape(many[0]) == (2, *shape)
     assert np.shape(many[1]) == np.shape(curve.maximal_coupling_rate()) == shape
     for index in np.ndindex(shape):
-        alone = otmd.RatioCurve(p[index], q, grouped=grouped)
+        alone = otmd.RatioCurve(p[index], q)
         one = [alone.hockey_stick([0.7, 0.7]), alone.k_sequential_scale(3)]
         one += [getattr(alone, name)(3) for name in RATES]
         np.testing.assert_array_equal(many[0][(slice(None), *index)], one[0])
@@ -186,16 +159,7 @@ def test_axes_that_do_not_broadcast_are_named() -> None:
         otmd.RatioCurve(np.full((2, 3), 1 / 3), np.full((4, 3), 1 / 3))
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_curve_of_other_shape_is_refused(grouped: bool) -> None:
-    p, q = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2])
-    curve = otmd.RatioCurve(p if grouped else np.stack([p, p]), q, grouped=grouped)
-    with pytest.raises(ValueError, match=r"^curve: "):
-        otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2), curve=curve)
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_target_for_several_drafts_warns_of_nothing(grouped: bool) -> None:
+def test_a_target_for_several_drafts_warns_of_nothing() -> None:
     # In a process of its own: Numba looks at an array's flags only the first time that it meets its type.
-    code = f"import otmd; otmd.RatioCurve([0.3, 0.7], [[0.5, 0.5], [0.2, 0.8]], {grouped})"
+    code = "import otmd; otmd.RatioCurve([0.3, 0.7], [[0.5, 0.5], [0.2, 0.8]])"
     subprocess.run([sys.executable, "-W", "error::FutureWarning", "-c", code], check=True)

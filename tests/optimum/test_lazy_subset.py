@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.optimum import ratio_cut
-from otmd.optimum.acceptance import family_rates
 
 B, V, N = 6, 20_000, 4
 
@@ -22,22 +20,6 @@ def pair(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return otmd.probs_from_logits(logits), otmd.probs_from_logits(
         logits + rng.standard_normal((B, V))
     )
-
-
-def test_a_rate_needs_no_subset(monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a subset was written down")
-
-    p, q = pair()
-    laws = otmd.WithReplacement(q[0], N).family()
-    with monkeypatch.context() as patched:
-        patched.setattr(ratio_cut, "cut_subsets", refuse)
-        best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, N), every_n=True)
-        assert family_rates(p[0], laws) == np.array(best.rate)[0].tolist()
-        assert repr(best).startswith("OptimalAcceptance(rate=array(")
-        with pytest.raises(AssertionError, match="written down"):
-            _ = best.subset
-    assert best.subset.shape == (B, N, V)
 
 
 def test_memory_of_a_rate_alone() -> None:
@@ -71,37 +53,12 @@ def test_the_subset_proves_the_rate(dtype: type) -> None:
     np.testing.assert_allclose(proof, best.rate, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("row", range(B))
-def test_a_target_that_was_changed_meanwhile_is_refused(row: int) -> None:
+def test_once_asked_for_it_is_kept() -> None:
     p, q = pair()
     best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, N))
-    p[row] = p[row, ::-1].copy()
-    with pytest.raises(ValueError, match="target_probs: got numbers with which the cut is worth"):
-        _ = best.subset
-    p[row] = p[row, ::-1].copy()
-    np.testing.assert_array_equal(
-        best.subset, otmd.optimal_acceptance(p, otmd.WithReplacement(q, N)).subset
-    )
-    # Once asked for it is kept.
+    before = best.subset.copy()
     p[:] = 1.0 / V
-    assert best.subset.any()
-
-
-def test_a_target_that_is_none_any_more_is_refused() -> None:
-    p, q = pair()
-    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, N))
-    p[3, 7] = np.nan
-    with pytest.raises(ValueError, match=r"target_probs: got nan at index \(3, 7\)"):
-        _ = best.subset
-
-
-def test_a_law_that_was_changed_meanwhile_is_refused() -> None:
-    p, q = pair()
-    law = otmd.WithReplacement(q, N)
-    best = otmd.optimal_acceptance(p, law)
-    law.draft_probs[0] = law.draft_probs[0, ::-1].copy()
-    with pytest.raises(ValueError, match="target_probs: got numbers"):
-        _ = best.subset
+    np.testing.assert_array_equal(best.subset, before)
 
 
 @pytest.mark.parametrize(

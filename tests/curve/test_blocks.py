@@ -1,4 +1,4 @@
-"""The cut without a sort against brute force in fractions, and against the sorted scan."""
+"""Blocks of the curve, sorted, grouped and split into parts: the cut against fractions and a sorted scan."""
 
 from __future__ import annotations
 
@@ -11,33 +11,49 @@ import pytest
 from strategies import KINDS, Array, instances
 
 import otmd
-from otmd.curve.ratio_histogram import RatioHistogram
-from otmd.curve.replacement_cuts import SLACK, prefix_values, ratio_cut
+from otmd.curve._kernels import ratios_of
+from otmd.curve.blocks import DRAFT, NUM_GROUPS, SLACK, TARGET, BlockedCurve, fill_groups
 
 # The cut may be worse by what it takes for a tie, and by the rounding of sums near 1.
 AGREE = SLACK + 1e-14
 
 
-def cut_of(p: Array, q: Array, n: int) -> tuple[Array, float]:
+class Grouped(BlockedCurve):
+    """Groups at every vocabulary, and single ratios from groups."""
+
+    smallest_grouped = 0
+
+
+class InParts(Grouped):
+    """Groups, parts of groups, and single ratios from parts."""
+
+    most_sorted = 0
+
+
+CURVES = (BlockedCurve, Grouped, InParts)
+
+
+def cut_of(p: Array, q: Array, n: int, kind: type[BlockedCurve] = Grouped) -> tuple[Array, float]:
     """Tokens of the cut, and its value as the search found it."""
-    histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
-    subset = (histogram.ratio < histogram.edges[size]) & (q > 0)
-    return subset, float(prefix_values(histogram, n)[size])
+    (cut,) = kind(p, q, [n]).smallest_cuts()
+    ratio = ratios_of(p, q, np.arange(p.size))
+    return (ratio < cut.end) & (q > 0), cut.value
 
 
 def assert_smallest_minimiser(p: Array, q: Array, n: int, where: object) -> None:
     """Value against the exact minimum over all subsets, and no token too many."""
     exact_p, exact_q = ([Fraction(mass) for mass in masses.tolist()] for masses in (p, q))
     best, smallest = naive.smallest_best_cut(exact_p, exact_q, n)
-    subset, found = cut_of(p, q, n)
-    tokens = np.flatnonzero(subset).tolist()
-    own = sum(exact_p[y] for y in tokens) - sum(exact_q[y] for y in tokens) ** n
-    assert 0 <= own - best <= AGREE, where
-    assert abs(found - float(best)) <= AGREE, where
     with np.errstate(all="ignore"):
         ratio = p / q
-    # Ratios that are one float belong together, whatever they are exactly.
-    assert set(tokens) <= set(np.flatnonzero(np.isin(ratio, ratio[list(smallest)]))), where
+    for kind in CURVES:
+        subset, found = cut_of(p, q, n, kind)
+        tokens = np.flatnonzero(subset).tolist()
+        own = sum(exact_p[y] for y in tokens) - sum(exact_q[y] for y in tokens) ** n
+        assert 0 <= own - best <= AGREE, where
+        assert abs(found - float(best)) <= AGREE, where
+        # Ratios that are one float belong together, whatever they are exactly.
+        assert set(tokens) <= set(np.flatnonzero(np.isin(ratio, ratio[list(smallest)]))), where
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
@@ -89,17 +105,73 @@ def test_tied_ratios_are_cut_together() -> None:
     assert value == 0.125 - 0.25
 
 
-@pytest.mark.parametrize("n", range(1, 9))
-@pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 4.0])
-def test_a_large_vocabulary_against_the_sorted_scan(n: int, noise: float) -> None:
-    rng = np.random.default_rng(n)
+def sorted_scan(p: Array, q: Array, n: int) -> float:
+    """The least p(H) − q(H)^n over prefixes, by a sort of all tokens."""
+    curve = otmd.RatioCurve(p, q)
+    return float((curve.target_mass - np.minimum(curve.draft_mass, 1.0) ** n).min())
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 4.0, 30.0])
+def test_a_large_vocabulary_against_the_sorted_scan(
+    noise: float, curve: type[BlockedCurve]
+) -> None:
+    """Ratios all but equal, and over thirty orders of magnitude; all numbers of drafts at once."""
+    rng = np.random.default_rng(1)
     logits = 2.5 * rng.standard_normal(50_000)
     p = otmd.probs_from_logits(logits)
     q = otmd.probs_from_logits(logits + noise * rng.standard_normal(50_000))
-    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n))
-    subset, value = cut_of(p, q, n)
-    assert 1.0 + value == pytest.approx(best.rate, abs=1e-12)
-    assert 1.0 + p[subset].sum() - q[subset].sum() ** n == pytest.approx(best.rate, abs=1e-12)
+    counts = range(1, 9)
+    for n, cut in zip(counts, curve(p, q, counts).smallest_cuts(), strict=True):
+        subset, value = cut_of(p, q, n, curve)
+        wanted = pytest.approx(sorted_scan(p, q, n), abs=1e-12)
+        assert (cut.value, value) == (wanted, wanted)
+        assert p[subset].sum() - q[subset].sum() ** n == wanted
+        best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n))
+        assert best.rate - 1.0 == wanted
+        np.testing.assert_array_equal(best.subset, subset)
+
+
+def test_blocks_hold_every_token_once() -> None:
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(3000, 0.2), size=2)
+    q[::7] = 0.0
+    ratio = ratios_of(p, q, np.arange(p.size))
+    for kind in CURVES:
+        curve = kind(p, q, [2, 5])
+        curve.smallest_cuts()
+        blocks = curve.blocks
+        assert (np.diff(blocks.low) > 0).all()
+        place = np.searchsorted(blocks.low, ratio, side="right") - 1
+        for column, mass in ((TARGET, p), (DRAFT, q)):
+            own = np.bincount(place, mass, len(blocks.low))
+            np.testing.assert_allclose(blocks.sums[:, column], own, atol=1e-13)
+            before = np.append(0.0, own.cumsum())
+            np.testing.assert_allclose(blocks.before(column), before, atol=1e-13)
+        single = blocks.single[place]
+        assert (ratio[single] == blocks.low[place][single]).all()
+
+
+def test_tokens_around_are_those_of_whole_groups() -> None:
+    rng = np.random.default_rng(6)
+    p, q = rng.dirichlet(np.full(5000, 0.5), size=2)
+    ratio = ratios_of(p, q, np.arange(p.size))
+    tokens = BlockedCurve(p, q, [2]).tokens_around(0.5, 1.9)
+    assert (np.diff(tokens) > 0).all()
+    inside = np.flatnonzero((ratio >= 0.5) & (ratio <= 1.9))
+    assert set(inside) <= set(tokens.tolist())
+    assert (np.abs(np.log2(ratio[tokens] / 0.975)) < 1.1).all()
+
+
+def test_groups_ascend_with_the_ratio() -> None:
+    ratio = np.concatenate([[0.0, 5e-324], 2.0 ** np.linspace(-45, 45, 900), [np.inf]])
+    draft = (ratio < np.inf).astype(float)
+    group = np.empty(ratio.size, np.int16)
+    fill_groups(np.minimum(ratio, 1e300), draft, np.empty(ratio.size), group)
+    assert (np.diff(group) >= 0).all()
+    assert group[[0, 1, -1]].tolist() == [0, 1, NUM_GROUPS - 1]
+    # Sixteen groups an octave.
+    assert group[np.searchsorted(ratio, 4.0)] - group[np.searchsorted(ratio, 2.0)] == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
