@@ -6,6 +6,7 @@ from otmd.drafts.hub import Hub
 from otmd.drafts.independent import Independent
 from otmd.drafts.joint import Joint
 from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts.stratified import Stratified
 from otmd.drafts.top_then import Greedy, TopThen
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
@@ -18,6 +19,7 @@ __all__ = [
     "Independent",
     "Joint",
     "ProposalLaw",
+    "Stratified",
     "TopThen",
     "WithReplacement",
     "WithoutReplacement",

@@ -1,0 +1,174 @@
+"""One draft from each of n strata: distinct, independent drafts that cover the head and the tail of q."""
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from otmd.drafts.base import draw_tokens
+from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+
+class Strata(NamedTuple):
+    """The strata of a single position.
+
+    Attributes
+    ----------
+    tokens : ndarray of int64, shape (V,)
+        The tokens, likeliest first, ties to the lowest id: one stratum after another.
+    starts : ndarray of int64, shape (n + 1,)
+        Where each stratum begins in ``tokens``, and V.
+    inclusion : ndarray of float64, shape (V,)
+        The probability of each token to be the draft of its stratum, by token id.
+    """
+
+    tokens: IntArray
+    starts: IntArray
+    inclusion: FloatArray
+
+
+class Stratified(ProposalLaw):
+    """One draft from each of n strata of the vocabulary: g(H) = Π_j q_j(H ∩ G_j).
+
+    Tokens in descending order of q are cut into n strata of equal weight, the weight of a token being
+    q^β. A token that outweighs an equal share of what is left is a stratum of its own. Draft j is drawn from stratum
+    G_j, the head first, with probability q_j(y) = q(y)^β/q^β(G_j). So drafts are distinct and independent.
+
+    With n = 1 this is a single draft from q; with equal shares and n = 2 it is SpecHub's pair of sets
+    where the likeliest token has more than half of the mass.
+
+    Parameters
+    ----------
+    draft_probs : array_like, shape (…, V)
+        The draft model's next-token distribution.
+    num_drafts : int
+        How many tokens are drafted; as many need mass.
+    sharpness : float
+        β > 0: the weight of a token is q^β.
+    shares : array_like, shape (n,), optional
+        The weights of the strata from the head to the tail, in any unit; equal by default.
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, ``num_drafts`` < 1, more drafts than tokens with mass, a ``sharpness``
+        that is not a positive number, or ``shares`` that are not n positive numbers.
+    """
+
+    sharpness: float
+    shares: FloatArray | None
+
+    def __init__(
+        self,
+        draft_probs: ArrayLike,
+        num_drafts: int,
+        sharpness: float = 1.0,
+        shares: ArrayLike | None = None,
+    ) -> None:
+        self.sharpness = _positive("sharpness", sharpness)
+        self.shares = None if shares is None else np.array(shares, dtype=np.float64)
+        super().__init__(draft_probs, num_drafts)
+
+    def __repr__(self) -> str:
+        more = f", sharpness={self.sharpness:g}" if self.sharpness != 1.0 else ""
+        more += f", shares={self.shares.tolist()}" if self.shares is not None else ""
+        return f"{super().__repr__()[:-1]}{more})"
+
+    @property
+    def strata(self) -> NDArray[np.int16]:
+        """The stratum of each token, from the head 0 to the tail n − 1, shape (…, V).
+
+        Tokens without mass are of the last stratum, where they are never drawn.
+        """
+        strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
+        for index in np.ndindex(self.batch_shape):
+            own = self[index].position_strata
+            strata[(*index, own.tokens)] = np.repeat(np.arange(self.num_drafts), np.diff(own.starts))
+        return strata
+
+    @cached_property
+    def position_strata(self) -> Strata:
+        """The strata of a law at a single position."""
+        q = self.draft_probs
+        tokens = np.argsort(-q, kind="stable")
+        # In units of the largest, so that a power does not underflow for all of them.
+        ordered = (q[tokens] / q[tokens[0]]) ** self.sharpness
+        starts = _starts(ordered, np.count_nonzero(q), self._shares_of_strata())
+        mass = np.add.reduceat(ordered, starts[:-1])
+        inclusion = np.empty(q.size)
+        inclusion[tokens] = ordered / np.repeat(mass, np.diff(starts))
+        return Strata(tokens, starts, inclusion)
+
+    def _shares_of_strata(self) -> FloatArray:
+        return np.ones(self.num_drafts) if self.shares is None else self.shares
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        tokens, starts, inclusion = self.position_strata
+        drafts = np.empty((count, self.num_drafts), np.int64)
+        for j in range(self.num_drafts):
+            own = tokens[starts[j] : starts[j + 1]]
+            drafts[:, j] = own[draw_tokens(inclusion[own], rng, count)]
+        return drafts
+
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self._slot_probs(draft_tokens) > 0).all())
+
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        return self._slot_probs(draft_tokens).prod(axis=-1)
+
+    def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
+        """q_j of each draft in the place of draft j, shape (…, n)."""
+        in_place = self.strata[draft_tokens] == np.arange(self.num_drafts)
+        return np.where(in_place, self.position_strata.inclusion[draft_tokens], 0.0)
+
+    def position_containment(self, subset: BoolArray) -> float:
+        tokens, starts, inclusion = self.position_strata
+        inside = np.where(subset, inclusion, 0.0)[tokens]
+        return float(np.minimum(np.add.reduceat(inside, starts[:-1]), 1.0).prod())
+
+    def position_inclusion_probs(self) -> FloatArray:
+        return self.position_strata.inclusion.copy()
+
+    def _validate_count(self) -> None:
+        if self.shares is None:
+            return
+        fits = self.shares.shape == (self.num_drafts,)
+        if not fits or not (np.isfinite(self.shares) & (self.shares > 0)).all():
+            raise ValueError(
+                f"shares: got {self.shares.tolist()}, wanted {self.num_drafts} positive numbers, one a draft"
+            )
+
+    def _validate_support(self) -> None:
+        validate_distinct_support(self.draft_probs, self.num_drafts)
+
+
+def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
+    """Where strata of these shares begin among descending weights (V,), of which ``support`` have mass."""
+    num_strata = shares.size
+    after = np.append(weights[::-1].cumsum()[::-1], 0.0)
+    shares_after = shares[::-1].cumsum()[::-1]
+    alone = 0
+    while alone < num_strata - 1 and (
+        weights[alone] * shares_after[alone] >= after[alone] * shares[alone]
+    ):
+        alone += 1
+    starts = np.arange(num_strata + 1)
+    starts[-1] = weights.size
+    left = after[alone] / shares_after[alone]
+    ends = after[alone] - left * shares[alone:-1].cumsum()
+    for j, end in enumerate(ends.tolist(), start=alone + 1):
+        # A stratum begins with the token before which its share of the weight is used up.
+        place = int(np.searchsorted(-after[:-1], -end, side="left"))
+        # No stratum is empty, and each has a token with mass.
+        starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
+    return starts
+
+
+def _positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
+    if not 0.0 < float(value) < np.inf:
+        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
+    return float(value)
