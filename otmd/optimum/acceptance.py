@@ -22,8 +22,8 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.race.race_cut import race_cut, race_cuts
-from otmd.race.subset_race import SubsetRace
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import race_cut, race_cuts
 from otmd.rows import Rows
 
 # Rounding can make a prefix look better than a smaller one that is as good.
@@ -216,7 +216,7 @@ def _cuts_of_race(
         subset, value = cut_with_replacement(target, draft, 1)
         yield subset, sum_where(draft, subset), 1.0 + value
     if several:
-        race = SubsetRace(draft, max(several))
+        race = ExponentialRace(draft, max(several))
         for n, cut in zip(several, race_cuts(target, race, several), strict=True):
             subset = cut.subset
             yield subset, race.containment(subset, n), cut.rate
@@ -233,9 +233,6 @@ def _cuts_of_others(
             _cut_by_groups(target, member) for member in laws if isinstance(member, ProposalLaw)
         ]
     ratio_order = (curve or RatioCurve(target, law.draft_probs)).order
-    if len(laws) > 1 and law.forced_tokens().size == 0:
-        rows = law.prefix_containment(ratio_order, every_n=True)
-        return [best_prefix(target, ratio_order, rows[member.num_drafts - 1]) for member in laws]
     cuts = []
     for member in laws:
         assert isinstance(member, ProposalLaw)

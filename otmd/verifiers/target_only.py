@@ -39,7 +39,7 @@ class TargetOnly(Verifier):
     def _family_bounds(
         self, target: FloatArray, laws: Sequence[DraftLaw], tol: float
     ) -> list[tuple[float, float]]:
-        return [(hit, hit) for hit in laws[-1]._hit_rates(target, laws)]
+        return [(hit, hit) for hit in laws[-1].hit_rates(target, [law.num_drafts for law in laws])]
 
 
 class _TargetOnlyRule(PreparedVerifier):

@@ -5,14 +5,9 @@ import numpy as np
 import pytest
 
 from otmd.curve.ratio_groups import NUM_GROUPS, group_by_ratio
-from otmd.race.race_blocks import (
-    POWER,
-    leave_distinct,
-    sums_of_groups,
-    sums_of_subset,
-    sums_of_tokens,
-    tokens_of_blocks,
-)
+from otmd.race.block_sums import POWER, RaceScale, power_sums, sums_of_subset
+from otmd.race.cut import sums_of_groups, sums_of_tokens, tokens_of_blocks
+from otmd.race.quadrature import POWERS as MOST_POWERS
 
 SIZES = [1, 7, 1024, 2500]
 END, UNIT, POWERS = 30.0, 2.0**256, 13
@@ -28,8 +23,8 @@ def position(size: int) -> tuple[np.ndarray, np.ndarray]:
     return p, q / q.sum()
 
 
-def race_of(q: np.ndarray) -> tuple[float, float, float, float]:
-    return float(q[1:].sum()), UNIT, END / UNIT, HEAVIEST
+def race_of(q: np.ndarray) -> RaceScale:
+    return RaceScale(float(q[1:].sum()), UNIT, END / UNIT, HEAVIEST)
 
 
 def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
@@ -89,8 +84,15 @@ def test_sums_of_a_subset(size: int, powers: int) -> None:
         assert outside == pytest.approx(q[~subset].sum(), rel=1e-13)
 
 
-def test_distinct_numbers_come_first() -> None:
-    for numbers in ([], [1.0], [1.0, 1.0], [0.0, 0.5, 0.5, 2.0, np.inf, np.inf]):
-        ascending = np.array(numbers)
-        count = leave_distinct(ascending)
-        assert ascending[:count].tolist() == sorted(set(numbers))
+def test_power_sums_are_sums_of_powers() -> None:
+    """In parts of all sizes, the faintest powers left out."""
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 1023, 1024, 2500):
+        rates = 10.0 ** rng.uniform(-12, -1, size)
+        wanted = [0.0] + [float((rates**r).sum()) for r in range(1, MOST_POWERS)]
+        found = power_sums(rates, None, MOST_POWERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=size * 1e-20)
+        weights = rng.random(size)
+        wanted = [0.0] + [float((weights * rates**r).sum()) for r in range(1, MOST_POWERS)]
+        found = power_sums(rates, weights, MOST_POWERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=size * 1e-20)

@@ -6,15 +6,33 @@ from strategies import instances
 
 import otmd
 from otmd.optimum.acceptance import best_prefix, family_rates
-from otmd.race.race_cut import race_cut, race_cuts
-from otmd.race.subset_race import SubsetRace
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import race_cut, race_cuts
+from otmd.race.quadrature import latest_win, win_times
 
 
 def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarray, float]:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(law.draft_probs > 0, target / law.draft_probs, np.inf)
     order = np.argsort(ratio, kind="stable")
-    return best_prefix(target, order, law.prefix_containment(order))
+    one_by_one = law.vocab_size < 100
+    contained = law.prefix_containment(order) if one_by_one else counted(law, order)
+    return best_prefix(target, order, contained)
+
+
+def counted(law: otmd.WithoutReplacement, order: np.ndarray) -> np.ndarray:
+    """g of every prefix, the counts of arrivals at each node by one token after another."""
+    q, n = law.draft_probs[order], law.num_drafts
+    times, steps = win_times(latest_win(q, n), 1.0, n, 1)
+    counts, contained = np.zeros((n, times.size)), [0.0]
+    counts[0] = 1.0
+    for mass, outside in zip(q, np.append(q[::-1].cumsum()[-2::-1], 0.0), strict=True):
+        absent = np.exp(-mass * times)
+        counts[1:] = counts[1:] * absent + counts[:-1] * (1.0 - absent)
+        counts[0] *= absent
+        fewer = steps * np.exp(-outside * times) @ counts.sum(axis=0)
+        contained.append(1.0 - outside * fewer)
+    return np.array(contained)
 
 
 def pair(size: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +98,7 @@ def test_a_target_of_less_than_all_mass() -> None:
 @pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
 def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
     target, draft = pair(6_000, noise, seed=5)
-    race = SubsetRace(draft, 5)
+    race = ExponentialRace(draft, 5)
     for n, cut in zip((2, 3, 5), race_cuts(target, race, (2, 3, 5)), strict=True):
         law = otmd.WithoutReplacement(draft, n)
         assert cut.rate == pytest.approx(
