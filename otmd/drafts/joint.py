@@ -34,7 +34,10 @@ class Joint(DraftLaw):
     probs: FloatArray
 
     def __init__(self, tuples: ArrayLike, probs: ArrayLike, vocab_size: int) -> None:
-        rows = np.asarray(tuples)
+        try:
+            rows = np.asarray(tuples)
+        except ValueError as reason:
+            raise ValueError("tuples: got rows of different lengths, wanted (T, n)") from reason
         self.vocab_size = validate_count("vocab_size", vocab_size, maximum=MOST_TOKENS)
         if rows.ndim != 2 or rows.shape[-1] == 0:
             raise ValueError(f"tuples: got shape {rows.shape}, wanted (T, n) with n ≥ 1")

@@ -10,6 +10,7 @@ from otmd.curve.replacement_cuts import cut_with_replacement, cuts_with_replacem
 from otmd.curve.replacement_rates import sum_where
 from otmd.curve.sorted_curve import mass_before, smallest_minimiser
 from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts.base import validate_law
 from otmd.drafts.proposal import order_from
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.parallel import in_threads
@@ -113,6 +114,7 @@ def optimal_acceptance(
     Theorem 6): sorted, or, with and without replacement, grouped by p/q and sorted only where
     the cut may lie. Other laws take a maximum flow over their tuples.
     """
+    validate_law(law)
     if curve is not None:
         _validate_curve(curve, law)
     if isinstance(law, WithReplacement):
