@@ -201,6 +201,13 @@ class Rows:
         return Rows(self.values, self.row[positions])
 
 
+def accumulated(mass: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, … V numbers, in extended precision where the machine has it."""
+    sums = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
+    sums[..., 1:] = np.cumsum(mass, axis=-1, dtype=np.longdouble)
+    return sums
+
+
 def validate_same_vocabulary(
     target_probs: NDArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
 ) -> None:

@@ -14,7 +14,7 @@ from otmd.curve.ratio_groups import (
     NUM_GROUPS,
     fill_ratios,
 )
-from otmd.race.race_blocks import ALONE, DRAFT, TARGET
+from otmd.race.block_sums import ALONE, DRAFT, TARGET
 
 PART_BITS = 6
 _PART_SHIFT = 52 - PART_BITS
@@ -94,7 +94,7 @@ def sum_cells(target, draft, group, cell, cells, larger):
 
 @njit(cache=True, nogil=True)
 def sum_groups(cells, unit, sums):
-    """Add cells to the sums of their groups (NUM_GROUPS, 3), see :mod:`otmd.race.race_blocks`."""
+    """Add cells to the sums of their groups (NUM_GROUPS, 3), see :mod:`otmd.race.block_sums`."""
     for cell in range(UNDRAFTED + 1):
         group = min(max(cell - PARTS_FROM, 0) >> _GROUP_SHIFT, NUM_GROUPS - 1)
         sums[group, TARGET] += cells[cell, 1]

@@ -25,9 +25,9 @@ from otmd.choice.pair_search import LightTokens, PairTokens
 from otmd.curve.ratio_groups import group_edges, ratios_of
 from otmd.drafts import WithoutReplacement
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.race_blocks import sums_of_tokens
-from otmd.race.race_cut import Groups, RaceCut, race_cuts
-from otmd.race.subset_race import RATE_UNIT, SubsetRace
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import Groups, RaceCut, race_cuts, sums_of_tokens
+from otmd.race.quadrature import RATE_UNIT
 
 # Tokens of larger q are classes of their own.
 HEAVIEST = 2.0**-8
@@ -75,8 +75,8 @@ class PairPosition:
         larger = np.empty(MOST_LARGER + 1, np.int32)
         larger = larger[: sum_cells(target, draft, groups.group, cell, cells, larger)]
         sum_groups(cells, RATE_UNIT, groups.sums)
-        race = SubsetRace(draft, 2)
-        sums_of_tokens(target, draft, larger, group_edges()[:-1], race.numbers, groups.sums)
+        race = ExponentialRace(draft, 2)
+        sums_of_tokens(target, draft, larger, group_edges()[:-1], race.scale, groups.sums)
         (cut,) = race_cuts(target, race, [2], groups)
         single = np.zeros(draft.size, dtype=bool)
         single[larger[draft[larger] > HEAVIEST]] = True
@@ -93,7 +93,7 @@ class PairPosition:
         cell[heavy] = UNDRAFTED
         first = draft[heavy]
         # 1 − q would cancel for a token of more than half.
-        second = first / np.where(first > 0.5, race.numbers[0], 1.0 - first)
+        second = first / np.where(first > 0.5, race.scale[0], 1.0 - first)
         return cls(target, draft, cut, heavy, second, larger[~single[larger]], cell, cells)
 
     def parts_of_runs(

@@ -10,7 +10,7 @@ from otmd.choice.pair_search import LightTokens, PairTokens
 from otmd.choice.race_places import nodes_of_tail
 from otmd.curve.ratio_groups import ratios_of
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.race_cut import RaceCut
+from otmd.race.cut import RaceCut
 
 # How far the last node lies beyond the others, at least, in units of it.
 _LEAST_ROOM = 1e-9

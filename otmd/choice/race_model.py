@@ -15,7 +15,7 @@ import numpy as np
 
 from otmd.choice.weighted_race import silent_winners
 from otmd.probabilities import FloatArray
-from otmd.race.exponential_race import exponential_series, growth_series, product_of_series
+from otmd.race.quadrature import exponential_series, growth_series, product_of_series
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ import numpy as np
 from otmd.choice.classes import nodes_between
 from otmd.choice.race_tail import Tail
 from otmd.probabilities import BoolArray, FloatArray
-from otmd.race.race_cut import RaceCut
+from otmd.race.cut import RaceCut
 
 _LOWEST_RATIO = 1e-13
 # Tokens are rehearsed as one whose q agree to half an octave, or lie below 2^−60, and that lie in the same of

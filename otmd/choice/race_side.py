@@ -11,8 +11,8 @@ from otmd.choice.race_places import nodes_of_tail, rehearsal
 from otmd.choice.race_search import Found, RaceSearch
 from otmd.choice.race_tail import Tail, power_sums
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.exponential_race import HEAVY, win_times
-from otmd.race.race_cut import RaceCut
+from otmd.race.cut import RaceCut
+from otmd.race.quadrature import HEAVY, win_times
 
 # Longer tails are rehearsed before they are played.
 _LONG = 4096

@@ -15,7 +15,7 @@ from otmd.choice.weighted_race import (
     token_values,
 )
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.exponential_race import POWERS
+from otmd.race.quadrature import POWERS
 
 _LEAST = np.finfo(float).tiny
 

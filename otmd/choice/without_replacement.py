@@ -7,8 +7,8 @@ from otmd.choice.plan import ChoicePlan
 from otmd.choice.race_side import RacePosition, SideTokens, solve_side
 from otmd.drafts import WithoutReplacement
 from otmd.probabilities import FloatArray
-from otmd.race.exponential_race import latest_win
-from otmd.race.race_cut import race_cut
+from otmd.race.cut import race_cut
+from otmd.race.quadrature import latest_win
 
 _SLOWEST = 1e-280
 

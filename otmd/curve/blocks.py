@@ -262,7 +262,7 @@ class BlockedCurve:
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
-        """g of the tokens before each block and of all, (K + 1,), for each number of drafts in turn."""
+        """G of the tokens before each block and of all, (K + 1,), for each number of drafts in turn."""
         return (_containment(blocks.sums, n) for n in self.counts)
 
     def smallest_cuts(self) -> list[Cut]:
@@ -282,6 +282,12 @@ class BlockedCurve:
             size = int(np.argmax(values <= values.min() + SLACK))
             cuts.append(Cut(size, float(edges[size]), float(values[size])))
         return cuts
+
+    def subset(self, end: float) -> BoolArray:
+        """The tokens with p/q below ``end``, shape (V,)."""
+        ratio = np.empty(self.target.size)
+        fill_ratios(self.target, self.draft, ratio)
+        return ratio < end
 
     def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
         """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""

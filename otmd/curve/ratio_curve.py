@@ -24,6 +24,7 @@ from otmd.probabilities import (
     FloatArray,
     IntArray,
     Rows,
+    accumulated,
     validate_count,
     validate_probs,
     validate_same_vocabulary,
@@ -288,22 +289,22 @@ class RatioCurve:
     @cached_property
     def target_mass(self) -> FloatArray:
         """P of the first k tokens, shape (…, V + 1)."""
-        return _accumulated(self._sorted(self._target))
+        return accumulated(self._sorted(self._target))
 
     @cached_property
     def draft_mass(self) -> FloatArray:
         """Q of the first k tokens, shape (…, V + 1)."""
-        return _accumulated(self._sorted(self._draft))
+        return accumulated(self._sorted(self._draft))
 
     @cached_property
     def target_tail(self) -> FloatArray:
         """P of all tokens but the first k, shape (…, V + 1)."""
-        return _accumulated(self._sorted(self._target)[..., ::-1])[..., ::-1]
+        return accumulated(self._sorted(self._target)[..., ::-1])[..., ::-1]
 
     @cached_property
     def draft_tail(self) -> FloatArray:
         """Q of all tokens but the first k, shape (…, V + 1)."""
-        return _accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
+        return accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
 
     def _sorted(self, rows: Rows) -> FloatArray:
         own = rows.values[rows.row].reshape(self.order.shape)
@@ -336,10 +337,3 @@ def _counts(num_drafts: int | Sequence[int]) -> IntArray:
     if isinstance(num_drafts, Sequence | np.ndarray):
         return np.array([validate_count("num_drafts", n) for n in num_drafts], dtype=np.int64)
     return np.arange(1, validate_count("num_drafts", num_drafts) + 1)
-
-
-def _accumulated(mass: FloatArray) -> FloatArray:
-    """Sums of the first 0, 1, … V numbers, in extended precision where the machine has it."""
-    sums = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
-    sums[..., 1:] = np.cumsum(mass, axis=-1, dtype=np.longdouble)
-    return sums

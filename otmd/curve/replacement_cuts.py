@@ -1,6 +1,7 @@
 """Temporary."""
 
 import numpy as np
+
 from otmd.curve.ratio_cut import SLACK, mark_blocks
 from otmd.curve.ratio_histogram import RatioHistogram
 from otmd.probabilities import FloatArray

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.draws import draw_independent
+from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
 
 _MOST_TUPLES = 5_000_000
@@ -19,7 +19,8 @@ MOST_DRAFTS = 10_000
 class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
-    Leading axes hold independent positions: ``drafts[index]`` is the law of one of them.
+    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
+    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
 
     Attributes
     ----------
@@ -28,24 +29,39 @@ class DraftLaw(ABC):
     vocab_size : int
         V.
     batch_shape : tuple of int
-        The leading axes; ``()`` for a single position.
+        The leading axes; ``()``, the default, for a single position.
+
+    Notes
+    -----
+    A subclass sets ``num_drafts`` and ``vocab_size`` and writes these methods. Those named ``position_…`` and
+    ``can_draw`` are called for a law without leading axes, with input that was checked.
+
+    ================================  ========  =======================================================
+    method                            required  default
+    ================================  ========  =======================================================
+    ``position_sample``               yes
+    ``position_tuple_prob``           yes
+    ``position_support``              no        every token
+    ``position_containment``          no        sum over :meth:`enumerate`
+    ``position_inclusion_probs``      no        sum over :meth:`enumerate`
+    ``position_hit_rate``             no        from ``position_inclusion_probs``
+    ``can_draw``                      no        whether ``position_tuple_prob`` is positive
+    ``hit_rates``                     no        ``position_hit_rate`` of ``with_num_drafts(n)`` for each n
+    ``__getitem__``                   no        itself for ``()``; needed for leading axes
+    ``with_num_drafts``               no        itself for its own n; needed for other n
+    ================================  ========  =======================================================
+
+    Enumeration looks at ``len(position_support())``^n tuples, so it serves small vocabularies, or laws that
+    draw few of the tokens and say so in ``position_support``.
     """
 
     num_drafts: int
     vocab_size: int
-    batch_shape: tuple[int, ...]
+    batch_shape: tuple[int, ...] = ()
 
     def definition(self) -> dict[str, Any]:
-        """What defines the law, by the names of its attributes; those that begin with _ are worked out."""
+        """The attributes that define the law, by name. Names that begin with _ hold derived values."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
-    @abstractmethod
-    def __getitem__(self, index: tuple[int, ...]) -> Self:
-        """Return the law of the position(s) at ``index`` of the leading axes."""
-
-    @abstractmethod
-    def with_num_drafts(self, num_drafts: int) -> Self:
-        """Return the law of the same family that draws ``num_drafts`` tokens."""
 
     @abstractmethod
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
@@ -55,28 +71,48 @@ class DraftLaw(ABC):
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         """Q of tuples (T, n) at a single position, shape (T,)."""
 
-    @abstractmethod
-    def position_containment(self, subset: BoolArray) -> float:
-        """Return g(H) for one subset (V,) at a single position."""
+    def position_support(self) -> IntArray:
+        """Tokens at a single position beside which none is ever drafted, ascending: what is enumerated."""
+        return np.arange(self.vocab_size)
 
-    @abstractmethod
+    def position_containment(self, subset: BoolArray) -> float:
+        """g(H) of one subset (V,) at a single position."""
+        tokens, probs = self.enumerate()
+        return float(probs[subset[tokens].all(axis=-1)].sum())
+
     def position_inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
+        return inclusion_of_tuples(*self.enumerate(), self.vocab_size)
 
     def position_hit_rate(self, target: FloatArray) -> float:
-        """P(a token of the target is among the drafts) at a single position."""
+        """P(a token drawn from the target is among the drafts) at a single position."""
         return float(target @ self.position_inclusion_probs())
 
-    def _hit_rates(self, target: FloatArray, family: Sequence["DraftLaw"]) -> list[float]:
-        """The same for each law of the family, of which this one has the most drafts."""
-        return [law.position_hit_rate(target) for law in family]
+    def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        """:meth:`position_hit_rate` of the law with each of these numbers of drafts, ascending."""
+        return [self.with_num_drafts(n).position_hit_rate(target) for n in counts]
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        """Whether Q(tokens) > 0 for drafts (n,) at a single position, even where it underflows.
+        """Whether drafts (n,) may be drawn at a single position; a law may say so even where Q underflows."""
+        return bool(self.position_tuple_prob(draft_tokens[None])[0] > 0)
 
-        A law may say more precisely than by the tokens alone, in any order and number.
-        """
-        return bool((self.position_inclusion_probs()[draft_tokens] > 0).all())
+    def __getitem__(self, index: tuple[int, ...]) -> Self:
+        """Return the law of the position(s) at ``index`` of the leading axes."""
+        if index != () or self.batch_shape:
+            raise IndexError(
+                f"{type(self).__name__}: got index {index!r}, wanted (): it has no leading axes, or no "
+                "__getitem__ that serves them"
+            )
+        return self
+
+    def with_num_drafts(self, num_drafts: int) -> Self:
+        """Return the law of the same family that draws ``num_drafts`` tokens."""
+        if validate_count("num_drafts", num_drafts) != self.num_drafts:
+            raise ValueError(
+                f"num_drafts: got {num_drafts}, wanted {self.num_drafts}: {type(self).__name__} is not "
+                "defined for another number of drafts"
+            )
+        return self
 
     def sample(
         self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
@@ -203,7 +239,8 @@ class DraftLaw(ABC):
         if size > _MOST_TUPLES:
             raise ValueError(
                 f"enumerate: got {support.size}^{self.num_drafts} = {size} tuples, wanted at most "
-                f"{_MOST_TUPLES}; the closed forms need no enumeration"
+                f"{_MOST_TUPLES}; position_containment and position_inclusion_probs, where a law writes "
+                "them, need no enumeration"
             )
         tokens = support[_every_tuple(support.size, self.num_drafts)]
         probs = self.position_tuple_prob(tokens)
@@ -212,10 +249,6 @@ class DraftLaw(ABC):
     def can_enumerate(self) -> bool:
         """Whether the law at a single position has few enough tuples for :meth:`enumerate`."""
         return self.position_support().size ** self.num_drafts <= _MOST_TUPLES
-
-    def position_support(self) -> IntArray:
-        """The tokens that may be drafted at a single position, ascending."""
-        return np.flatnonzero(self.position_inclusion_probs() > 0)
 
     def family(self) -> list[Self]:
         """The laws of the same family with 1, 2, … n drafts.
@@ -276,6 +309,16 @@ def _every_tuple(size: int, length: int) -> IntArray:
     return tuples
 
 
+def inclusion_of_tuples(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
+    """P(token is in the tuple) for tuples (T, n) with these probabilities (T,), shape (V,)."""
+    ordered = np.sort(tokens, axis=-1)
+    first = np.ones(ordered.shape, dtype=bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    weights = np.where(first, probs[:, None], 0.0)
+    drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=vocab_size)
+    return drafted.astype(np.float64)
+
+
 def at_positions(probs: FloatArray, index: tuple[int, ...], own_axes: int) -> FloatArray:
     """Index the leading axes alone; IndexError where the index would reach into the last ones."""
     leading = index if isinstance(index, tuple) else (index,)
@@ -294,7 +337,7 @@ def validate_rng(rng: object) -> None:
 def draw_tokens(probs: FloatArray, rng: np.random.Generator, count: int) -> IntArray:
     """Draw ``count`` tokens from (V,) masses, which need not sum to 1."""
     tokens = np.empty(count, np.int64)
-    draw_independent(probs.cumsum(), rng.random(count), tokens)
+    fill_draws(probs.cumsum(), rng.random(count), tokens)
     return tokens
 
 
@@ -304,3 +347,15 @@ def validate_law(law: object) -> None:
         return
     what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
     raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")
+
+
+@kernel()
+def fill_draws(cumulative, uniforms, out):
+    """Fill in the index whose interval of the cumulative distribution holds each uniform number's share."""
+    total = cumulative[cumulative.size - 1]
+    for s in range(uniforms.size):
+        index = np.searchsorted(cumulative, uniforms[s] * total, side="right")
+        if index == cumulative.size:
+            # uniform · total was rounded up to the total: the last index with mass.
+            index = np.searchsorted(cumulative, total, side="left")
+        out[s] = index

@@ -5,10 +5,12 @@ from math import factorial
 import numpy as np
 from scipy.special import expit
 
-from otmd.drafts.counts import add_counts_of_others, add_prefix_counts, counts
-from otmd.drafts.draws import counts_from_the_end, draw_conditional_counts
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
-from otmd.probabilities import FloatArray, IntArray
+from otmd.kernel import kernel
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+# A factor is divided out of a product only where present/absent is at most this: errors then shrink.
+_DIVISIBLE = 0.25
 
 
 class ConditionalPoisson(ProposalLaw):
@@ -35,17 +37,18 @@ class ConditionalPoisson(ProposalLaw):
     q = (1/2, 3/10, 1/5) and n = 2, H = {0, 1} has g = 15/31 here and 18/35 there.
     """
 
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
-        if every_n:
-            numbers = range(1, self.num_drafts + 1)
-            return np.stack([self.with_num_drafts(n).prefix_containment(order) for n in numbers])
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :meth:`ProposalLaw.prefix_containment`; one pass over the tokens."""
         absent, present = self._events()
-        all_in_prefix = np.zeros((self.num_drafts + 1, self.vocab_size + 1))
-        scratch = np.empty(self.vocab_size + 1)
-        chance = 1.0 / self._chance_of_n(absent, present)
-        add_prefix_counts(absent[order], present[order], chance, scratch, all_in_prefix)
-        return np.minimum(all_in_prefix[self.num_drafts], 1.0)
+        contained = np.empty(self.vocab_size + 1)
+        fill_prefix_chances(absent[order], present[order], self.num_drafts, contained)
+        return np.minimum(contained / self._chance_of_n(absent, present), 1.0)
+
+    def position_containment(self, subset: BoolArray) -> float:
+        absent, present = self._events()
+        inside = self._chance_of_n(absent[subset], present[subset])
+        chance = inside * absent[~subset].prod() / self._chance_of_n(absent, present)
+        return float(min(chance, 1.0))
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
@@ -70,18 +73,19 @@ class ConditionalPoisson(ProposalLaw):
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
     def _chance_of_n(self, absent: FloatArray, present: FloatArray) -> float:
+        """P(n of the events occur)."""
         chances = np.empty(self.num_drafts + 1)
-        counts(absent, present, chances)
+        fill_counts(absent, present, chances)
         return float(chances[self.num_drafts])
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
         counts_after = np.empty((self.vocab_size + 1, self.num_drafts + 1))
-        counts_from_the_end(absent, present, counts_after)
+        fill_counts_from(absent, present, counts_after)
         drawn = np.empty((count, self.num_drafts), np.int64)
         for row in range(count):
             uniforms = rng.random((1, self.vocab_size))
-            draw_conditional_counts(present, counts_after, uniforms, drawn[row : row + 1])
+            fill_conditional_draws(present, counts_after, uniforms, drawn[row : row + 1])
         return rng.permuted(drawn, axis=-1)
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
@@ -98,10 +102,96 @@ class ConditionalPoisson(ProposalLaw):
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
-        with_it = np.zeros((self.num_drafts, self.vocab_size))
-        chance = 1.0 / self._chance_of_n(absent, present)
-        add_counts_of_others(absent, present, present, chance, with_it)
-        return np.minimum(with_it[self.num_drafts - 1], 1.0)
+        others = np.empty(self.vocab_size)
+        fill_chances_of_others(absent, present, self.num_drafts - 1, others)
+        return np.minimum(present * others / self._chance_of_n(absent, present), 1.0)
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
+
+
+@kernel()
+def _count_one_more(counts, absent, present):
+    """Add one event to counts[m] = P(m events occur), in place. Every term is positive: nothing cancels."""
+    for m in range(counts.size - 1, 0, -1):
+        counts[m] = counts[m] * absent + counts[m - 1] * present
+    counts[0] *= absent
+
+
+@kernel()
+def fill_counts(absent, present, out):
+    """out[m] = P(m of the independent events occur), for m < out.size."""
+    out[:] = 0.0
+    out[0] = 1.0
+    for i in range(absent.size):
+        _count_one_more(out, absent[i], present[i])
+
+
+@kernel()
+def fill_counts_from(absent, present, out):
+    """out[i, m] = P(m of the events i, i + 1, … occur); shape (V + 1, M)."""
+    out[-1] = 0.0
+    out[-1, 0] = 1.0
+    for i in range(absent.size - 1, -1, -1):
+        out[i] = out[i + 1]
+        _count_one_more(out[i], absent[i], present[i])
+
+
+@kernel()
+def fill_prefix_chances(absent, present, count, out):
+    """out[k] = P(``count`` of the first k events occur and none of the others), shape (V + 1,)."""
+    out[-1] = 1.0
+    for k in range(absent.size - 1, -1, -1):
+        out[k] = out[k + 1] * absent[k]
+    counts = np.zeros(count + 1)
+    counts[0] = 1.0
+    out[0] *= counts[count]
+    for k in range(absent.size):
+        _count_one_more(counts, absent[k], present[k])
+        out[k + 1] *= counts[count]
+
+
+@kernel()
+def fill_chances_of_others(absent, present, count, out):
+    """out[y] = P(``count`` of the events other than y occur).
+
+    Frequent events (present/absent large) are left out one at a time by products from both sides, the rare
+    ones by division: exact to rounding in both cases, O(V M + h M²) with h frequent events, M = count + 1.
+    """
+    is_rare = present <= _DIVISIBLE * absent
+    frequent = np.flatnonzero(~is_rare)
+    suffix = np.empty((frequent.size + 1, count + 1))
+    fill_counts(absent[is_rare], present[is_rare], suffix[-1])
+    for h in range(frequent.size - 1, -1, -1):
+        suffix[h] = suffix[h + 1]
+        _count_one_more(suffix[h], absent[frequent[h]], present[frequent[h]])
+    prefix = np.zeros(count + 1)
+    prefix[0] = 1.0
+    for h in range(frequent.size):
+        y, out[frequent[h]] = frequent[h], 0.0
+        for j in range(count + 1):
+            out[y] += prefix[j] * suffix[h + 1, count - j]
+        _count_one_more(prefix, absent[y], present[y])
+    for y in range(absent.size):
+        if is_rare[y]:
+            others = 0.0
+            for m in range(count + 1):
+                others = (suffix[0, m] - present[y] * others) / absent[y]
+            out[y] = others
+
+
+@kernel()
+def fill_conditional_draws(present, counts_after, uniforms, out):
+    """Sets of n events given that exactly n occur, one a row: events in turn, by the counts left.
+
+    counts_after[i, m] = P(m of the events i, i + 1, … occur).
+    """
+    num_rows, num_drafts = out.shape
+    for s in range(num_rows):
+        left, i = num_drafts, 0
+        while left > 0 and i < present.size:
+            chance = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
+            if uniforms[s, i] < chance:
+                out[s, num_drafts - left] = i
+                left -= 1
+            i += 1

@@ -47,10 +47,6 @@ class Hub(ProposalLaw):
         """What q leaves beside the hub token; see :class:`ProposalLaw`."""
         return self._as_greedy.mass_beside_forced()
 
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
-        return self._as_greedy.prefix_containment(order, every_n)
-
     @cached_property
     def _as_greedy(self) -> Greedy:
         greedy = unchecked(Greedy, self.draft_probs, 2)

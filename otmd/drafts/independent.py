@@ -71,6 +71,9 @@ class Independent(DraftLaw):
         columns = [draw_tokens(q, rng, count) for q in self.draft_probs]
         return np.stack(columns, axis=-1)
 
+    def position_support(self) -> IntArray:
+        return np.flatnonzero((self.draft_probs > 0).any(axis=0))
+
     def can_draw(self, draft_tokens: IntArray) -> bool:
         return bool((self.draft_probs[np.arange(self.num_drafts), draft_tokens] > 0).all())
 

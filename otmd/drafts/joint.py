@@ -5,7 +5,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.base import DraftLaw, draw_tokens
+from otmd.drafts.base import DraftLaw, draw_tokens, inclusion_of_tuples
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
 MOST_TOKENS = 1 << 24
@@ -33,10 +33,11 @@ class Joint(DraftLaw):
     tuples: IntArray
     probs: FloatArray
 
-    batch_shape = ()
-
     def __init__(self, tuples: ArrayLike, probs: ArrayLike, vocab_size: int) -> None:
-        rows = np.asarray(tuples)
+        try:
+            rows = np.asarray(tuples)
+        except ValueError as reason:
+            raise ValueError("tuples: got rows of different lengths, wanted (T, n)") from reason
         self.vocab_size = validate_count("vocab_size", vocab_size, maximum=MOST_TOKENS)
         if rows.ndim != 2 or rows.shape[-1] == 0:
             raise ValueError(f"tuples: got shape {rows.shape}, wanted (T, n) with n ≥ 1")
@@ -50,11 +51,6 @@ class Joint(DraftLaw):
         return (
             f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
         )
-
-    def __getitem__(self, index: tuple[int, ...]) -> Self:
-        if index != ():
-            raise IndexError("a Joint law has no leading axes")
-        return self
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the first ``num_drafts`` drafts."""
@@ -92,10 +88,8 @@ class Joint(DraftLaw):
     def position_containment(self, subset: BoolArray) -> float:
         return float(self.probs[subset[self.tuples].all(axis=-1)].sum())
 
+    def position_support(self) -> IntArray:
+        return np.unique(self.tuples[self.probs > 0])
+
     def position_inclusion_probs(self) -> FloatArray:
-        ordered = np.sort(self.tuples, axis=-1)
-        first = np.ones(ordered.shape, dtype=bool)
-        first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-        weights = np.where(first, self.probs[:, None], 0.0)
-        drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
-        return drafted.astype(np.float64)
+        return inclusion_of_tuples(self.tuples, self.probs, self.vocab_size)

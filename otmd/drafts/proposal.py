@@ -1,7 +1,6 @@
 """Laws built from one draft distribution, whose best cut is a prefix of the tokens by p/q."""
 
 import copy
-from abc import abstractmethod
 from typing import Self, TypeVar
 
 import numpy as np
@@ -79,33 +78,36 @@ class ProposalLaw(DraftLaw):
         """What q leaves beside the forced tokens, renormalised, at a single position, shape (V,)."""
         return self.draft_probs
 
-    @abstractmethod
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order`` at a single position.
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """Containment of every prefix of ``order`` at a single position, for the sorted scan.
+
+        The default asks :meth:`position_containment` for one prefix after another. A law that is cut by a
+        sorted scan overrides it. WithReplacement and WithoutReplacement are cut without a scan.
 
         Parameters
         ----------
         order : ndarray of int64, shape (V,)
             A permutation of the tokens that begins with :meth:`forced_tokens`.
-        every_n : bool
-            For each number of drafts from 1 to n, if the forced tokens are the same for all.
 
         Returns
         -------
-        ndarray of float64, shape (V + 1,), or (n, V + 1) with ``every_n``
+        ndarray of float64, shape (V + 1,)
         """
+        place = np.empty(order.size, np.int64)
+        place[order] = np.arange(order.size)
+        return np.array([self.position_containment(place < k) for k in range(order.size + 1)])
+
+    def position_support(self) -> IntArray:
+        return np.flatnonzero(self.draft_probs > 0)
+
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self.draft_probs[draft_tokens] > 0).all())
 
     def _validate_count(self) -> None:
         """Raise ValueError for a number of drafts that the law is not defined for."""
 
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""
-
-    def position_containment(self, subset: BoolArray) -> float:
-        if not subset[self.forced_tokens()].all():
-            return 0.0
-        forced_first = order_from(np.argsort(~subset, kind="stable"), self.forced_tokens())
-        return float(self.prefix_containment(forced_first)[np.count_nonzero(subset)])
 
 
 def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:

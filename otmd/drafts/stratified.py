@@ -85,7 +85,9 @@ class Stratified(ProposalLaw):
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
         for index in np.ndindex(self.batch_shape):
             own = self[index].position_strata
-            strata[(*index, own.tokens)] = np.repeat(np.arange(self.num_drafts), np.diff(own.starts))
+            strata[(*index, own.tokens)] = np.repeat(
+                np.arange(self.num_drafts), np.diff(own.starts)
+            )
         return strata
 
     @cached_property

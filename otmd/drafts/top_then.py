@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve.search import likeliest
+from otmd.curve._kernels import likeliest
 from otmd.drafts.base import MOST_DRAFTS
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
@@ -81,12 +81,8 @@ class TopThen(ProposalLaw):
             others /= left
         return others
 
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
-        if self.top == 0:
-            return self._rest().prefix_containment(order, every_n)
-        if every_n:
-            raise ValueError("every_n: the number of forced tokens must be the same for every n")
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :meth:`ProposalLaw.prefix_containment`: that of the rest, once every top token is there."""
         contained = np.zeros(self.vocab_size + 1)
         if self.top == self.num_drafts:
             contained[self.top :] = 1.0
@@ -103,6 +99,13 @@ class TopThen(ProposalLaw):
         if self.top < self.num_drafts:
             tokens[:, self.top :] = self._rest().position_sample(rng, count)
         return tokens
+
+    def position_support(self) -> IntArray:
+        return (
+            np.sort(self.forced_tokens())
+            if self.top == self.num_drafts
+            else super().position_support()
+        )
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
         begins = bool((draft_tokens[: self.top] == self.forced_tokens()).all())

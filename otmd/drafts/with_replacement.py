@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from otmd.curve.replacement_rates import hit_rate, inclusion_probs, sum_where
-from otmd.curve.sorted_curve import mass_before
+from otmd.curve import RatioCurve
+from otmd.curve._kernels import inclusion_probs, sum_where
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -25,21 +25,9 @@ class WithReplacement(ProposalLaw):
         For an invalid distribution or ``num_drafts`` < 1.
     """
 
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order``; see :class:`ProposalLaw`."""
-        mass = np.empty(self.vocab_size + 1)
-        mass_before(self.draft_probs, order, mass)
-        np.minimum(mass, 1.0, out=mass)
-        if every_n:
-            return mass ** np.arange(1, self.num_drafts + 1)[:, None]
-        return mass**self.num_drafts
-
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         drawn = draw_tokens(self.draft_probs, rng, count * self.num_drafts)
         return drawn.reshape(count, self.num_drafts)
-
-    def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self.draft_probs[draft_tokens] > 0).all())
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         return self.draft_probs[draft_tokens].prod(axis=-1)
@@ -48,7 +36,8 @@ class WithReplacement(ProposalLaw):
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
 
     def position_hit_rate(self, target: FloatArray) -> float:
-        return hit_rate(target, self.draft_probs, self.num_drafts)
+        curve = RatioCurve.unchecked(target, self.draft_probs)
+        return float(curve.target_only_rates([self.num_drafts])[0])
 
     def position_inclusion_probs(self) -> FloatArray:
         probs = np.empty(self.vocab_size)

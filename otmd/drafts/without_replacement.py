@@ -4,30 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from otmd.curve.sorted_curve import mass_after, mass_before
-from otmd.drafts.base import DraftLaw
-from otmd.drafts.counts import nth_largest_before
-from otmd.drafts.draws import draw_distinct
 from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
-from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.exponential_race import quadrature_step
-from otmd.race.race import prefix_counts
-from otmd.race.race_inclusion import RaceInclusion
-from otmd.race.subset_race import RATE_UNIT, SubsetRace, times_alone
-
-# e^{−42} is below half an ulp of 1: what lies beyond it cannot be seen in the result.
-_INVISIBLE = 42.0
-# ∫ of t² from 0 to this is below half an ulp of 1, and counts of two or more are at most t²/2.
-_EARLIEST = 4e-6 / RATE_UNIT
+from otmd.kernel import kernel
+from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
+from otmd.race.containment import ExponentialRace, times_alone
+from otmd.race.inclusion import RaceInclusion
+from otmd.race.quadrature import RATE_UNIT
 
 
 class WithoutReplacement(ProposalLaw):
     """n distinct drafts: each drawn from q without the tokens drawn before it, renormalised.
 
-    The drafts are the first n arrivals of an exponential race (token i arrives at rate q_i), so
-    with λ = 1 − q(H) and N_H(t) the number of arrivals in H by time t,
-    g(H) = 1 − λ ∫ e^{−λt} P(N_H(t) < n) dt. Counts of none and one are integrated in closed form, the
-    rest by the trapezoidal rule in log t, whose error is below 1e-14.
+    The drafts are the first n arrivals of an exponential race, in which token i arrives at rate q_i. With
+    λ = 1 − q(H) and N_H(t) the number of arrivals in H by time t, g(H) = 1 − λ ∫ e^{−λt} P(N_H(t) < n) dt;
+    see :mod:`otmd.race.containment`.
 
     Parameters
     ----------
@@ -46,26 +36,6 @@ class WithoutReplacement(ProposalLaw):
     The law proportional to the product of q over the subset is a different one, see
     :class:`ConditionalPoisson`.
     """
-
-    def prefix_containment(self, order: IntArray, every_n: bool = False) -> FloatArray:
-        """Containment of every prefix of ``order``; see :class:`ProposalLaw`. O(V n) a quadrature node."""
-        size, num_drafts = self.vocab_size, self.num_drafts
-        rates = RATE_UNIT * self.draft_probs[order]
-        outside = np.empty(size + 1)
-        mass_after(self.draft_probs, order, outside)
-        outside *= RATE_UNIT
-        counts = np.zeros((num_drafts, size + 1))
-        counts[0] = 1.0 / RATE_UNIT
-        if num_drafts > 1:
-            counts[1, 1:] = np.cumsum(self.times_alone()[order])
-        if num_drafts > 2:
-            times, weights = _nodes(_latest_time(rates, outside, num_drafts), num_drafts)
-            prefix_counts(rates, outside, times, weights, counts)
-        contained = 1.0 - np.cumsum(outside * counts, axis=0)
-        inside = np.concatenate([[0], np.cumsum(rates > 0)])
-        contained[inside < np.arange(1, num_drafts + 1)[:, None]] = 0.0
-        np.clip(contained, 0.0, 1.0, out=contained)
-        return contained if every_n else contained[-1]
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
@@ -96,7 +66,8 @@ class WithoutReplacement(ProposalLaw):
         return left
 
     def position_containment(self, subset: BoolArray) -> float:
-        return SubsetRace(self.draft_probs, self.num_drafts).containment(subset, self.num_drafts)
+        race = ExponentialRace(self.draft_probs, self.num_drafts)
+        return race.containment(subset, self.num_drafts)
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts
@@ -106,14 +77,14 @@ class WithoutReplacement(ProposalLaw):
             return (draft > 0).astype(np.float64)
         if num_drafts > 2:
             return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
-        times_missed = 1.0 / RATE_UNIT + self._sum_of_others(self.times_alone())
+        times_missed = 1.0 / RATE_UNIT + _sum_of_others(times_alone(draft))
         return np.minimum(RATE_UNIT * draft * times_missed, 1.0)
 
     def position_hit_rate(self, target: FloatArray) -> float:
-        return self._hit_rates(target, [self])[0]
+        return self.hit_rates(target, [self.num_drafts])[0]
 
-    def _hit_rates(self, target: FloatArray, family: Sequence[DraftLaw]) -> list[float]:
-        counts = [law.num_drafts for law in family]
+    def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        """See :meth:`DraftLaw.hit_rates`; one race serves every number of drafts."""
         support = np.count_nonzero(self.draft_probs)
         raced = [n for n in counts if 1 < n < support]
         hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))
@@ -124,45 +95,66 @@ class WithoutReplacement(ProposalLaw):
             hits |= zip(raced, race.hit_rates(target, raced), strict=True)
         return [hits[n] for n in counts]
 
-    def times_alone(self) -> FloatArray:
-        """See :func:`otmd.drafts.subset_race.times_alone`, shape (V,)."""
-        return times_alone(self.draft_probs)
-
-    def _sum_of_others(self, values: FloatArray) -> FloatArray:
-        """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""
-        identity = np.arange(values.size)
-        before, after = np.empty(values.size + 1), np.empty(values.size + 1)
-        mass_before(values, identity, before)
-        mass_after(values, identity, after)
-        return before[:-1] + after[1:]
-
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
 
 
-def _nodes(latest: float, num_drafts: int) -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights of ∫ f(t) dt from _EARLIEST to ``latest``, evenly spaced in log t."""
-    step = quadrature_step(num_drafts)
-    # log t is laid out in the unit of q, near 0 where the integrand lives, lest its rounding show in t.
-    log_times = np.arange(
-        np.log(_EARLIEST * RATE_UNIT), np.log(latest) + np.log(RATE_UNIT) + step, step
-    )
-    times = (np.exp(0.5 * log_times) / np.sqrt(RATE_UNIT)) ** 2
-    return times, step * times
+def _sum_of_others(values: FloatArray) -> FloatArray:
+    """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""
+    return accumulated(values)[:-1] + accumulated(values[::-1])[::-1][1:]
 
 
-def _latest_time(rates: FloatArray, outside: FloatArray, num_drafts: int) -> float:
-    """A time after which λe^{−λt} P(N_H(t) < k) is invisible for every prefix H of the order and 3 ≤ k ≤ n.
+@kernel()
+def draw_distinct(cumulative, uniforms, out):
+    """N distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
-    It is so once a token from outside H has arrived, or the k fastest tokens of H all have. Prefixes with
-    fewer than k tokens of mass do not count: their g is 0.
+    The mass left is summed gap by gap between the indices taken, so with masses in ascending order
+    it keeps its relative accuracy however little of it there is.
     """
-    latest = 1.0 / RATE_UNIT
-    slowest_needed = np.empty(rates.size + 1)
-    for k in range(3, num_drafts + 1):
-        nth_largest_before(rates, k, slowest_needed)
-        relevant = (outside > 0) & (slowest_needed > 0)
-        if relevant.any():
-            slowest = float(np.maximum(outside, slowest_needed)[relevant].min())
-            latest = max(latest, _INVISIBLE / slowest)
-    return latest
+    size = cumulative.size
+    num_rows, num_drafts = uniforms.shape
+    taken = np.empty(num_drafts + 1, np.int64)
+    for s in range(num_rows):
+        for i in range(num_drafts):
+            taken[i] = size
+            remaining = 0.0
+            start = 0
+            for j in range(i + 1):
+                remaining += _gap(cumulative, start, taken[j])
+                start = taken[j] + 1
+            wanted = uniforms[s, i] * remaining
+            start = 0
+            index = -1
+            for j in range(i + 1):
+                mass = _gap(cumulative, start, taken[j])
+                if mass > 0.0:
+                    if wanted < mass:
+                        index = _within(cumulative, start, taken[j], wanted)
+                        break
+                    index = _within(cumulative, start, taken[j], mass)
+                wanted -= mass
+                start = taken[j] + 1
+            out[s, i] = index
+            j = i
+            while j > 0 and taken[j - 1] > index:
+                taken[j] = taken[j - 1]
+                j -= 1
+            taken[j] = index
+
+
+@kernel()
+def _gap(cumulative, start, stop):
+    if stop <= start:
+        return 0.0
+    before = cumulative[start - 1] if start > 0 else 0.0
+    return cumulative[stop - 1] - before
+
+
+@kernel()
+def _within(cumulative, start, stop, wanted):
+    before = cumulative[start - 1] if start > 0 else 0.0
+    gap = cumulative[start:stop]
+    index = np.searchsorted(gap, before + wanted, side="right")
+    if index == gap.size:
+        index = np.searchsorted(gap, gap[gap.size - 1], side="left")
+    return start + index

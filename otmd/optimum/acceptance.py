@@ -20,8 +20,8 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.race.race_cut import race_cut, race_cuts
-from otmd.race.subset_race import SubsetRace
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import RaceCurve
 
 # Rounding can make a prefix look better than a smaller one that is as good.
 _SLACK = 1e-13
@@ -192,10 +192,11 @@ def _cuts_of_race(
         subset, value = _cut_with_replacement(target, draft, 1)
         yield subset, sum_where(draft, subset), 1.0 + value
     if several:
-        race = SubsetRace(draft, max(several))
-        for n, cut in zip(several, race_cuts(target, race, several), strict=True):
-            subset = cut.subset
-            yield subset, race.containment(subset, n), cut.rate
+        race = ExponentialRace(draft, max(several))
+        curve = RaceCurve(target, race, several)
+        for n, cut in zip(several, curve.smallest_cuts(), strict=True):
+            subset = curve.subset(cut.end)
+            yield subset, race.containment(subset, n), 1.0 + cut.value
 
 
 def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
@@ -242,8 +243,9 @@ def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray,
     elif count == 1 or _rest_of(law) is WithReplacement:
         subset, value = _cut_with_replacement(target, others, count)
     else:
-        best = race_cut(target, others, count)
-        subset, value = best.subset, best.rate - 1.0
+        curve = RaceCurve(target, ExponentialRace(others, count), [count])
+        (cut,) = curve.smallest_cuts()
+        subset, value = curve.subset(cut.end), cut.value
     value += float(target[forced].sum())
     if forced.size and value >= -_SLACK:
         return np.zeros(target.size, dtype=bool), 1.0

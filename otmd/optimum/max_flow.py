@@ -6,10 +6,11 @@ algorithm ends in floating point as it does in the reals.
 """
 
 import numpy as np
-from numba import njit
+
+from otmd.kernel import kernel
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def max_flow(starts, tokens, supply, demand):
     """Route as much as possible; ``supply`` and ``demand`` keep what was left.
 
@@ -24,7 +25,7 @@ def max_flow(starts, tokens, supply, demand):
     return flow
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     """The tokens that sets with supply left can still reach: the cut nearest the sets."""
     levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
@@ -32,7 +33,7 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     return levels[1] >= 0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _graph(starts, tokens, num_tokens):
     """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
     owners = np.empty(tokens.size, np.int64)
@@ -44,7 +45,7 @@ def _graph(starts, tokens, num_tokens):
     return starts, tokens, owners, np.cumsum(token_starts), np.argsort(tokens, kind="mergesort")
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _label(graph, flow, supply, demand, levels, threshold):
     """Breadth-first levels of the residual graph; True where a token with demand is reached."""
     starts, tokens, owners, token_starts, token_arcs = graph
@@ -79,7 +80,7 @@ def _label(graph, flow, supply, demand, levels, threshold):
     return reached
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _block(graph, flow, supply, demand, levels):
     """A blocking flow along the levels, by depth-first search with current arcs."""
     starts, tokens, owners, token_starts, _ = graph
@@ -123,7 +124,7 @@ def _block(graph, flow, supply, demand, levels):
                 next_of_set[t] += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _advance(graph, levels, next_of_set, t):
     starts, tokens = graph[0], graph[1]
     set_level, token_level = levels
@@ -135,7 +136,7 @@ def _advance(graph, levels, next_of_set, t):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _retreat(graph, levels, next_of_token, flow, y):
     _, _, owners, token_starts, token_arcs = graph
     set_level, token_level = levels
@@ -147,7 +148,7 @@ def _retreat(graph, levels, next_of_token, flow, y):
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _augment(path, length, flow, supply, demand, source, y):
     """Send the bottleneck along the path; its even arcs go set → token, its odd ones back."""
     amount = min(supply[source], demand[y])

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from otmd.curve.search import likeliest
+from otmd.curve._kernels import likeliest
 from otmd.drafts import DraftLaw, TopThen
 from otmd.probabilities import FloatArray, IntArray, validate_count
 from otmd.sequences.models import Model, Prefix

@@ -114,7 +114,9 @@ class _PreferencePrepared(PreparedVerifier):
 
     def __init__(self, target: FloatArray, law: DraftLaw, order: Order | None) -> None:
         super().__init__(target, law)
-        self._always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
+        self._always = (
+            law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
+        )
         self._accepted, self._chance = np.zeros((2, target.size))
         rest = _rest(law, self._always)
         self._rank = np.zeros(target.size, np.int64)

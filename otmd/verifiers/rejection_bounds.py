@@ -10,7 +10,7 @@ from otmd.curve.ratio_groups import ratios_of
 from otmd.curve.replacement_rates import hockey_stick
 from otmd.drafts import WithoutReplacement
 from otmd.probabilities import FloatArray
-from otmd.race.subset_race import mass_beside_most
+from otmd.race.containment import mass_beside_most
 from otmd.verifiers.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
 from otmd.verifiers.rejection_curve import fill_tails, merged_tokens, two_draft_rejection
 from otmd.verifiers.rejection_node import FARTHEST

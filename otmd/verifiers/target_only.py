@@ -37,8 +37,8 @@ class TargetOnly(Verifier):
             return rates, rates
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            laws = family(own, counts)
-            return [(hit, hit) for hit in laws[-1]._hit_rates(p, laws)]
+            hits = family(own, counts)[-1].hit_rates(p, counts)
+            return [(hit, hit) for hit in hits]
 
         return bounds_by_position(target, law, len(counts), bounds)
 

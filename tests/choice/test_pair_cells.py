@@ -27,8 +27,10 @@ from otmd.choice.pair_cells import (
 )
 from otmd.choice.pair_near import split_cells, tokens_near
 from otmd.curve.ratio_groups import FARTHEST_OCTAVE, NUM_GROUPS, group_edges, group_of
-from otmd.race.race_blocks import ALONE, DRAFT, POWER, sums_of_groups, sums_of_tokens
-from otmd.race.subset_race import RATE_UNIT, SubsetRace
+from otmd.race.block_sums import ALONE, DRAFT, POWER
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import sums_of_groups, sums_of_tokens
+from otmd.race.quadrature import RATE_UNIT
 
 SIZE = 400
 CUTS = [0.0, 1e-6, 0.7, 1.0, 1.03, 2.0**45]
@@ -66,11 +68,11 @@ def test_sums_of_groups_are_those_that_the_race_adds_up(cut: float) -> None:
     target, draft = masses(cut)
     cells, group, larger = cells_of(target, draft)
     assert larger.tolist() == np.flatnonzero(draft > LARGEST).tolist()
-    race, sums = SubsetRace(draft, 2), np.zeros((NUM_GROUPS, POWER))
+    race, sums = ExponentialRace(draft, 2), np.zeros((NUM_GROUPS, POWER))
     sum_groups(cells, RATE_UNIT, sums)
-    sums_of_tokens(target, draft, larger, group_edges()[:-1], race.numbers, sums)
+    sums_of_tokens(target, draft, larger, group_edges()[:-1], race.scale, sums)
     groups, wanted = np.empty(SIZE, np.int16), np.zeros((NUM_GROUPS, POWER))
-    sums_of_groups(target, draft, race.numbers, groups, wanted)
+    sums_of_groups(target, draft, race.scale, groups, wanted)
     assert group.tolist() == groups.tolist()
     # Of what has no ratio p alone matters: the race makes no cut beyond.
     wanted[-1, DRAFT], wanted[-1, ALONE] = sums[-1, DRAFT], sums[-1, ALONE]

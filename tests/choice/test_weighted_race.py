@@ -16,7 +16,7 @@ from otmd.choice.weighted_race import (
     split_targets,
     token_values,
 )
-from otmd.race.exponential_race import POWERS
+from otmd.race.quadrature import POWERS
 
 ROUNDING = 1e-13
 Array = np.ndarray

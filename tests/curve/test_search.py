@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from otmd.curve.search import count_at_most, fill_blocks
-from otmd.race.largest import largest
+from otmd.race.quadrature import largest
 
 
 def test_how_many_are_at_most_a_number() -> None:

@@ -14,7 +14,7 @@ from strategies import Array, unit
 from otmd.choice.race_balance import RaceBalance
 from otmd.choice.race_model import TimedRace
 from otmd.choice.race_tail import Tail
-from otmd.race.exponential_race import HEAVY, POWERS, latest_win, win_times
+from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
 NODES = np.array([0.0, 0.7, 1.5])

@@ -11,7 +11,7 @@ import otmd
 from otmd.choice import ChoicePlan, pair_position, race_side
 from otmd.choice.race_places import rehearsal
 from otmd.choice.race_tail import Tail
-from otmd.race.exponential_race import POWERS
+from otmd.race.quadrature import POWERS
 
 
 def mixed_tokens(plan: ChoicePlan) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import comb
 
-from otmd.race.exponential_race import latest_win, win_times
+from otmd.race.quadrature import latest_win, win_times
 
 ROUNDING = 1e-13
 Array = np.ndarray

@@ -10,7 +10,7 @@ import pytest
 from strategies import unit
 
 import otmd
-from otmd.race.race_inclusion import RaceInclusion
+from otmd.race.inclusion import RaceInclusion, heavy_inclusion
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -59,7 +59,31 @@ def test_hits_of_every_number_of_drafts(V: int) -> None:
     p, q = unit(10.0 ** rng.uniform(-3, 0, V)), unit(10.0 ** rng.uniform(-6, 0, V))
     q[0] = 0.0
     q = unit(q)
-    laws = otmd.WithoutReplacement(q, 4).family()
+    law = otmd.WithoutReplacement(q, 4)
+    laws = [law.with_num_drafts(n) for n in range(1, 5)]
     bounds = otmd.TargetOnly().family_bounds(p, laws, 1e-4)
-    for (low, high), law in zip(bounds, laws, strict=True):
-        assert low == high == pytest.approx(float(p @ law.inclusion_probs()), abs=1e-13)
+    hits = law.hit_rates(p, [1, 2, 3, 4])
+    for (low, high), hit, own in zip(bounds, hits, laws, strict=True):
+        assert low == high == hit == pytest.approx(float(p @ own.inclusion_probs()), abs=1e-13)
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 5])
+@pytest.mark.parametrize("num_heavy", [0, 1, 2, 7])
+def test_heavy_tokens_are_missed_by_counts_of_the_others(num_heavy: int, num_drafts: int) -> None:
+    rng = np.random.default_rng([89, num_heavy, num_drafts])
+    present, slow = rng.random((num_heavy, 4)), rng.random((5, 4))
+    weights, missed = rng.random(4), np.empty((num_drafts, num_heavy))
+    slow_counts = [naive.poisson_binomial(slow[:, t].tolist(), num_drafts) for t in range(4)]
+    at_most = np.cumsum(np.transpose(slow_counts), axis=0)
+    counts = heavy_inclusion(1.0 - present, present, at_most, weights, missed)
+    for t in range(4):
+        wanted = naive.poisson_binomial(present[:, t].tolist(), num_drafts)
+        assert counts[:, t].tolist() == pytest.approx(wanted, rel=1e-13)
+    for i in range(num_heavy):
+        for k in range(num_drafts):
+            total = 0.0
+            for t in range(4):
+                others = [*np.delete(present[:, t], i).tolist(), *slow[:, t].tolist()]
+                fewer = sum(naive.poisson_binomial(others, k + 1))
+                total += weights[t] * (1.0 - present[i, t]) * fewer
+            assert missed[k, i] == pytest.approx(total, rel=1e-12)

@@ -4,15 +4,10 @@ import naive
 import numpy as np
 import pytest
 
-from otmd.curve.ratio_groups import NUM_GROUPS, group_by_ratio
-from otmd.race.race_blocks import (
-    POWER,
-    leave_distinct,
-    sums_of_groups,
-    sums_of_subset,
-    sums_of_tokens,
-    tokens_of_blocks,
-)
+from otmd.curve.blocks import NUM_GROUPS, fill_groups
+from otmd.race.block_sums import POWER, RaceScale, power_sums, sums_of_subset
+from otmd.race.cut import _sum_groups, _sum_tokens
+from otmd.race.quadrature import POWERS as MOST_POWERS
 
 SIZES = [1, 7, 1024, 2500]
 END, UNIT, POWERS = 30.0, 2.0**256, 13
@@ -28,20 +23,23 @@ def position(size: int) -> tuple[np.ndarray, np.ndarray]:
     return p, q / q.sum()
 
 
-def race_of(q: np.ndarray) -> tuple[float, float, float, float]:
-    return float(q[1:].sum()), UNIT, END / UNIT, HEAVIEST
+def race_of(q: np.ndarray) -> RaceScale:
+    return RaceScale(float(q[1:].sum()), UNIT, END / UNIT, HEAVIEST)
 
 
 def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
     pairs = zip(p.tolist(), q.tolist(), strict=True)
     rows = [naive.race_sums(*own, HEAVIEST, END, powers) for own in pairs]
-    return np.array(rows).reshape(-1, POWER + powers)
+    rows = np.array(rows).reshape(-1, POWER + powers)
+    # The twin has q after q/(1 − q).
+    rows[:, [1, 2]] = rows[:, [2, 1]]
+    return rows
 
 
 def assert_sums(found: np.ndarray, wanted: np.ndarray, size: int) -> None:
     scale = np.ones(found.shape[-1])
     # Times alone are in the unit of time.
-    scale[1] = UNIT
+    scale[2] = UNIT
     np.testing.assert_allclose(found * scale, wanted, rtol=1e-12, atol=size * 1e-20)
 
 
@@ -50,9 +48,9 @@ def assert_sums(found: np.ndarray, wanted: np.ndarray, size: int) -> None:
 def test_sums_of_groups(size: int, powers: int) -> None:
     p, q = position(size)
     group, wanted_group = np.empty((2, p.size), np.int16)
-    sums, masses = np.zeros((NUM_GROUPS, POWER + powers)), np.zeros((2, NUM_GROUPS))
-    sums_of_groups(p, q, race_of(q), group, sums)
-    group_by_ratio(p, q, wanted_group, *masses)
+    sums = np.zeros((NUM_GROUPS, POWER + powers))
+    _sum_groups(p, q, race_of(q), group, sums)
+    fill_groups(p, q, np.empty(p.size), wanted_group)
     np.testing.assert_array_equal(group, wanted_group)
     wanted = np.zeros(sums.shape)
     np.add.at(wanted, group, naive_sums(p, q, powers))
@@ -61,18 +59,15 @@ def test_sums_of_groups(size: int, powers: int) -> None:
 
 @pytest.mark.parametrize("powers", [0, POWERS])
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_of_tokens_in_blocks_of_ratios(size: int, powers: int) -> None:
+def test_sums_of_tokens_in_blocks(size: int, powers: int) -> None:
     p, q = position(size)
     low = np.array([0.0, 0.3, 1.0, 1.0 + 1e-9, 40.0])
     tokens = np.flatnonzero((np.arange(p.size) % 3 < 2) & (q > 0)).astype(np.int32)
     block = np.array([sum(x <= p[y] / q[y] for x in low) - 1 for y in tokens])
     sums, wanted = np.zeros((2, low.size, POWER + powers))
-    sums_of_tokens(p, q, tokens, low, race_of(q), sums)
+    _sum_tokens(p, q, tokens, block, race_of(q), sums)
     np.add.at(wanted, block, naive_sums(p, q, powers)[tokens])
     assert_sums(sums, wanted, size)
-    chosen = np.array([True, False, True, False, True])
-    found = tokens_of_blocks(p, q, tokens, low, chosen)
-    assert found.tolist() == tokens[chosen[block]].tolist()
 
 
 @pytest.mark.parametrize("powers", [0, POWERS])
@@ -89,8 +84,15 @@ def test_sums_of_a_subset(size: int, powers: int) -> None:
         assert outside == pytest.approx(q[~subset].sum(), rel=1e-13)
 
 
-def test_distinct_numbers_come_first() -> None:
-    for numbers in ([], [1.0], [1.0, 1.0], [0.0, 0.5, 0.5, 2.0, np.inf, np.inf]):
-        ascending = np.array(numbers)
-        count = leave_distinct(ascending)
-        assert ascending[:count].tolist() == sorted(set(numbers))
+def test_power_sums_are_sums_of_powers() -> None:
+    """In parts of all sizes, the faintest powers left out."""
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 1023, 1024, 2500):
+        rates = 10.0 ** rng.uniform(-12, -1, size)
+        wanted = [0.0] + [float((rates**r).sum()) for r in range(1, MOST_POWERS)]
+        found = power_sums(rates, None, MOST_POWERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=size * 1e-20)
+        weights = rng.random(size)
+        wanted = [0.0] + [float((weights * rates**r).sum()) for r in range(1, MOST_POWERS)]
+        found = power_sums(rates, weights, MOST_POWERS)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=size * 1e-20)

@@ -1,0 +1,75 @@
+"""The optimal cut of drafts without replacement: the ratio curve's blocks, with what g of a race needs."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.curve._kernels import AT_A_TIME
+from otmd.curve.blocks import BlockedCurve, Blocks, fill_groups
+from otmd.kernel import kernel
+from otmd.probabilities import FloatArray, IntArray
+from otmd.race.block_sums import POWER, add_tokens
+from otmd.race.containment import ExponentialRace
+
+
+class RaceCurve(BlockedCurve):
+    """The ratio curve of one position, for drafts without replacement.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p; it need not sum to 1.
+    race : ExponentialRace
+        The race of the draft distribution.
+    counts : sequence of int
+        The numbers of drafts, each from 2 to the race's.
+    """
+
+    # g of a block costs as much as to sort a hundred tokens: few blocks at a time.
+    smallest_grouped = 65
+    most_sorted = 64
+
+    def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
+        self.race = race
+        self.width = race.width if max(counts) > 2 else POWER
+        self._known: tuple[Blocks, FloatArray] | None = None
+        super().__init__(target, race.draft, counts)
+
+    def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        _sum_groups(self.target, self.draft, self.race.scale, group, sums)
+
+    def sum_tokens(self, tokens: NDArray[np.int32], block: IntArray, sums: FloatArray) -> None:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)
+
+    def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        if self._known is None or self._known[0] is not blocks:
+            contained = self.race.contained(self.target, blocks.low, blocks.sums, self.counts)
+            self._known = blocks, contained
+        return self._known[1]
+
+
+@kernel()
+def _sum_groups(target, draft, scale, group, sums):
+    """Fill the group of each token by p/q, and add the tokens to the groups' sums."""
+    ratio, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        own = group[start : start + AT_A_TIME]
+        fill_groups(p, q, ratio, own)
+        add_tokens(p, q, own, scale, scratch, sums)
+
+
+@kernel()
+def _sum_tokens(target, draft, tokens, block, scale, sums):
+    """Add tokens to the sums of their blocks."""
+    p, q, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    for start in range(0, tokens.size, AT_A_TIME):
+        own = tokens[start : start + AT_A_TIME]
+        for i in range(own.size):
+            p[i], q[i] = target[own[i]], draft[own[i]]
+        some = block[start : start + AT_A_TIME]
+        add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)

@@ -1,0 +1,150 @@
+"""The probability of each token to be among the first n arrivals of an exponential race.
+
+With N₋ the number of other tokens that have arrived, token y is drafted with probability
+q ∫ e^{−qt} P(N₋(t) < n) dt. For a slow token the counts N₋ follow from those of all tokens: their series in z
+is divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). The result is one polynomial in q for all
+slow tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from otmd.kernel import REASSOCIATE, kernel
+from otmd.probabilities import FloatArray
+from otmd.race.block_sums import power_sums
+from otmd.race.containment import count_one_more
+from otmd.race.quadrature import (
+    HEAVY,
+    POWERS,
+    exponential_series,
+    growth_series,
+    latest_win,
+    product_of_series,
+    quadrature_step,
+)
+
+# The integral up to the time at which this part of a token has arrived is below the rounding of 1.
+_EARLIEST = 1e-18
+# Faster tokens are drafted but for a probability below rounding: fewer than n of them are there.
+_FASTEST = 1e100
+
+
+class RaceInclusion:
+    """An exponential race, prepared for every number of first arrivals up to n.
+
+    Parameters
+    ----------
+    draft : ndarray of float64, shape (V,)
+        q; more than n are positive.
+    num_drafts : int
+        n ≥ 2.
+    unit : float
+        The tokens' rates are ``unit`` times q.
+    """
+
+    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
+        latest, step = latest_win(draft, num_drafts, unit), quadrature_step(num_drafts)
+        self._small = unit * draft
+        np.minimum(self._small, _FASTEST / latest, out=self._small)
+        first = np.log(_EARLIEST) - np.log(latest) - np.log(self._small.sum())
+        self._parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)
+        self._weights = step * self._parts
+        self._heavy = np.flatnonzero(self._small > HEAVY / latest)
+        self._small *= latest
+        fast, self._small[self._heavy] = self._small[self._heavy], 0.0
+        slow = _slow_counts(power_sums(self._small, None, POWERS), self._parts, num_drafts)
+        growth = np.outer(fast, self._parts)
+        chances, missed = (np.exp(-growth), -np.expm1(-growth)), np.empty((num_drafts, fast.size))
+        counts = heavy_inclusion(*chances, slow.cumsum(axis=0), self._weights, missed)
+        self._at_most = product_of_series(counts, slow).cumsum(axis=0)
+        self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
+
+    def probs(self, num_drafts: int) -> FloatArray:
+        """Probability of each token to be among the first ``num_drafts`` arrivals, shape (V,)."""
+        included = np.empty(self._small.size)
+        _fill_polynomials(self._small, self._coefficients(num_drafts), included)
+        included[self._heavy] = self._heavy_drafted[num_drafts - 1]
+        return np.clip(included, 0.0, 1.0, out=included)
+
+    def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
+        """P(a token of the target (V,) is among the first arrivals), for these numbers of arrivals."""
+        sums, heavy = power_sums(self._small, target, POWERS), target[self._heavy]
+        return [
+            float(self._coefficients(n) @ sums + self._heavy_drafted[n - 1] @ heavy) for n in counts
+        ]
+
+    def _coefficients(self, num_drafts: int) -> FloatArray:
+        """Coefficients of q^r, r < R, in the probability that a slow token is drafted."""
+        powers = self._parts ** np.arange(POWERS - 1)[:, None]
+        coefficients = np.zeros(POWERS)
+        for m in range(num_drafts):
+            integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
+            coefficients[1:] += (-1) ** m * growth_series(m, POWERS)[:-1] * integrals
+        return coefficients
+
+
+def _slow_counts(moments: FloatArray, parts: FloatArray, size: int) -> FloatArray:
+    """P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T)."""
+    powers = parts ** np.arange(POWERS)[:, None]
+    logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(size)]
+    return exponential_series(np.stack(logs), np.exp(-moments[1] * parts))
+
+
+@kernel(fastmath=REASSOCIATE)
+def heavy_inclusion(absent, present, slow, weights, missed):
+    """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived by t), k < n, for heavy tokens i.
+
+    ``absent`` and ``present`` (M, T) are the probabilities a_i that heavy token i has not arrived and that it
+    has, and slow[m] (T,) that at most m of the slow tokens have. Returns P(k heavy ones have arrived),
+    shape (n, T).
+    """
+    size, num_heavy, num_nodes = slow.shape[0], absent.shape[0], weights.size
+    after = np.empty((num_heavy + 1, size, num_nodes))
+    after[num_heavy], after[num_heavy, 0] = 0.0, 1.0
+    for i in range(num_heavy - 1, -1, -1):
+        after[i] = after[i + 1]
+        count_one_more(after[i], absent[i], present[i])
+    before, others = np.zeros((size, num_nodes)), np.empty((size, num_nodes))
+    before[0] = 1.0
+    for i in range(num_heavy):
+        _product(before, after[i + 1], others)
+        for k in range(size):
+            total = 0.0
+            for j in range(k + 1):
+                here, rest, own = others[j], slow[k - j], absent[i]
+                for t in range(num_nodes):
+                    total += weights[t] * own[t] * here[t] * rest[t]
+            missed[k, i] = total
+        count_one_more(before, absent[i], present[i])
+    return before
+
+
+@kernel(fastmath=REASSOCIATE)
+def _product(one, two, out):
+    """The product of two series of counts."""
+    for k in range(out.shape[0]):
+        here = out[k]
+        here[:] = 0.0
+        for m in range(k + 1):
+            left, right = one[m], two[k - m]
+            for t in range(here.size):
+                here[t] += left[t] * right[t]
+
+
+@kernel()
+def _fill_polynomials(rates, coefficients, out):
+    """out[y] = Σ_r c_r q^r for tokens with q ≤ 0.1; powers below 1e-17 of the first are left out."""
+    for y in range(rates.size):
+        rate = rates[y]
+        needed = coefficients.size
+        if rate < 1e-8:
+            needed = min(needed, 4)
+        elif rate < 1e-4:
+            needed = min(needed, 6)
+        elif rate < 3e-3:
+            needed = min(needed, 9)
+        value = coefficients[needed - 1]
+        for r in range(needed - 2, -1, -1):
+            value = value * rate + coefficients[r]
+        out[y] = value

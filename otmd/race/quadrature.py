@@ -1,0 +1,157 @@
+"""When an exponential race is over, the nodes of integrals over its time, and power series in the rates.
+
+The race is over once fewer than n arrivals are less likely than the rounding of 1. Slow tokens are
+summed by powers of q·t: with t in units of this end, those are at most ``HEAVY``.
+"""
+
+from functools import cache
+from math import factorial, lgamma, log
+
+import numpy as np
+from scipy.special import loggamma
+
+from otmd.kernel import kernel
+from otmd.probabilities import FloatArray
+
+# Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
+RATE_UNIT = 2.0**256
+# Tokens with a larger q·t at the end of the race are treated one by one; there are some hundreds at
+# most. For the others this many powers of q·t are exact to rounding.
+HEAVY, POWERS = 0.1, 14
+# e^{−42} is below half an ulp of 1.
+_INVISIBLE = 42.0
+_FASTEST = 256
+# The bisection for the end of the race stops here, relative to the wait for the n fastest.
+_SHORTEST = 1e-12
+
+
+def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
+    """A time by which n tokens have arrived, but for a probability below the rounding of 1.
+
+    Parameters
+    ----------
+    draft : ndarray of float64, shape (V,)
+        q; at least n are positive.
+    num_drafts : int
+        n ≥ 2.
+    unit : float
+        The tokens' rates are ``unit`` times q.
+
+    Returns
+    -------
+    float
+        The earlier of two times: when the n fastest tokens have surely arrived, and when n of all
+        tokens have.
+    """
+    size = min(draft.size, max(_FASTEST, num_drafts))
+    fast = unit * np.sort(largest(draft, size))
+    others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
+    return float(_race_end(fast, others, num_drafts, _INVISIBLE))
+
+
+@kernel()
+def largest(values, count):
+    """The ``count`` largest values, in no order, without a copy of all."""
+    kept = np.empty(2 * count)
+    size, least = 0, -np.inf
+    for y in range(values.size):
+        if values[y] > least:
+            kept[size] = values[y]
+            size += 1
+            if size == kept.size:
+                kept[:] = np.partition(kept, count)[::-1]
+                size, least = count, kept[:count].min()
+    return np.partition(kept[:size], size - count)[size - count :]
+
+
+@kernel()
+def _race_end(fast, others, num_drafts, invisible):
+    """See :func:`latest_win`.
+
+    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates.
+    "Surely" means: with a probability of failure below e^{−invisible}. For n of all tokens it comes from
+    Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, where μ is at most the mean number of arrivals.
+    """
+    lost = num_drafts - 1
+    latest = invisible / fast[fast.size - num_drafts]
+    early, late = 0.0, latest
+    # Five per cent are precise enough: a later end costs a few more nodes.
+    while late > 1.05 * early and late > latest * _SHORTEST:
+        time, mean = 0.5 * (early + late), 0.0
+        for y in range(fast.size):
+            # The product may overflow; the token has then arrived.
+            mean -= np.expm1(-fast[y] * time)
+        if others > 0.0 and fast[0] > 0.0:
+            # 1 − e^{−qt} is concave in q, so it is above its chord up to the slowest of the fast tokens.
+            mean -= others * np.expm1(-fast[0] * time) / fast[0]
+        over = mean > lost and mean - lost * (1.0 + np.log(mean / lost)) > invisible
+        early, late = (early, time) if over else (time, late)
+    return late
+
+
+def win_times(
+    latest: float, total_rate: float, num_drafts: int, least_arrivals: int
+) -> tuple[FloatArray, FloatArray]:
+    """Nodes and steps of an integral over the time of a race, by the trapezoidal rule in log t.
+
+    Parameters
+    ----------
+    latest : float
+        The end of the race, in any unit of time. It is the last node.
+    total_rate : float
+        The sum of all rates, in the same unit.
+    num_drafts : int
+        n: the rule is exact to rounding for up to n arrivals.
+    least_arrivals : int
+        k: before the first node, the probability that k have arrived is below rounding.
+
+    Returns
+    -------
+    times, steps : ndarray of float64, shape (T,)
+    """
+    step = quadrature_step(num_drafts)
+    first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
+    log_times = np.arange(int((log(latest) - first) / step) + 2)[::-1] * -step
+    times = latest * np.exp(log_times)
+    return times, step * times
+
+
+@cache
+def quadrature_step(num_drafts: int) -> float:
+    """Step of the trapezoidal rule in log t for counts up to n − 1.
+
+    The rule's error on the Erlang integrand t^n e^{−t} is 2|Γ(n + 2πi/h)|/Γ(n); h is the largest step
+    that holds it under 1e-16.
+    """
+    step = 0.25
+    while step > 0.05:
+        size = loggamma(num_drafts + 2j * np.pi / step).real - loggamma(num_drafts).real
+        if size < np.log(0.5e-16):
+            break
+        step *= 0.97
+    return step
+
+
+@cache
+def growth_series(power: int, most: int) -> FloatArray:
+    """Coefficients of x^r, r < ``most``, in (e^x − 1)^power."""
+    base = np.array([0.0] + [1.0 / factorial(r) for r in range(1, most)])
+    series = np.zeros(most)
+    series[0] = 1.0
+    for _ in range(power):
+        series = np.convolve(series, base)[:most]
+    return series
+
+
+def exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
+    """Coefficients of z^k in constant·exp(Σ (−1)^{m+1} z^m logs[m]/m), by Newton's identities; same shape."""
+    series = np.empty_like(logs)
+    series[0] = constant
+    for k in range(1, len(logs)):
+        series[k] = sum((-1) ** (m + 1) * logs[m] * series[k - m] for m in range(1, k + 1)) / k
+    return series
+
+
+def product_of_series(one: FloatArray, two: FloatArray) -> FloatArray:
+    """The product of two series along the first axis, as long as they are."""
+    return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])

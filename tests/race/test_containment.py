@@ -1,0 +1,58 @@
+"""Arrivals among growing sets against products of factors, and g of blocks against g of their tokens."""
+
+import numpy as np
+import pytest
+from naive import counts_of_arrivals
+
+import otmd
+from otmd.race.block_sums import power_sums
+from otmd.race.containment import ExponentialRace, PrefixArrivals
+from otmd.race.cut import _sum_tokens
+from otmd.race.quadrature import POWERS
+
+
+def few_heavy(size: int, seed: int) -> np.ndarray:
+    rates = np.random.default_rng(seed).dirichlet(np.full(size, 0.3))
+    return np.where(rates < 1e-9, 0.0, rates)
+
+
+@pytest.mark.parametrize("num_drafts", [3, 4, 8])
+@pytest.mark.parametrize("size", [9, 40, 400])
+def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
+    rates = few_heavy(size, seed=size + num_drafts)
+    race = PrefixArrivals(rates, num_drafts)
+    blocks = np.arange(size) * 5 // size
+    light = np.where(rates > race.heaviest, 0.0, rates * race.end)
+    moments = np.stack([power_sums(light[blocks == b], None, POWERS) for b in range(5)])
+    heavy = np.arange(race.heavy.size)
+    outside = np.array([rates[blocks >= b].sum() for b in range(6)])
+    found = race.times(moments, heavy, blocks[race.heavy], outside)
+    for b in range(6):
+        own = rates[blocks < b]
+        counts = np.array(
+            [counts_of_arrivals(own.tolist(), t, num_drafts)[2:] for t in race.nodes.tolist()]
+        )
+        expected = (race.steps * np.exp(-outside[b] * race.nodes)) @ counts.cumsum(axis=1)
+        # Times are counted in units of 1/Σq, in which the whole race takes at most a few.
+        assert found[:, b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
+
+
+def test_small_rates_are_all_there_is_at_a_large_vocabulary() -> None:
+    race = PrefixArrivals(np.full(20_000, 1 / 20_000), 4)
+    assert race.heavy.size == 0
+    assert race.end / 20_000 < 1e-2
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 8])
+@pytest.mark.parametrize("size", [9, 400])
+def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
+    p, q = np.random.default_rng(size).dirichlet(np.ones(size), 2)
+    race, low = ExponentialRace(q, num_drafts), np.array([0.0, 0.3, 1.0, 1.5, 40.0])
+    sums = np.zeros((low.size, race.width))
+    block = np.searchsorted(low, p / q, side="right") - 1
+    _sum_tokens(p, q, np.arange(size, dtype=np.int32), block, race.scale, sums)
+    counts = [2, num_drafts]
+    found = race.contained(p, low, sums, counts)
+    for k, edge in enumerate([*low, np.inf]):
+        wanted = [otmd.WithoutReplacement(q, n).containment(p / q < edge) for n in counts]
+        assert found[:, k] == pytest.approx(wanted, abs=1e-13)
