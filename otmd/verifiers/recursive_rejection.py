@@ -12,7 +12,7 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.closed_form import ClosedForm
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
-from otmd.verifiers.rejection_bounds import RejectionPaths
+from otmd.verifiers.rejection_paths import RejectionPaths
 
 
 class RecursiveRejection(Verifier):
