@@ -1,4 +1,4 @@
-"""The tables that the bounds of recursive rejection are read from: the ratio curve and the draft-mass classes.
+"""Tables that the bounds of recursive rejection are read from: the ratio curve and classes of draft mass.
 
 The curve is W(C) = Σ (p − Cq)₊. Recursive rejection reads it at C = 0, C = 1 and an interval of larger C. No
 such C separates two tokens that both have p/q up to 1, or both between 1 and the interval, or both beyond

@@ -57,7 +57,7 @@ def _hardly_any_mass_left(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
         q *= 5e-324 / q.min()
     q[rng.permutation(V)[: 1 + seed % 8 // 4]] = 1.0
     q /= q.sum()
-    return p, q, min(np.count_nonzero(q), int(rng.integers(2, 5)))
+    return p, q, min(int(np.count_nonzero(q)), int(rng.integers(2, 5)))
 
 
 def _logits_at_a_low_temperature() -> tuple[np.ndarray, np.ndarray, int]:
