@@ -1,7 +1,5 @@
 """Traversal verification: from the leaves to the root, each path as a whole."""
 
-import numpy as np
-
 from otmd.drafts import WithoutReplacement
 from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
@@ -49,7 +47,9 @@ class Traversal(SequenceRule):
                 left, target = leftover(reached, target, draft)
                 reached = chance_of_stopping(reached, left)
                 draft[token] = 0.0
-                draft /= np.maximum(draft.sum(), np.finfo(float).tiny)
+                others = float(draft.sum())
+                # Without others this was the last draft.
+                draft = draft / others if others > 0 else draft
         if prefix and not chance.accepts(reached):
             return None
         return (*prefix, chance.token(target))
