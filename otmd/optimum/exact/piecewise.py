@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from otmd.drafts import (
+from otmd.optimum.exact.laws import (
     ConditionalPoisson,
-    DraftLaw,
+    ExactLaw,
     Independent,
     WithoutReplacement,
     WithReplacement,
+    mass_of_all,
+    require_law,
 )
-from otmd.optimum.exact.containment import mass_of_all, read_law
 from otmd.optimum.exact.reading import (
     rational,
-    require_same_vocabulary,
     require_small,
     require_sympy,
     sequence,
@@ -88,13 +88,7 @@ class PiecewiseOptimum:
         return f"\\alpha^* = \\begin{{cases}}\n{body}\n\\end{{cases}}"
 
 
-def piecewise_optimum(
-    target_probs: Iterable[Any],
-    draft_probs: Iterable[Any],
-    num_drafts: int | None,
-    symbol: Any,
-    law: type[DraftLaw] = WithReplacement,
-) -> PiecewiseOptimum:
+def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -> PiecewiseOptimum:
     """α* in closed form along a line of distributions (SpecTr's first open question, for small V).
 
     α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
@@ -103,17 +97,14 @@ def piecewise_optimum(
 
     Parameters
     ----------
-    target_probs, draft_probs : iterable, length V ≤ 4
-        p and q. Entries are rational functions of ``symbol`` with rational coefficients (sympy
-        expressions), or numbers as in :func:`optimal_acceptance`. For ``Independent``, draft_probs is n
-        such distributions.
-    num_drafts : int or None
-        n; None where ``Independent`` fixes it.
+    target_probs : iterable, length V ≤ 4
+        p. Its entries, and those of the law, are rational functions of ``symbol`` with rational coefficients
+        (sympy expressions), or numbers as in :func:`optimal_acceptance`.
+    law : exact.WithReplacement, .WithoutReplacement, .ConditionalPoisson or .Independent
+        The law of the drafts. (For Greedy and Hub which tokens are the likeliest may itself depend on the
+        symbol.)
     symbol : sympy.Symbol
         The variable.
-    law : type
-        WithReplacement, WithoutReplacement, ConditionalPoisson or Independent. (For Greedy and Hub which
-        tokens are the likeliest may itself depend on the symbol.)
 
     Returns
     -------
@@ -132,16 +123,14 @@ def piecewise_optimum(
     >>> import sympy
     >>> from otmd.optimum import exact
     >>> t = sympy.Symbol("t")
-    >>> best = exact.piecewise_optimum([t, 1 - t], ["1/2", "1/2"], num_drafts=2, symbol=t)
+    >>> best = exact.piecewise_optimum([t, 1 - t], exact.WithReplacement(["1/2", "1/2"], 2), t)
     >>> [(region.low, region.high, region.rate) for region in best.regions]
     [(0, 1/4, t + 3/4), (1/4, 3/4, 1), (3/4, 1, 7/4 - t)]
     """
     sympy = require_sympy()
     if not isinstance(symbol, sympy.Symbol):
         raise ValueError(f"symbol: got {symbol!r}, wanted a sympy.Symbol")
-    if law not in _LAWS:
-        names = ", ".join(known.__name__ for known in _LAWS)
-        raise ValueError(f"law: got {law!r}, wanted one of {names}")
+    require_law(law, _LAWS)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
     require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
@@ -149,11 +138,10 @@ def piecewise_optimum(
 
     def read(name: str, value: object) -> list[Any]:
         row = _functions(name, value, field)
-        require_same_vocabulary(p, len(row))
         entries.extend(row)
         return row
 
-    contained = read_law(draft_probs, num_drafts, law, read)
+    contained = law.containment(len(p), read)
     rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
     regions = tuple(regions_of(smallest_cuts(rates), entries, field))
     if not regions:

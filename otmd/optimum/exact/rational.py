@@ -1,18 +1,11 @@
 """The optimal acceptance rate as a fraction, by trying every subset."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Integral
 
-from otmd.drafts import DraftLaw, Joint, WithReplacement
-from otmd.optimum.exact.containment import mass_of_all, read_law, sum_over_subsets
-from otmd.optimum.exact.reading import (
-    rational_probs,
-    require_same_vocabulary,
-    require_small,
-)
-from otmd.probabilities import validate_count
+from otmd.optimum.exact.laws import ExactLaw, mass_of_all, require_law
+from otmd.optimum.exact.reading import rational_probs, require_small
 
 _MOST_TOKENS = 12
 
@@ -33,12 +26,7 @@ class ExactOptimum:
     subset: tuple[int, ...]
 
 
-def optimal_acceptance(
-    target_probs: Iterable[object],
-    draft_probs: Iterable[object] | Mapping[tuple[int, ...], object],
-    num_drafts: int | None = None,
-    law: type[DraftLaw] = WithReplacement,
-) -> ExactOptimum:
+def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOptimum:
     """α* = 1 + min over all subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8), as a fraction.
 
     Every number is an int, a Fraction, a string (``"1/3"``, ``"0.1"``) or a float, which counts as the
@@ -48,13 +36,8 @@ def optimal_acceptance(
     ----------
     target_probs : iterable of numbers, length V ≤ 12
         p; the sum must be exactly 1.
-    draft_probs : iterable of numbers, length V
-        q. For ``Independent`` n such distributions; for ``Joint`` a mapping from the tuples of n tokens
-        to their probabilities.
-    num_drafts : int, optional
-        n; may be left out for ``Hub``, ``Independent`` and ``Joint``, which fix it.
-    law : type
-        WithReplacement, WithoutReplacement, ConditionalPoisson, Greedy, Hub, Independent or Joint.
+    law : ExactLaw
+        A law of this package, such as ``exact.WithReplacement(draft_probs, num_drafts)``.
 
     Returns
     -------
@@ -69,15 +52,14 @@ def optimal_acceptance(
     Examples
     --------
     >>> from otmd.optimum import exact
-    >>> exact.optimal_acceptance(["1/2", "1/4", "1/4"], ["1/4", "1/4", "1/2"], num_drafts=2)
+    >>> law = exact.WithReplacement(["1/4", "1/4", "1/2"], 2)
+    >>> exact.optimal_acceptance(["1/2", "1/4", "1/4"], law)
     ExactOptimum(rate=Fraction(15, 16), subset=(1, 2))
     """
     p = rational_probs("target_probs", target_probs)
     require_small(p, _MOST_TOKENS, "all 2^V subsets are tried")
-    if law is Joint:
-        contained = _table(draft_probs, num_drafts, len(p))
-    else:
-        contained = read_law(draft_probs, num_drafts, law, _same_vocabulary_as(p))
+    require_law(law, (ExactLaw,))
+    contained = law.containment(len(p), rational_probs)
     values = [mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
     cut = smallest_minimiser(values)
     return ExactOptimum(1 + values[cut], tokens_of(cut))
@@ -95,42 +77,3 @@ def smallest_minimiser(values: list[Fraction]) -> int:
 def tokens_of(mask: int) -> tuple[int, ...]:
     """Tokens of a bit mask, ascending."""
     return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
-
-
-def _same_vocabulary_as(target: list[Fraction]) -> Callable[[str, object], list[Fraction]]:
-    """Return a reader of distributions that refuses other vocabularies before they cost 2^V."""
-
-    def read(name: str, value: object) -> list[Fraction]:
-        probs = rational_probs(name, value)
-        require_same_vocabulary(target, len(probs))
-        return probs
-
-    return read
-
-
-def _table(table: object, num_drafts: int | None, vocab_size: int) -> list[Fraction]:
-    """Containment of every subset under a table of draft tuples."""
-    if not isinstance(table, Mapping) or not table:
-        raise ValueError(
-            f"draft_probs: got {table!r}, wanted for Joint a mapping from tuples of tokens to their "
-            "probabilities"
-        )
-    probs = rational_probs("draft_probs", list(table.values()))
-    count = num_drafts
-    drawn = [Fraction(0)] * (1 << vocab_size)
-    for tokens, prob in zip(table, probs, strict=True):
-        if not isinstance(tokens, tuple) or not all(_is_token(y, vocab_size) for y in tokens):
-            raise ValueError(
-                f"draft_probs: got the key {tokens!r}, wanted a tuple of tokens in [0, {vocab_size})"
-            )
-        count = validate_count("num_drafts", len(tokens) if count is None else count)
-        if len(tokens) != count:
-            raise ValueError(f"draft_probs: got the key {tokens!r}, wanted {count} tokens")
-        drawn[sum(1 << int(token) for token in set(tokens))] += prob
-    return sum_over_subsets(drawn, vocab_size)
-
-
-def _is_token(token: object, vocab_size: int) -> bool:
-    return (
-        isinstance(token, Integral) and not isinstance(token, bool) and 0 <= int(token) < vocab_size
-    )

@@ -56,12 +56,11 @@ def rational_probs(name: str, value: object) -> list[Fraction]:
     return probs
 
 
-def require_same_vocabulary(target_probs: list[Any], vocab_size: int) -> None:
-    """Raise ValueError unless the target is over ``vocab_size`` tokens."""
-    if len(target_probs) != vocab_size:
+def require_same_vocabulary(target_size: int, draft_size: int) -> None:
+    """Raise ValueError unless target and drafts are over equally many tokens."""
+    if target_size != draft_size:
         raise ValueError(
-            f"target_probs: got {len(target_probs)} tokens, wanted {vocab_size}, the vocabulary of the "
-            "drafts"
+            f"target_probs: got {target_size} tokens, wanted {draft_size}, the vocabulary of the drafts"
         )
 
 

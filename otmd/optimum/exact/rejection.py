@@ -3,38 +3,34 @@
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
-from math import perm, prod
+from math import perm
 
-from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
-from otmd.optimum.exact.reading import rational_probs, require_same_vocabulary, sequence
-from otmd.probabilities import validate_count
+from otmd.optimum.exact.laws import (
+    ExactLaw,
+    Independent,
+    WithoutReplacement,
+    WithReplacement,
+    require_law,
+)
+from otmd.optimum.exact.reading import rational_probs
 
 Probs = list[Fraction]
 _MOST_PATHS = 100_000
 
 
-def recursive_rejection_rate(
-    target_probs: Iterable[object],
-    draft_probs: Iterable[object],
-    num_drafts: int | None = None,
-    law: type[DraftLaw] = WithReplacement,
-) -> Fraction:
+def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> Fraction:
     """The acceptance rate of recursive rejection (RRS, RRSw), without rounding.
 
     With replacement it is 1 − W(C_{n+1}), with C_1 = 0, C_{k+1} = C_k + W(C_k) and the hockey-stick
-    divergence W (SpecInfer, Miao et al. 2024); without (Sequoia, Chen et al. 2024), a sum over the paths of
-    rejected tokens; for independent drafts each is held against what the ones before it left of p.
+    divergence W (SpecInfer, Miao et al. 2024). Without (Sequoia, Chen et al. 2024) it is a sum over the paths
+    of rejected tokens. Each independent draft is compared with what the drafts before it left of p.
 
     Parameters
     ----------
     target_probs : iterable of numbers, length V
         p, the numbers as in :func:`optimal_acceptance`.
-    draft_probs : iterable of numbers, length V
-        q, or n such distributions for ``Independent``.
-    num_drafts : int, optional
-        n; may be left out for ``Independent``.
-    law : type
-        WithReplacement, WithoutReplacement or Independent.
+    law : exact.WithReplacement, exact.WithoutReplacement or exact.Independent
+        The law of the drafts.
 
     Returns
     -------
@@ -47,16 +43,14 @@ def recursive_rejection_rate(
         drafts than tokens with mass, or more than 100,000 paths of rejected tokens.
     """
     p = rational_probs("target_probs", target_probs)
-    if law is Independent:
-        return _independent(p, sequence("draft_probs", draft_probs), num_drafts)
-    q = rational_probs("draft_probs", draft_probs)
-    require_same_vocabulary(p, len(q))
-    count = validate_count("num_drafts", num_drafts)
-    if law is WithReplacement:
-        return _with_replacement(p, q, count)
-    if law is WithoutReplacement:
-        return 1 - _all_rejected(p, q, count)
-    raise ValueError(f"law: got {law!r}, wanted WithReplacement, WithoutReplacement or Independent")
+    require_law(law, (WithReplacement, WithoutReplacement, Independent))
+    if isinstance(law, Independent):
+        return _independent(p, law.read_rows(len(p), rational_probs))
+    assert isinstance(law, WithReplacement | WithoutReplacement)
+    q = law.read_probs(len(p), rational_probs)
+    if isinstance(law, WithReplacement):
+        return _with_replacement(p, q, law.num_drafts)
+    return 1 - _all_rejected(p, q, law.num_drafts)
 
 
 def hockey_stick(target: Probs, draft: Probs, scale: Fraction) -> Fraction:
@@ -76,20 +70,15 @@ def _with_replacement(p: Probs, q: Probs, num_drafts: int) -> Fraction:
     return 1 - hockey_stick(p, q, scale)
 
 
-def _independent(p: Probs, rows: list[object], num_drafts: int | None) -> Fraction:
-    if num_drafts is not None and validate_count("num_drafts", num_drafts) != len(rows):
-        raise ValueError(
-            f"num_drafts: got {num_drafts}, wanted {len(rows)}, the distributions given"
-        )
-    rejected = []
-    for i, row in enumerate(rows):
-        q = rational_probs(f"draft_probs[{i}]", row)
-        require_same_vocabulary(p, len(q))
+def _independent(p: Probs, rows: list[Probs]) -> Fraction:
+    rejected = Fraction(1)
+    for q in rows:
         left = excess(p, q)
-        rejected.append(sum(left))
-        if rejected[-1]:
-            p = [mass / rejected[-1] for mass in left]
-    return 1 - Fraction(prod(rejected))
+        mass = sum(left, Fraction(0))
+        rejected *= mass
+        if mass:
+            p = [each / mass for each in left]
+    return 1 - rejected
 
 
 def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
@@ -98,11 +87,6 @@ def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
     After the rejections p is (p − C q)₊/W(C): a path is known by C and the tokens removed from q.
     """
     support = sum(mass > 0 for mass in q)
-    if num_drafts > support:
-        raise ValueError(
-            f"num_drafts: got {num_drafts} distinct drafts, wanted at most {support}, the number of "
-            "tokens with mass in draft_probs"
-        )
     if perm(support, num_drafts - 1) > _MOST_PATHS:
         raise ValueError(
             f"num_drafts: got {num_drafts} of {support} tokens with mass, wanted at most {_MOST_PATHS} "
