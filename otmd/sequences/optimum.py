@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd.sequences.chance import Chance, every_outcome
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.trees import Context, DraftTree, TreeLaw
+from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
 from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
 from otmd.transport.solution import TOLERANCE, Certificate, SolverError, certify
 from otmd.transport.solvers import solve_highs

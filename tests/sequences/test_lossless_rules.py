@@ -22,8 +22,7 @@ from otmd.sequences import (
 )
 from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.trees import Context, DraftTree, Node
+from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
 ROUNDING = 1e-12
 UNEVEN = (((), ()), ())

@@ -5,9 +5,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from otmd.optimum.exact.fractional import Probs, hockey_stick
 from otmd.optimum.exact.laws import WithReplacement, require_law
 from otmd.optimum.exact.reading import rational_probs, require_sympy
-from otmd.optimum.exact.rejection import Probs, hockey_stick
 
 
 def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> Any:

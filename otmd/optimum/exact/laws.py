@@ -26,37 +26,11 @@ class ExactLaw(ABC):
 
     @abstractmethod
     def containment(self, vocab_size: int, read: Reader) -> list[Number]:
-        """G of every subset, 2^V numbers.
-
-        Parameters
-        ----------
-        vocab_size : int
-            V.
-        read : callable
-            From the name of an argument and its value to a list of V exact numbers.
-
-        Raises
-        ------
-        ValueError
-            For entries that ``read`` refuses, or a law that cannot be drawn from.
-        """
+        """G of all 2^V subsets; ValueError for entries that ``read`` refuses."""
 
 
 class _Proposal(ExactLaw):
-    """Drafts from one distribution.
-
-    Parameters
-    ----------
-    draft_probs : iterable of numbers, length V
-        q.
-    num_drafts : int
-        n.
-
-    Raises
-    ------
-    ValueError
-        For a distribution that is no list, or ``num_drafts`` < 1.
-    """
+    """``num_drafts`` drafts from one distribution, ``draft_probs`` of length V."""
 
     def __init__(self, draft_probs: Iterable[Any], num_drafts: int) -> None:
         self.draft_probs = sequence("draft_probs", draft_probs)
@@ -153,10 +127,7 @@ class Greedy(_Proposal):
 
 
 class Hub(Greedy):
-    """Pairs of the likeliest token and another; see :class:`otmd.Hub`.
-
-    As a set such a pair is drawn like two greedy drafts.
-    """
+    """Pairs of the likeliest token and another, as sets like two greedy drafts; see :class:`otmd.Hub`."""
 
     def __init__(self, draft_probs: Iterable[Any], num_drafts: int = 2) -> None:
         super().__init__(draft_probs, num_drafts)
@@ -165,18 +136,7 @@ class Hub(Greedy):
 
 
 class Independent(ExactLaw):
-    """Drafts that each have a distribution of their own; see :class:`otmd.Independent`.
-
-    Parameters
-    ----------
-    draft_probs : iterable of n distributions, each of length V
-        One for each draft.
-
-    Raises
-    ------
-    ValueError
-        For distributions that are no lists.
-    """
+    """Drafts with a distribution each, ``draft_probs`` of shape (n, V); see :class:`otmd.Independent`."""
 
     def __init__(self, draft_probs: Iterable[Iterable[Any]]) -> None:
         rows = sequence("draft_probs", draft_probs)
@@ -200,32 +160,21 @@ class Independent(ExactLaw):
 
 
 class Joint(ExactLaw):
-    """A table of draft tuples; see :class:`otmd.Joint`.
-
-    Parameters
-    ----------
-    table : mapping
-        From tuples of n tokens to their probabilities, which sum to exactly 1.
-
-    Raises
-    ------
-    ValueError
-        For anything but a mapping from tuples of equal length.
-    """
+    """A table from tuples of n tokens to their probabilities; see :class:`otmd.Joint`."""
 
     def __init__(self, table: Mapping[tuple[int, ...], Any]) -> None:
         if not isinstance(table, Mapping) or not table:
             raise ValueError(
                 f"table: got {table!r}, wanted a mapping from tuples of tokens to their probabilities"
             )
+        self.table = dict(table)
+        first = next(iter(table))
+        self.num_drafts = max(len(first), 1) if isinstance(first, tuple) else 1
         for tokens in table:
-            if not isinstance(tokens, tuple):
-                raise ValueError(f"table: got the key {tokens!r}, wanted a tuple of tokens")
-        self.table, self.num_drafts = dict(table), len(next(iter(table)))
-        validate_count("num_drafts", self.num_drafts)
-        for tokens in table:
-            if len(tokens) != self.num_drafts:
-                raise ValueError(f"table: got the key {tokens!r}, wanted {self.num_drafts} tokens")
+            if not isinstance(tokens, tuple) or len(tokens) != self.num_drafts:
+                raise ValueError(
+                    f"table: got the key {tokens!r}, wanted a tuple of {self.num_drafts} tokens"
+                )
 
     def __repr__(self) -> str:
         return f"Joint({self.table})"

@@ -73,17 +73,7 @@ def require_small(target_probs: list[Any], most: int, why: str) -> None:
 
 
 def require_sympy() -> Any:
-    """Import sympy.
-
-    Returns
-    -------
-    module
-
-    Raises
-    ------
-    ImportError
-        Where sympy is missing, with the command that installs it.
-    """
+    """Import sympy; ImportError says how to install it."""
     try:
         return import_module("sympy")
     except ImportError as error:
