@@ -14,9 +14,8 @@ from scipy.sparse import vstack
 
 import otmd
 from otmd.transport import LinearProgram, ProblemShape, TransportProblem, program_size
-from otmd.transport.answer import SolverAnswer
 from otmd.transport.forms import FORMS, build_program, refuse_too_large
-from otmd.transport.solution import conclude
+from otmd.transport.solution import SolverAnswer, conclude
 from otmd.transport.solve import ask_solver
 
 BACKENDS: dict[str, tuple[str, str | None]] = {

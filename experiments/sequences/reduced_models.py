@@ -15,7 +15,7 @@ from otmd.drafts.base import draw_tokens
 from otmd.harness.continuations import Continuations
 from otmd.probabilities import FloatArray
 from otmd.sequences import TableModel
-from otmd.sequences.models import Prefix
+from otmd.sequences.trees import Prefix
 
 
 def reduced_models(

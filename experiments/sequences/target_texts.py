@@ -16,7 +16,7 @@ from otmd.harness.continuations import continuations
 from otmd.harness.generation import sample_token
 from otmd.harness.sequences import prompt_tokens
 from otmd.probabilities import FloatArray
-from otmd.sequences.models import Prefix
+from otmd.sequences.trees import Prefix
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 from otmd.sequences.block_verification import BlockVerification
 from otmd.sequences.chance import every_outcome
 from otmd.sequences.efficiency import target_law
-from otmd.sequences.iid_paths import IIDPaths
-from otmd.sequences.models import TableModel
-from otmd.sequences.trees import Context
+from otmd.sequences.tree_laws import IIDPaths
+from otmd.sequences.trees import Context, TableModel
 
 
 @dataclass(frozen=True, eq=False)

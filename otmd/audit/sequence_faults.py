@@ -5,8 +5,7 @@ import numpy as np
 from otmd.drafts import WithReplacement
 from otmd.sequences.block_verification import BlockVerification, chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
-from otmd.sequences.models import Prefix
-from otmd.sequences.trees import Context, DraftTree, Node
+from otmd.sequences.trees import Context, DraftTree, Node, Prefix
 
 
 class BreaksAtFirstRejection(BlockVerification):

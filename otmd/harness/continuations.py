@@ -15,7 +15,7 @@ from otmd.harness.drafts import Draft, NGramDraft
 from otmd.harness.forward import forward_logits
 from otmd.harness.models import LanguageModel
 from otmd.probabilities import FloatArray, Processing
-from otmd.sequences.models import Prefix
+from otmd.sequences.trees import Prefix
 
 
 class Continuations(ABC):

@@ -13,8 +13,7 @@ from otmd.harness.models import LanguageModel
 from otmd.probabilities import Processing, validate_count
 from otmd.sequences import SequenceRule, TreeLaw
 from otmd.sequences.chance import Sampled
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.trees import Context, DraftTree
+from otmd.sequences.trees import Context, DraftTree, Model, Prefix
 
 STAGES: tuple[str, ...] = ("prompt", "draft", "target", "verification", "rest")
 _RAW = Processing()

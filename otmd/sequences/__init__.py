@@ -1,20 +1,15 @@
 """Sequences and trees: from the acceptance at one position to tokens per step."""
 
-from otmd.sequences.block_verification import BlockVerification
+from otmd.sequences.block_verification import BlockVerification, Traversal
 from otmd.sequences.efficiency import BlockEfficiency, block_efficiency, output_law, target_law
-from otmd.sequences.iid_paths import IIDPaths
-from otmd.sequences.likeliest_tree import LikeliestTree
-from otmd.sequences.models import TableModel
 from otmd.sequences.optimum import (
     SequenceOptimum,
     optimal_block_efficiency,
     sequence_program_size,
 )
-from otmd.sequences.rule import SequenceRule
-from otmd.sequences.token_level import TokenLevel
-from otmd.sequences.token_tree import TokenTree, budget_shape
-from otmd.sequences.traversal import Traversal
-from otmd.sequences.trees import TreeLaw
+from otmd.sequences.sequence_rule import SequenceRule, TokenLevel
+from otmd.sequences.tree_laws import IIDPaths, LikeliestTree, TokenTree, budget_shape
+from otmd.sequences.trees import TableModel, TreeLaw
 
 __all__ = [
     "BlockEfficiency",

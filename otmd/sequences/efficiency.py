@@ -10,9 +10,8 @@ import numpy as np
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, validate_count
 from otmd.sequences.chance import Sampled, every_outcome
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.rule import SequenceRule
-from otmd.sequences.trees import Context, TreeLaw
+from otmd.sequences.sequence_rule import SequenceRule
+from otmd.sequences.trees import Context, Model, Prefix, TreeLaw
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd.sequences.chance import Chance, every_outcome
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.trees import Context, DraftTree, TreeLaw
-from otmd.transport.certificate import Certificate, certify
-from otmd.transport.highs import solve
+from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
 from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
-from otmd.transport.solution import TOLERANCE, SolverError
+from otmd.transport.solution import TOLERANCE, Certificate, SolverError, certify
+from otmd.transport.solvers import solve_highs
 
 DEFAULT_MAX_BYTES = 2.0**30
 
@@ -103,9 +101,9 @@ def optimal_block_efficiency(
         )
     program = _program(context, trees)
     # Probabilities of many sizes: the simplex gives up where the interior point method does not, mostly.
-    answer = solve(program, method="ipm")
+    answer = solve_highs(program, method="ipm")
     if answer.values is None:
-        answer = solve(program, method="simplex")
+        answer = solve_highs(program, method="simplex")
     if answer.values is None or answer.row_duals is None:
         raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = certify(program, answer.values, answer.row_duals)

@@ -1,18 +1,74 @@
-"""Draft trees: what was drafted after each prefix, drawn where somebody looks."""
+"""Models, and draft trees drawn node by node: what was drafted after each prefix."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import FloatArray, IntArray, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
 from otmd.sequences.chance import Chance
-from otmd.sequences.models import Model, Prefix
 from otmd.verifiers import Verifier
 from otmd.verifiers.prepared import PreparedVerifier
+
+Prefix = tuple[int, ...]
+Model = Callable[[Prefix], ArrayLike]
+
+
+class TableModel:
+    """A model that looks up what comes next by the last tokens of the prefix.
+
+    Parameters
+    ----------
+    tables : sequence of array_like
+        Table d has shape (V,)·d + (V,): the laws after d tokens. The last one serves longer prefixes too,
+        by their last tokens, so that ``[initial, transition]`` is a Markov chain.
+
+    Raises
+    ------
+    ValueError
+        For no tables, tables of other shapes, or rows that are no distributions.
+    """
+
+    def __init__(self, tables: Sequence[ArrayLike]) -> None:
+        if len(tables) == 0:
+            raise ValueError("tables: got none, wanted at least one")
+        self.tables = [validate_probs(f"tables[{d}]", table) for d, table in enumerate(tables)]
+        self.vocab_size = self.tables[0].shape[-1]
+        for d, table in enumerate(self.tables):
+            wanted = (self.vocab_size,) * (d + 1)
+            if table.shape != wanted:
+                raise ValueError(f"tables[{d}]: got the shape {table.shape}, wanted {wanted}")
+
+    @classmethod
+    def random(
+        cls, vocab_size: int, order: int, rng: np.random.Generator, concentration: float = 1.0
+    ) -> Self:
+        """Draw every row from a Dirichlet distribution.
+
+        Parameters
+        ----------
+        vocab_size : int
+            V.
+        order : int
+            How many of the last tokens matter.
+        rng : numpy.random.Generator
+            Equal seeds give equal models.
+        concentration : float
+            The smaller, the more peaked.
+        """
+        validate_count("order", order, minimum=0)
+        alpha = np.full(validate_count("vocab_size", vocab_size, minimum=1), concentration)
+        return cls([rng.dirichlet(alpha, size=(vocab_size,) * d) for d in range(order + 1)])
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The law of the token after a prefix, shape (V,)."""
+        known = min(len(prefix), len(self.tables) - 1)
+        return self.tables[known][tuple(prefix[len(prefix) - known :])]
+
 
 Distribution = Callable[[Prefix], FloatArray]
 

@@ -1,13 +1,10 @@
 """The optimal acceptance rate as linear programs and a maximum flow, with the plan that attains it."""
 
-from otmd.transport.canonical import CanonicalDecomposition, canonical_decomposition
-from otmd.transport.certificate import Certificate
 from otmd.transport.forms import FORMS, build_program, program_size
-from otmd.transport.plan import TransportPlan
-from otmd.transport.problem import TransportProblem
+from otmd.transport.plan import CanonicalDecomposition, TransportPlan, canonical_decomposition
+from otmd.transport.problem import ProblemShape, TransportProblem
 from otmd.transport.program import LinearProgram, ProgramSize
-from otmd.transport.shape import ProblemShape
-from otmd.transport.solution import SolverError, TransportSolution
+from otmd.transport.solution import Certificate, SolverError, TransportSolution
 from otmd.transport.solve import SOLVERS, solve_path, solve_transport
 
 __all__ = [

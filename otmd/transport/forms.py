@@ -1,16 +1,263 @@
-"""The four forms by name: how large each program would be, and the program."""
+"""The four ways to write the transport problem as a linear program: full, compact, dual and maximum flow."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 
+import numpy as np
+
 from otmd.drafts import DraftLaw
-from otmd.transport.compact import COMPACT
-from otmd.transport.dual import DUAL
-from otmd.transport.form import Form, Shaped
-from otmd.transport.full_coupling import FULL_COUPLING
-from otmd.transport.max_flow import MAX_FLOW
-from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram, ProgramSize
-from otmd.transport.shape import ProblemShape, closed_counts
+from otmd.probabilities import BoolArray, FloatArray
+from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
+from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
+
+Shaped = TransportProblem | ProblemShape
+"""What has a number of sets, of arcs and of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a solved program says about the transport problem.
+
+    Attributes
+    ----------
+    accepted : ndarray of float64, shape (E,)
+        π(set, y), the mass that each arc carries.
+    set_duals, token_duals : ndarray of float64, shape (S,) and (V,)
+        u and v of Hu et al.'s dual: u(x) + v(y) ≥ 1 wherever y ∈ x.
+    """
+
+    accepted: FloatArray
+    set_duals: FloatArray
+    token_duals: FloatArray
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to write the problem: how large it is, the program, and how to read its solution.
+
+    Attributes
+    ----------
+    name : str
+        What ``solve_transport`` calls it.
+    size : callable
+        ``size(shaped)``: the size of the program, without building it.
+    build : callable
+        ``build(problem)``: the program.
+    read : callable
+        ``read(problem, values, row_duals)``: the plan and the duals from the program's variables and
+        the multipliers of its rows. These are of the minimisation: costs − matrixᵀ row_duals is ≥ 0
+        for a variable at its lower bound.
+    """
+
+    name: str
+    size: Callable[[Shaped], ProgramSize]
+    build: Callable[[TransportProblem], LinearProgram]
+    read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
+
+
+def arc_names(problem: TransportProblem, prefix: str) -> list[str]:
+    """A name for each arc: its set and its token."""
+    names = problem.set_names()
+    return [
+        f"{prefix} {names[row]} {token}"
+        for row, token in zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True)
+    ]
+
+
+def node_names(problem: TransportProblem) -> list[str]:
+    """Name each set and then each token."""
+    sets = [f"set {name}" for name in problem.set_names()]
+    return sets + [f"token {token}" for token in range(problem.vocab_size)]
+
+
+def _compact_size(problem: Shaped) -> ProgramSize:
+    rows = problem.num_sets + problem.vocab_size
+    return ProgramSize(problem.num_arcs, rows, 2 * problem.num_arcs)
+
+
+def _compact_build(problem: TransportProblem) -> LinearProgram:
+    arcs, sets = problem.num_arcs, problem.num_sets
+    rows = np.stack([problem.arc_sets, sets + problem.tokens], axis=-1).ravel()
+    num_rows = sets + problem.vocab_size
+    return LinearProgram(
+        form="compact",
+        sense="maximise",
+        objective=np.ones(arcs),
+        matrix=sparse_columns(np.ones(2 * arcs), rows, np.arange(0, 2 * arcs + 1, 2), num_rows),
+        row_lower=np.full(num_rows, -np.inf),
+        row_upper=np.concatenate([problem.supply, problem.target]),
+        column_lower=np.zeros(arcs),
+        column_upper=np.full(arcs, np.inf),
+        label_rows=lambda: node_names(problem),
+        label_columns=lambda: arc_names(problem, "accept"),
+    )
+
+
+def _compact_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    return Reading(values, -row_duals[: problem.num_sets], -row_duals[problem.num_sets :])
+
+
+COMPACT = Form("compact", _compact_size, _compact_build, _compact_read)
+"""Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) ≤ Q(x), Σ_x π(x, y) ≤ p(y), π ≥ 0."""
+
+
+def _dual_size(problem: Shaped) -> ProgramSize:
+    columns = problem.num_sets + problem.vocab_size
+    return ProgramSize(columns, problem.num_arcs, 2 * problem.num_arcs)
+
+
+def _dual_build(problem: TransportProblem) -> LinearProgram:
+    arcs, columns = problem.num_arcs, problem.num_sets + problem.vocab_size
+    uses = np.bincount(problem.tokens, minlength=problem.vocab_size)
+    rows = np.concatenate([np.arange(arcs), np.argsort(problem.tokens, kind="stable")])
+    starts = np.concatenate([problem.starts, arcs + uses.cumsum()])
+    return LinearProgram(
+        form="dual",
+        sense="minimise",
+        objective=np.concatenate([problem.supply, problem.target]),
+        matrix=sparse_columns(np.ones(2 * arcs), rows, starts, arcs),
+        row_lower=np.ones(arcs),
+        row_upper=np.full(arcs, np.inf),
+        column_lower=np.zeros(columns),
+        column_upper=np.full(columns, np.inf),
+        label_rows=lambda: arc_names(problem, "cover"),
+        label_columns=lambda: node_names(problem),
+    )
+
+
+def _dual_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    # The multipliers of the dual's rows are the plan.
+    return Reading(row_duals, values[: problem.num_sets], values[problem.num_sets :])
+
+
+DUAL = Form("dual", _dual_size, _dual_build, _dual_read)
+"""Minimise Σ Q(x) u(x) + Σ p(y) v(y) with u(x) + v(y) ≥ 1 wherever y ∈ x, u ≥ 0, v ≥ 0.
+
+The matrix is totally unimodular: at a vertex v is the indicator of a subset H, u(x) = 1 unless x ⊆ H,
+and the value is 1 + p(H) − g(H).
+"""
+
+
+def _full_size(problem: Shaped) -> ProgramSize:
+    pairs = problem.num_sets * problem.vocab_size
+    return ProgramSize(pairs, problem.num_sets + problem.vocab_size, 2 * pairs)
+
+
+def _full_build(problem: TransportProblem) -> LinearProgram:
+    sets, vocab_size = problem.num_sets, problem.vocab_size
+    pairs = sets * vocab_size
+    objective = np.zeros(pairs)
+    objective[_arc_columns(problem)] = 1.0
+    rows = np.empty((sets, vocab_size, 2), np.int32)
+    rows[:, :, 0] = np.arange(sets)[:, None]
+    rows[:, :, 1] = sets + np.arange(vocab_size)
+    starts, num_rows = np.arange(0, 2 * pairs + 1, 2), sets + vocab_size
+    lower, upper = _marginals(problem)
+    return LinearProgram(
+        form="full",
+        sense="maximise",
+        objective=objective,
+        matrix=sparse_columns(np.ones(2 * pairs), rows.ravel(), starts, num_rows),
+        row_lower=lower,
+        row_upper=upper,
+        column_lower=np.zeros(pairs),
+        column_upper=np.full(pairs, np.inf),
+        label_rows=lambda: node_names(problem),
+        label_columns=lambda: _pair_names(problem),
+    )
+
+
+def _full_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
+    # With the smallest v at 0 the multipliers are feasible for the compact form's dual.
+    set_duals, token_duals = -row_duals[: problem.num_sets], -row_duals[problem.num_sets :]
+    shift = token_duals.min()
+    return Reading(values[_arc_columns(problem)], set_duals + shift, token_duals - shift)
+
+
+def _marginals(problem: TransportProblem) -> tuple[FloatArray, FloatArray]:
+    """Q and p as the rows' two sides, the likeliest token's left open.
+
+    It follows from the other rows, as both marginals sum to 1. With it, their rounding can make the program
+    infeasible: HiGHS's presolve reported so for tokens of mass 1e-12.
+    """
+    lower = np.concatenate([problem.supply, problem.target])
+    upper = lower.copy()
+    implied = problem.num_sets + problem.target.argmax()
+    lower[implied], upper[implied] = -np.inf, np.inf
+    return lower, upper
+
+
+def _arc_columns(problem: TransportProblem) -> np.ndarray:
+    return problem.arc_sets * problem.vocab_size + problem.tokens
+
+
+def _pair_names(problem: TransportProblem) -> list[str]:
+    tokens = range(problem.vocab_size)
+    return [f"emit {name} {token}" for name in problem.set_names() for token in tokens]
+
+
+FULL_COUPLING = Form("full", _full_size, _full_build, _full_read)
+"""Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) = Q(x), Σ_x π(x, y) = p(y), π ≥ 0.
+
+The row of the likeliest token is implied by the others, and left open.
+"""
+
+
+def _max_flow_size(problem: Shaped) -> ProgramSize:
+    nodes = problem.num_sets + problem.vocab_size
+    return ProgramSize(nodes + problem.num_arcs, nodes, nodes + 2 * problem.num_arcs)
+
+
+def _max_flow_build(problem: TransportProblem) -> LinearProgram:
+    arcs, sets, vocab_size = problem.num_arcs, problem.num_sets, problem.vocab_size
+    columns, nodes = sets + arcs + vocab_size, sets + vocab_size
+    through = np.stack([problem.arc_sets, sets + problem.tokens], axis=-1).ravel()
+    entries = [np.ones(sets), np.tile([-1.0, 1.0], arcs), np.full(vocab_size, -1.0)]
+    lengths = np.concatenate([np.ones(sets), np.full(arcs, 2), np.ones(vocab_size)])
+    rows = np.concatenate([np.arange(sets), through, sets + np.arange(vocab_size)])
+    starts = np.concatenate([[0], lengths.cumsum()])
+    return LinearProgram(
+        form="max_flow",
+        sense="maximise",
+        objective=np.concatenate([np.ones(sets), np.zeros(arcs + vocab_size)]),
+        matrix=sparse_columns(np.concatenate(entries), rows, starts, nodes),
+        row_lower=np.zeros(nodes),
+        row_upper=np.zeros(nodes),
+        column_lower=np.zeros(columns),
+        column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
+        label_rows=lambda: node_names(problem),
+        label_columns=lambda: _edge_names(problem),
+    )
+
+
+def _max_flow_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    sets = problem.num_sets
+    accepted = values[sets : sets + problem.num_arcs]
+    return Reading(accepted, 1.0 + row_duals[:sets], -row_duals[sets:])
+
+
+def flow_values(problem: TransportProblem, flow: FloatArray) -> FloatArray:
+    """The program's variables for a flow on the arcs (E,): conserved at every node."""
+    return np.concatenate([problem.by_set(flow), flow, problem.by_token(flow)])
+
+
+def cut_duals(problem: TransportProblem, subset: BoolArray) -> FloatArray:
+    """The multipliers of a cut: −1 for each token of H and each set within it."""
+    within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
+    return -np.concatenate([within, subset]).astype(np.float64)
+
+
+def _edge_names(problem: TransportProblem) -> list[str]:
+    sets = [f"draw {name}" for name in problem.set_names()]
+    tokens = [f"output {token}" for token in range(problem.vocab_size)]
+    return [*sets, *arc_names(problem, "accept"), *tokens]
+
+
+MAX_FLOW = Form("max_flow", _max_flow_size, _max_flow_build, _max_flow_read)
+"""Maximise the flow out of the source: at most Q(x) into each set and p(y) out of each token."""
+
 
 FORMS: dict[str, Form] = {form.name: form for form in (FULL_COUPLING, COMPACT, DUAL, MAX_FLOW)}
 DEFAULT_MAX_BYTES = 4 * 2**30
@@ -49,26 +296,9 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
-    """Raise ValueError where a law's program would be too large, before its tuples are listed.
+    """Raise ValueError where a law's program needs more than ``max_bytes``, before its tuples are listed.
 
-    A law without a closed form passes: it is counted when it is enumerated, and the program measured
-    before it is built.
-
-    Parameters
-    ----------
-    law : DraftLaw
-        A law without leading axes.
-    form : {"compact", "full", "dual", "max_flow"}
-        How the problem is to be written.
-    merge : bool
-        Whether tuples with the same set of tokens are to be one row.
-    max_bytes : float
-        The most that the program's arrays may need.
-
-    Raises
-    ------
-    ValueError
-        For a program that is too large; the message names its size and the forms that fit.
+    A law without a closed form passes: it is counted when it is enumerated; ``build_program`` refuses it.
     """
     chosen, counts = form_named(form), closed_counts(law, merge)
     if counts is None:

@@ -74,15 +74,9 @@ class LinearProgram:
     label_columns: Callable[[], list[str]] = field(repr=False)
 
     def __post_init__(self) -> None:
-        numbers = {
-            "objective": self.objective,
-            "matrix": self.matrix.data,
-            "row_lower": self.row_lower,
-            "row_upper": self.row_upper,
-            "column_lower": self.column_lower,
-            "column_upper": self.column_upper,
-        }
-        for name, values in numbers.items():
+        sides = ("row_lower", "row_upper", "column_lower", "column_upper")
+        for name in ("objective", "matrix", *sides):
+            values = self.matrix.data if name == "matrix" else getattr(self, name)
             if np.isnan(values).any():
                 raise ValueError(f"{name}: got NaN in the {self.form!r} program, wanted numbers")
 

@@ -1,4 +1,4 @@
-"""The solution of a transport program: the rate, the plan, the cut, and why to believe them."""
+"""A solver's answer, the check of it, and the solution of the transport problem that is read from it."""
 
 import math
 from dataclasses import dataclass
@@ -6,12 +6,105 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray
-from otmd.transport.answer import ADVICE, SolverAnswer
-from otmd.transport.certificate import Certificate, certify
-from otmd.transport.form import Form, Reading
+from otmd.transport.forms import Form, Reading
 from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram
+
+ADVICE = {
+    "optimal": "the solver ended at an optimum, and the certificate recomputed here agrees",
+    "infeasible": "no point keeps all constraints: check the marginals of the program",
+    "unbounded": "the objective has no end: check the bounds of the program",
+    "time limit": "the solver ran out of time: raise its limit, or take form='compact', the smallest",
+    "iteration limit": "the solver ran out of iterations: raise its limit, or try another method",
+    "failed": "the solver gave up: try another method or solver",
+    "not certified": "the solver called it optimal and the certificate recomputed here does not "
+    "agree: try method='simplex', or another solver",
+}
+"""The statuses of a solution, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class SolverAnswer:
+    """What a solver hands back, not checked yet: how it ended and its point.
+
+    Attributes
+    ----------
+    status : str
+        "optimal", "infeasible", "unbounded", "time limit", "iteration limit" or "failed".
+    detail : str
+        What the solver itself called it.
+    values : ndarray of float64, shape (variables,), or None
+        The variables; None unless optimal.
+    row_duals : ndarray of float64, shape (constraints,), or None
+        The multipliers of the rows, of the minimisation.
+    iterations : int
+        Steps of the simplex or the interior point method, where the solver counts them.
+    """
+
+    status: str
+    detail: str
+    values: FloatArray | None = None
+    row_duals: FloatArray | None = None
+    iterations: int = 0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a point and its multipliers are from an optimum; all are 0 at one.
+
+    Attributes
+    ----------
+    primal_residual : float
+        The largest violation of a row or a bound.
+    dual_residual : float
+        The largest multiplier of a row or variable whose side in question is infinite.
+    gap : float
+        The distance between the primal and the dual objective.
+    """
+
+    primal_residual: float
+    dual_residual: float
+    gap: float
+
+    @property
+    def worst(self) -> float:
+        """The largest of the three."""
+        return max(self.primal_residual, self.dual_residual, self.gap)
+
+
+def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
+    """Check the variables and the row multipliers (of the minimisation) against the program.
+
+    The certificate is infinite where the answer is not finite or has another shape.
+    """
+    shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
+    if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
+        return Certificate(np.inf, np.inf, np.inf)
+    activity = program.matrix @ values
+    reduced = program.costs - program.matrix.T @ row_duals
+    primal = max(
+        _violation(activity, program.row_lower, program.row_upper),
+        _violation(values, program.column_lower, program.column_upper),
+    )
+    row_value, row_stray = _support(row_duals, program.row_lower, program.row_upper)
+    column_value, column_stray = _support(reduced, program.column_lower, program.column_upper)
+    gap = abs(float(program.costs @ values) - row_value - column_value)
+    return Certificate(primal, max(row_stray, column_stray), gap)
+
+
+def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> float:
+    return float(np.max(np.maximum(lower - values, values - upper), initial=0.0))
+
+
+def _support(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
+    """The multipliers' part of the dual objective, and the largest multiplier of an infinite side."""
+    side = np.where(duals > 0, lower, upper)
+    pulls = duals != 0
+    bounded = pulls & np.isfinite(side)
+    stray = np.abs(duals[pulls & ~bounded]).max(initial=0.0)
+    return float(duals[bounded] @ side[bounded]), float(stray)
+
 
 TOLERANCE = 1e-7
 _LEVEL_DECIMALS = 6
@@ -70,27 +163,7 @@ def conclude(
 ) -> TransportSolution:
     """Check a solver's answer and read the solution from it.
 
-    Parameters
-    ----------
-    problem : TransportProblem
-        What was asked.
-    form : Form
-        How it was written.
-    program : LinearProgram
-        What the solver was given.
-    answer : SolverAnswer
-        What it handed back.
-    throw : bool
-        Raise where the answer is not a certified optimum; without it the status says so.
-
-    Returns
-    -------
-    TransportSolution
-
-    Raises
-    ------
-    SolverError
-        With ``throw``, unless the status is "optimal".
+    With ``throw``, raises SolverError unless the status is "optimal".
     """
     solution = _read(problem, form, program, answer)
     if throw and solution.status != "optimal":

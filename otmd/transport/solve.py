@@ -5,21 +5,24 @@ from collections.abc import Iterable, Mapping
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.transport import highs
-from otmd.transport.answer import SolverAnswer
-from otmd.transport.cvxpy_backend import solve_cvxpy
-from otmd.transport.form import Form
 from otmd.transport.forms import (
     DEFAULT_MAX_BYTES,
+    MAX_FLOW,
+    Form,
     build_program,
     form_named,
     refuse_too_large,
 )
-from otmd.transport.graph_backends import solve_dinic, solve_networkx
-from otmd.transport.max_flow import MAX_FLOW
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram
-from otmd.transport.solution import TransportSolution, conclude
+from otmd.transport.solution import SolverAnswer, TransportSolution, conclude
+from otmd.transport.solvers import (
+    HighsSession,
+    solve_cvxpy,
+    solve_dinic,
+    solve_highs,
+    solve_networkx,
+)
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
 
@@ -51,7 +54,7 @@ def solve_transport(
     solver : {"highs", "cvxpy", "networkx", "dinic"}
         What solves it; the last two walk the graph of the max-flow form.
     method : str, optional
-        Highs: "simplex" or "ipm". cvxpy: the name of an installed solver. networkx: a flow algorithm.
+        HiGHS: "simplex" or "ipm". cvxpy: the name of an installed solver. networkx: a flow algorithm.
     options : mapping, optional
         Passed on to HiGHS or cvxpy by name.
     merge : bool
@@ -99,16 +102,10 @@ def solve_path(
     ----------
     problems : iterable of TransportProblem
         The path, made by ``TransportProblem.of``.
-    form : {"compact", "full", "dual", "max_flow"}
-        How the problems are written.
     method : {"simplex", "ipm"}
         The interior point method always starts afresh.
-    options : mapping, optional
-        Options of HiGHS by name.
-    max_bytes : float
-        Refuse to build a program whose arrays are larger.
-    throw : bool
-        Raise where there is no certified optimum.
+    form, options, max_bytes, throw
+        As for :func:`solve_transport`.
 
     Returns
     -------
@@ -121,7 +118,7 @@ def solve_path(
         As :func:`solve_transport`.
     """
     chosen = form_named(form)
-    session = highs.HighsSession(method, options)
+    session = HighsSession(method, options)
     solutions = []
     for problem in problems:
         program = build_program(problem, form, max_bytes)
@@ -145,9 +142,9 @@ def ask_solver(
     method: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> SolverAnswer:
-    """Return a solver's word on a program, unchecked; :func:`solve_transport` checks it."""
+    """A solver's answer to a program, not checked."""
     if solver == "highs":
-        return highs.solve(program, method or "simplex", options)
+        return solve_highs(program, method or "simplex", options)
     if solver == "cvxpy":
         return solve_cvxpy(program, method, options or {})
     return _GRAPH_SOLVERS[solver](problem, method, options or {})

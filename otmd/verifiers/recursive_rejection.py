@@ -6,11 +6,11 @@ import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
-from otmd.drafts.without_replacement import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
+from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.base import Verifier, bounds_by_position, family
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
-from otmd.verifiers.rejection_bounds import RejectionPaths
+from otmd.verifiers.rejection_paths import RejectionPaths
 
 
 class RecursiveRejection(Verifier):

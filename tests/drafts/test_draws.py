@@ -3,7 +3,7 @@
 import numpy as np
 from naive import likeliest as naive_likeliest
 
-from otmd.curve.search import likeliest
+from otmd.curve._kernels import likeliest
 from otmd.drafts.base import fill_draws
 from otmd.drafts.without_replacement import draw_distinct
 

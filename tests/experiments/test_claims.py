@@ -79,8 +79,8 @@ def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
     from spectr_floor import family_ratio, worst_of_family
 
     target, draft = (Fraction(4, 9), Fraction(5, 9)), (Fraction(2, 3), Fraction(1, 3))
-    assert exact.optimal_acceptance(target, draft, 2).rate == 1
-    assert exact.k_sequential_rate(target, draft, 2) == Fraction(8, 9)
+    assert exact.optimal_acceptance(target, exact.WithReplacement(draft, 2)).rate == 1
+    assert exact.k_sequential_rate(target, exact.WithReplacement(draft, 2)) == Fraction(8, 9)
     mass, least = worst_of_family(2)
     assert (mass, least) == pytest.approx((2 / 3, 8 / 9), abs=1e-6)
     assert family_ratio(0.6, 2) > least < family_ratio(0.73, 2)

@@ -19,15 +19,15 @@ import otmd
 from otmd.optimum import exact
 
 TOLERANCE = 1e-12
-OPTIMA = {"iid": otmd.WithReplacement, "wor": otmd.WithoutReplacement}
-OPTIMA |= {"greedy": otmd.Greedy, "hub": otmd.Hub}
-RATES = {"rrs": otmd.WithReplacement, "rrsw": otmd.WithoutReplacement}
+OPTIMA = {"iid": exact.WithReplacement, "wor": exact.WithoutReplacement}
+OPTIMA |= {"greedy": exact.Greedy, "hub": exact.Hub}
+RATES = {"rrs": exact.WithReplacement, "rrsw": exact.WithoutReplacement}
 TWINS = {
-    otmd.WithReplacement: naive.with_replacement,
-    otmd.WithoutReplacement: naive.without_replacement,
-    otmd.ConditionalPoisson: naive.conditional_poisson,
-    otmd.Greedy: naive.greedy,
-    otmd.Hub: lambda q, n: naive.hub(q),
+    exact.WithReplacement: naive.with_replacement,
+    exact.WithoutReplacement: naive.without_replacement,
+    exact.ConditionalPoisson: naive.conditional_poisson,
+    exact.Greedy: naive.greedy,
+    exact.Hub: lambda q, n: naive.hub(q),
 }
 
 
@@ -51,8 +51,13 @@ CASES = list(cases())
 
 
 def serves(law: type, q: list[Fraction], n: int) -> bool:
-    distinct = 1 if law is otmd.WithReplacement else n
-    return sum(mass > 0 for mass in q) >= distinct and (law is not otmd.Hub or n == 2)
+    distinct = 1 if law is exact.WithReplacement else n
+    return sum(mass > 0 for mass in q) >= distinct and (law is not exact.Hub or n == 2)
+
+
+def in_floats(law: type) -> type:
+    """The law of otmd that has the name of the exact one."""
+    return getattr(otmd, law.__name__)
 
 
 def floats(values: list[Fraction]) -> np.ndarray:
@@ -65,7 +70,7 @@ def entries(names: dict) -> list:
 
 @pytest.mark.parametrize(("row", "name"), entries(OPTIMA))
 def test_ground_truth_optimum(row: Row, name: str) -> None:
-    best = exact.optimal_acceptance(row.p, row.q, row.num_drafts, law=OPTIMA[name])
+    best = exact.optimal_acceptance(row.p, OPTIMA[name](row.q, row.num_drafts))
     assert best.rate == row.values[name]
     if name == "iid" and row.cut is not None:
         assert best.subset == row.cut
@@ -73,7 +78,7 @@ def test_ground_truth_optimum(row: Row, name: str) -> None:
 
 @pytest.mark.parametrize(("row", "name"), entries(RATES))
 def test_ground_truth_recursive_rejection(row: Row, name: str) -> None:
-    rate = exact.recursive_rejection_rate(row.p, row.q, row.num_drafts, law=RATES[name])
+    rate = exact.recursive_rejection_rate(row.p, RATES[name](row.q, row.num_drafts))
     assert isinstance(rate, Fraction)
     assert rate == row.values[name]
 
@@ -85,11 +90,11 @@ def test_optimum_agrees_with_twin_and_floats(law: type) -> None:
         if not serves(law, q, n):
             continue
         seen += 1
-        best = exact.optimal_acceptance(p, q, n, law=law)
+        best = exact.optimal_acceptance(p, law(q, n))
         table = TWINS[law](q, n)
         assert (best.rate, best.subset) == naive.optimal_by_subsets(p, table)
-        assert best == exact.optimal_acceptance(p, table, law=otmd.Joint)
-        rounded = otmd.optimal_acceptance(floats(p), law(floats(q), num_drafts=n))
+        assert best == exact.optimal_acceptance(p, exact.Joint(table))
+        rounded = otmd.optimal_acceptance(floats(p), in_floats(law)(floats(q), num_drafts=n))
         assert rounded.rate == pytest.approx(float(best.rate), rel=0, abs=TOLERANCE)
     assert seen >= 10
 
@@ -98,9 +103,9 @@ def test_independent_agrees_with_twin_and_floats() -> None:
     rng = random.Random(3)
     for p, q, n in CASES:
         rows = [q, *(drawn(rng, len(p)) for _ in range(min(n, 3) - 1))]
-        best = exact.optimal_acceptance(p, rows, law=otmd.Independent)
+        best = exact.optimal_acceptance(p, exact.Independent(rows))
         assert (best.rate, best.subset) == naive.optimal_by_subsets(p, naive.independent(rows))
-        rate = exact.recursive_rejection_rate(p, rows, law=otmd.Independent)
+        rate = exact.recursive_rejection_rate(p, exact.Independent(rows))
         twin = naive.judged(naive.independent(rows), naive.rrs_independent(p, rows), len(p))[0]
         law = otmd.Independent([floats(row) for row in rows])
         rounded = otmd.acceptance_rate(otmd.RecursiveRejection(), floats(p), law)
@@ -110,14 +115,14 @@ def test_independent_agrees_with_twin_and_floats() -> None:
 
 @pytest.mark.parametrize("law", RATES.values(), ids=lambda law: law.__name__)
 def test_recursive_rejection_agrees_with_twin_and_floats(law: type) -> None:
-    rule = {otmd.WithReplacement: naive.rrs, otmd.WithoutReplacement: naive.rrsw}[law]
+    rule = {exact.WithReplacement: naive.rrs, exact.WithoutReplacement: naive.rrsw}[law]
     for p, q, n in CASES:
         if not serves(law, q, n):
             continue
-        rate = exact.recursive_rejection_rate(p, q, n, law=law)
+        rate = exact.recursive_rejection_rate(p, law(q, n))
         assert rate == naive.judged(TWINS[law](q, n), rule(p, q), len(p))[0]
-        assert rate <= exact.optimal_acceptance(p, q, n, law=law).rate
-        drafts = law(floats(q), num_drafts=n)
+        assert rate <= exact.optimal_acceptance(p, law(q, n)).rate
+        drafts = in_floats(law)(floats(q), num_drafts=n)
         low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), floats(p), drafts, tol=1e-6)
         assert low - TOLERANCE <= rate <= high + TOLERANCE
         if high - low <= TOLERANCE:
@@ -126,21 +131,23 @@ def test_recursive_rejection_agrees_with_twin_and_floats(law: type) -> None:
 
 
 def test_what_counts_as_a_number() -> None:
-    expected = exact.optimal_acceptance(["1/2", "1/4", "1/4"], ["1/4", "1/4", "1/2"], 2)
+    law = exact.WithReplacement(["1/4", "1/4", "1/2"], 2)
+    expected = exact.optimal_acceptance(["1/2", "1/4", "1/4"], law)
+    law = exact.WithReplacement([0.25, 0.25, 0.5], np.int64(2))
     for p in (
         [0.5, 0.25, 0.25],
         np.array([0.5, 0.25, 0.25], dtype=np.float32),
         (Fraction(1, 2), Decimal("0.25"), "0.25"),
         (value for value in ("2/4", "25e-2", np.float64(0.25))),
     ):
-        assert exact.optimal_acceptance(p, [0.25, 0.25, 0.5], np.int64(2)) == expected
-    one = exact.optimal_acceptance([1], [np.int64(1)], 3)
+        assert exact.optimal_acceptance(p, law) == expected
+    one = exact.optimal_acceptance([1], exact.WithReplacement([np.int64(1)], 3))
     assert (one.rate, one.subset) == (1, ())
 
 
 def test_hostile_masses_stay_exact() -> None:
     tiny = Fraction(1, 10**300)
-    best = exact.optimal_acceptance([1 - tiny, tiny], [tiny, 1 - tiny], 2)
+    best = exact.optimal_acceptance([1 - tiny, tiny], exact.WithReplacement([tiny, 1 - tiny], 2))
     assert best.rate == 1 + tiny - (1 - tiny) ** 2 == 3 * tiny - tiny**2
     assert best.subset == (1,)
 
@@ -148,7 +155,7 @@ def test_hostile_masses_stay_exact() -> None:
 def test_twelve_tokens_are_quick_enough() -> None:
     rng = random.Random(1)
     p, q = drawn(rng, 12), drawn(rng, 12)
-    best = exact.optimal_acceptance(p, q, 3, law=otmd.WithoutReplacement)
+    best = exact.optimal_acceptance(p, exact.WithoutReplacement(q, 3))
     drafts = otmd.WithoutReplacement(floats(q), num_drafts=3)
     rounded = otmd.optimal_acceptance(floats(p), drafts)
     assert rounded.rate == pytest.approx(float(best.rate), rel=0, abs=TOLERANCE)
@@ -156,6 +163,18 @@ def test_twelve_tokens_are_quick_enough() -> None:
 
 HALVES = ["1/2", "1/2"]
 ONE_TOKEN_OF_THIRTEEN = [1, *[0] * 12]
+
+
+def one(law: type):
+    """A law that fixes its number of drafts."""
+    return lambda draft_probs, num_drafts: law(draft_probs)
+
+
+def given(arguments: dict) -> tuple:
+    """A target and a law, valid but for what the arguments replace."""
+    valid = {"target_probs": HALVES, "draft_probs": HALVES, "num_drafts": 2}
+    some = {**valid, "law": exact.WithReplacement, **arguments}
+    return some["target_probs"], some["law"](some["draft_probs"], some["num_drafts"])
 
 
 @pytest.mark.parametrize(
@@ -179,50 +198,46 @@ ONE_TOKEN_OF_THIRTEEN = [1, *[0] * 12]
         ({"draft_probs": ["1/2", "1/3"]}, ["draft_probs", "5/6"]),
         ({"num_drafts": 0}, ["num_drafts", "0"]),
         ({"num_drafts": None}, ["num_drafts", "None"]),
-        ({"num_drafts": 3, "law": otmd.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
-        ({"num_drafts": 3, "law": otmd.Greedy}, ["num_drafts", "3", "at most 2"]),
-        ({"num_drafts": 3, "law": otmd.Hub}, ["num_drafts", "3", "wanted 2"]),
-        ({"law": otmd.TopThen}, ["law", "TopThen", "WithReplacement"]),
-        ({"law": "greedy"}, ["law", "greedy", "Greedy"]),
-        ({"law": otmd.Independent}, ["draft_probs[0]", "list"]),
-        ({"law": otmd.Independent, "draft_probs": [HALVES, [1]]}, ["tokens", "wanted 1"]),
-        ({"law": otmd.Independent, "draft_probs": [HALVES]}, ["num_drafts", "2", "wanted 1"]),
-        ({"law": otmd.Joint}, ["draft_probs", "mapping"]),
-        ({"law": otmd.Joint, "draft_probs": {(0, 2): 1}}, ["draft_probs", "(0, 2)", "[0, 2)"]),
-        ({"law": otmd.Joint, "draft_probs": {(0,): 1}}, ["draft_probs", "(0,)", "2 tokens"]),
-        ({"law": otmd.Joint, "draft_probs": {0: 1}}, ["draft_probs", "tuple"]),
-        ({"law": otmd.Joint, "draft_probs": {(0, 1): "1/2"}}, ["draft_probs", "exactly 1"]),
+        ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
+        ({"num_drafts": 3, "law": exact.Greedy}, ["num_drafts", "3", "at most 2"]),
+        ({"num_drafts": 3, "law": exact.Hub}, ["num_drafts", "3", "wanted 2"]),
+        ({"law": lambda q, n: otmd.Greedy([0.5, 0.5], n)}, ["law", "Greedy", "exact.ExactLaw"]),
+        ({"law": lambda q, n: exact.Greedy}, ["law", "Greedy", "exact.ExactLaw"]),
+        ({"law": one(exact.Independent)}, ["draft_probs[0]", "list"]),
+        ({"law": one(exact.Independent), "draft_probs": [HALVES, [1]]}, ["tokens", "wanted 1"]),
+        ({"law": one(exact.Joint)}, ["table", "mapping"]),
+        ({"law": one(exact.Joint), "draft_probs": {(0, 2): 1}}, ["table", "(0, 2)", "[0, 2)"]),
+        ({"law": one(exact.Joint), "draft_probs": {(0, 1): 1, (0,): 0}}, ["(0,)", "2 tokens"]),
+        ({"law": one(exact.Joint), "draft_probs": {0: 1}}, ["table", "tuple"]),
+        ({"law": one(exact.Joint), "draft_probs": {(0, 1): "1/2"}}, ["table", "exactly 1"]),
     ],
 )
 def test_bad_input(arguments: dict, words: list[str]) -> None:
-    given = {"target_probs": HALVES, "draft_probs": HALVES, "num_drafts": 2} | arguments
     with pytest.raises(ValueError) as caught:  # noqa: PT011 — the words follow
-        exact.optimal_acceptance(**given)
+        exact.optimal_acceptance(*given(arguments))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"law": otmd.Greedy}, ["law", "Greedy", "WithoutReplacement"]),
-        ({"num_drafts": 3, "law": otmd.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
+        ({"law": exact.Greedy}, ["law", "Greedy", "WithoutReplacement"]),
+        ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
         ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "wanted 3"]),
-        ({"draft_probs": [HALVES], "law": otmd.Independent}, ["num_drafts", "2", "wanted 1"]),
         (
             {
                 "target_probs": ["1/30"] * 30,
                 "draft_probs": ["1/30"] * 30,
                 "num_drafts": 9,
-                "law": otmd.WithoutReplacement,
+                "law": exact.WithoutReplacement,
             },
             ["num_drafts", "9 of 30", "paths"],
         ),
     ],
 )
 def test_bad_input_of_recursive_rejection(arguments: dict, words: list[str]) -> None:
-    given = {"target_probs": HALVES, "draft_probs": HALVES, "num_drafts": 2} | arguments
     with pytest.raises(ValueError) as caught:  # noqa: PT011 — the words follow
-        exact.recursive_rejection_rate(**given)
+        exact.recursive_rejection_rate(*given(arguments))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -232,8 +247,9 @@ def test_fractions_need_no_sympy() -> None:
         "import sys; sys.modules['sympy'] = None\n"
         "import otmd\n"
         "from otmd.optimum import exact\n"
-        "print(exact.optimal_acceptance([1, 0], ['1/2', '1/2'], 1).rate)\n"
-        "exact.k_sequential_scale([1, 0], ['1/2', '1/2'], 2)"
+        "law = exact.WithReplacement(['1/2', '1/2'], 1)\n"
+        "print(exact.optimal_acceptance([1, 0], law).rate)\n"
+        "exact.k_sequential_scale([1, 0], law)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "1/2"

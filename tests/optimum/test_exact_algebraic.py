@@ -14,7 +14,10 @@ import otmd
 from otmd.optimum import exact
 
 x = sympy.Symbol("x")
-THIRDS = fractions("1/3,0,2/3"), fractions("1/3,1/3,1/3")
+
+
+def thirds(n: int) -> tuple[list[Fraction], exact.WithReplacement]:
+    return fractions("1/3,0,2/3"), exact.WithReplacement(fractions("1/3,1/3,1/3"), n)
 
 
 def drawn(rng: random.Random) -> list[Fraction]:
@@ -25,8 +28,8 @@ def drawn(rng: random.Random) -> list[Fraction]:
 
 
 def test_ground_truth() -> None:
-    scale = exact.k_sequential_scale(*THIRDS, 2)
-    rate = exact.k_sequential_rate(*THIRDS, 2)
+    scale = exact.k_sequential_scale(*thirds(2))
+    rate = exact.k_sequential_rate(*thirds(2))
     assert scale == (5 + sympy.sqrt(13)) / 6
     assert rate == (11 + sympy.sqrt(13)) / 18
     assert float(scale) == pytest.approx(K_SEQ_RHO, abs=1e-6)
@@ -35,13 +38,13 @@ def test_ground_truth() -> None:
 
 
 def test_many_digits_and_the_minimal_polynomial() -> None:
-    scale = exact.k_sequential_scale(*THIRDS, 5)
+    scale = exact.k_sequential_scale(*thirds(5))
     digits = scale.evalf(50)
     assert len(str(digits)) == 51
     polynomial = sympy.minimal_polynomial(scale, x)
     assert sympy.degree(polynomial) == 5
     assert abs(polynomial.subs(x, digits)) < 1e-44
-    rate = exact.k_sequential_rate(*THIRDS, 5)
+    rate = exact.k_sequential_rate(*thirds(5))
     assert sympy.degree(sympy.minimal_polynomial(rate, x)) == 5
 
 
@@ -50,7 +53,10 @@ def test_agrees_with_floats_and_solves_the_equation() -> None:
     irrational = 0
     for _ in range(100):
         p, q, n = drawn(rng), drawn(rng), rng.randint(1, 4)
-        scale, rate = exact.k_sequential_scale(p, q, n), exact.k_sequential_rate(p, q, n)
+        scale, rate = (
+            exact.k_sequential_scale(p, exact.WithReplacement(q, n)),
+            exact.k_sequential_rate(p, exact.WithReplacement(q, n)),
+        )
         irrational += not scale.is_rational
         assert 1 <= scale <= n
         near, accepted = scale.evalf(40), rate.evalf(40)
@@ -62,7 +68,7 @@ def test_agrees_with_floats_and_solves_the_equation() -> None:
         curve = otmd.RatioCurve(np.array(p, dtype=float), np.array(q, dtype=float))
         assert curve.k_sequential_scale(n) == pytest.approx(float(scale), rel=0, abs=1e-12)
         assert curve.k_sequential_rates(n)[-1] == pytest.approx(float(rate), rel=0, abs=1e-12)
-        assert rate <= sympy.Rational(exact.optimal_acceptance(p, q, n).rate)
+        assert rate <= sympy.Rational(exact.optimal_acceptance(p, exact.WithReplacement(q, n)).rate)
     assert irrational >= 30
 
 
@@ -78,16 +84,18 @@ def test_agrees_with_floats_and_solves_the_equation() -> None:
     ],
 )
 def test_hostile(p: str, q: str, n: int, scale: object, rate: Fraction) -> None:
-    found = exact.k_sequential_scale(fractions(p), fractions(q), n)
+    found = exact.k_sequential_scale(fractions(p), exact.WithReplacement(fractions(q), n))
     assert sympy.simplify(found - scale) == 0
-    assert exact.k_sequential_rate(fractions(p), fractions(q), n) == sympy.Rational(rate)
+    assert exact.k_sequential_rate(
+        fractions(p), exact.WithReplacement(fractions(q), n)
+    ) == sympy.Rational(rate)
 
 
 @pytest.mark.parametrize("function", [exact.k_sequential_scale, exact.k_sequential_rate])
 def test_bad_input(function) -> None:
     with pytest.raises(ValueError, match=r"target_probs.*5/6"):
-        function(["1/2", "1/3"], ["1/2", "1/2"], 2)
+        function(["1/2", "1/3"], exact.WithReplacement(["1/2", "1/2"], 2))
     with pytest.raises(ValueError, match=r"target_probs.*1 tokens.*wanted 2"):
-        function([1], ["1/2", "1/2"], 2)
-    with pytest.raises(ValueError, match="num_drafts"):
-        function([1], [1], 0)
+        function([1], exact.WithReplacement(["1/2", "1/2"], 2))
+    with pytest.raises(ValueError, match=r"law: got .*exact\.WithReplacement"):
+        function([1], exact.WithoutReplacement([1], 1))

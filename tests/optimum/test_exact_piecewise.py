@@ -8,7 +8,6 @@ import pytest
 import sympy
 from sympy import Rational
 
-import otmd
 from otmd.optimum import exact
 
 t = sympy.Symbol("t")
@@ -19,23 +18,23 @@ FOUR = (
     [Rational(1, 4) - t, "1/8", HALF + t / 2, Rational(1, 8) + t / 2],
 )
 MOVING = {
-    "two tokens, one draft": ([t, 1 - t], ["1/3", "2/3"], 1, otmd.WithReplacement),
-    "two tokens": ([t, 1 - t], ["1/2", "1/2"], 2, otmd.WithReplacement),
-    "the draft moves": (["1/3", "2/3"], [t, 1 - t], 4, otmd.WithReplacement),
-    "three tokens": ([HALF + t, HALF - t, 0], ["1/3"] * 3, 2, otmd.WithReplacement),
-    "quadratic": ([t**2, t - t**2, 1 - t], ["1/4", "1/4", "1/2"], 3, otmd.WithReplacement),
+    "two tokens, one draft": ([t, 1 - t], ["1/3", "2/3"], 1, exact.WithReplacement),
+    "two tokens": ([t, 1 - t], ["1/2", "1/2"], 2, exact.WithReplacement),
+    "the draft moves": (["1/3", "2/3"], [t, 1 - t], 4, exact.WithReplacement),
+    "three tokens": ([HALF + t, HALF - t, 0], ["1/3"] * 3, 2, exact.WithReplacement),
+    "quadratic": ([t**2, t - t**2, 1 - t], ["1/4", "1/4", "1/2"], 3, exact.WithReplacement),
     "a fraction of the symbol": (
         [1 / (1 + t), t / (1 + t)],
         ["1/3", "2/3"],
         2,
-        otmd.WithReplacement,
+        exact.WithReplacement,
     ),
-    "equal": ([t, 1 - t], [t, 1 - t], 2, otmd.WithReplacement),
-    "disjoint": ([t, 1 - t, 0, 0], [0, 0, t, 1 - t], 2, otmd.WithReplacement),
-    "four tokens, four drafts": (*FOUR, 4, otmd.WithReplacement),
-    "without replacement": (*FOUR, 2, otmd.WithoutReplacement),
-    "conditional Poisson": (*FOUR, 3, otmd.ConditionalPoisson),
-    "independent": (FOUR[0], [FOUR[1], FOUR[0]], None, otmd.Independent),
+    "equal": ([t, 1 - t], [t, 1 - t], 2, exact.WithReplacement),
+    "disjoint": ([t, 1 - t, 0, 0], [0, 0, t, 1 - t], 2, exact.WithReplacement),
+    "four tokens, four drafts": (*FOUR, 4, exact.WithReplacement),
+    "without replacement": (*FOUR, 2, exact.WithoutReplacement),
+    "conditional Poisson": (*FOUR, 3, exact.ConditionalPoisson),
+    "independent": (FOUR[0], [FOUR[1], FOUR[0]], None, lambda q, n: exact.Independent(q)),
 }
 
 
@@ -58,10 +57,10 @@ def inside(low: sympy.Expr, high: sympy.Expr) -> list[Rational]:
 @pytest.mark.parametrize("case", MOVING.values(), ids=MOVING.keys())
 def test_substitution(case: tuple) -> None:
     p, q, n, law = case
-    best = exact.piecewise_optimum(p, q, n, t, law=law)
+    best = exact.piecewise_optimum(p, law(q, n), t)
     for region in best.regions:
         for point in inside(region.low, region.high):
-            fixed = exact.optimal_acceptance(at(p, point), at(q, point), n, law=law)
+            fixed = exact.optimal_acceptance(at(p, point), law(at(q, point), n))
             assert best.rate(point) == Rational(fixed.rate)
             assert set(fixed.subset) == set(region.subset)
             assert best.piecewise().subs(t, point) == best.rate(point)
@@ -70,22 +69,22 @@ def test_substitution(case: tuple) -> None:
 @pytest.mark.parametrize("case", MOVING.values(), ids=MOVING.keys())
 def test_breakpoints(case: tuple) -> None:
     p, q, n, law = case
-    best = exact.piecewise_optimum(p, q, n, t, law=law)
+    best = exact.piecewise_optimum(p, law(q, n), t)
     for left, right in zip(best.regions, best.regions[1:], strict=False):
         assert left.high == right.low
         assert left.subset != right.subset
         jump = sympy.fraction(sympy.together(left.rate - right.rate))[0]
         # Divisible by the minimal polynomial of the end: zero there, and not only small.
         assert sympy.rem(jump, sympy.minimal_polynomial(left.high, t), t) == 0
-    if law is otmd.WithReplacement:
+    if law is exact.WithReplacement:
         for end in {best.regions[0].low, best.regions[-1].high} - {sympy.oo}:
-            fixed = exact.optimal_acceptance(at(p, end), at(q, end), n, law=law)
+            fixed = exact.optimal_acceptance(at(p, end), law(at(q, end), n))
             assert best.rate(end) == Rational(fixed.rate)
 
 
 @pytest.mark.parametrize("case", MOVING.values(), ids=MOVING.keys())
 def test_latex(case: tuple) -> None:
-    best = exact.piecewise_optimum(*case[:3], t, law=case[3])
+    best = exact.piecewise_optimum(case[0], case[3](*case[1:3]), t)
     text = best.latex()
     assert text.startswith(r"\alpha^* = \begin{cases}")
     assert text.endswith(r"\end{cases}")
@@ -95,14 +94,16 @@ def test_latex(case: tuple) -> None:
 
 def test_the_wrong_region_would_be_noticed() -> None:
     p, q, n, _ = MOVING["three tokens"]
-    first, second = exact.piecewise_optimum(p, q, n, t).regions[:2]
+    first, second = exact.piecewise_optimum(p, exact.WithReplacement(q, n), t).regions[:2]
     point = inside(first.low, first.high)[3]
-    fixed = exact.optimal_acceptance(at(p, point), at(q, point), n)
+    fixed = exact.optimal_acceptance(at(p, point), exact.WithReplacement(at(q, point), n))
     assert second.rate.subs(t, point) != Rational(fixed.rate)
 
 
 def test_known_regions() -> None:
-    best = exact.piecewise_optimum([HALF + t, HALF - t, 0], ["1/3"] * 3, 2, t)
+    best = exact.piecewise_optimum(
+        [HALF + t, HALF - t, 0], exact.WithReplacement(["1/3"] * 3, 2), t
+    )
     found = [(r.low, r.high, r.rate, r.subset) for r in best.regions]
     sixth = Rational(1, 6)
     assert found == [
@@ -110,14 +111,16 @@ def test_known_regions() -> None:
         (-sixth, sixth, Rational(8, 9), (2,)),
         (sixth, HALF, Rational(19, 18) - t, (1, 2)),
     ]
-    irrational = exact.piecewise_optimum(["1/3", "2/3"], [t, 1 - t], 2, t)
+    irrational = exact.piecewise_optimum(["1/3", "2/3"], exact.WithReplacement([t, 1 - t], 2), t)
     ends = [region.high for region in irrational.regions]
     assert ends == [1 - sympy.sqrt(6) / 3, sympy.sqrt(3) / 3, 1]
 
 
 def test_separate_intervals() -> None:
     """p = t² ≤ 1 and q = 4t² − 1 ≥ 0 leave two intervals, and nothing between them."""
-    best = exact.piecewise_optimum([t**2, 1 - t**2], [t**2 * 4 - 1, 2 - t**2 * 4], 2, t)
+    best = exact.piecewise_optimum(
+        [t**2, 1 - t**2], exact.WithReplacement([t**2 * 4 - 1, 2 - t**2 * 4], 2), t
+    )
     assert best.regions[0].low == -sympy.sqrt(2) / 2
     assert best.regions[-1].high == sympy.sqrt(2) / 2
     assert any(a.high < b.low for a, b in zip(best.regions, best.regions[1:], strict=False))
@@ -126,7 +129,7 @@ def test_separate_intervals() -> None:
 
 
 def test_values() -> None:
-    best = exact.piecewise_optimum([t, 1 - t], ["1/2", "1/2"], 2, t)
+    best = exact.piecewise_optimum([t, 1 - t], exact.WithReplacement(["1/2", "1/2"], 2), t)
     assert best.rate("1/8") == best.rate(0.125) == best.rate(Rational(1, 8)) == Rational(7, 8)
     assert best.rate(sympy.sqrt(2) / 12) == sympy.sqrt(2) / 12 + Rational(3, 4)
     for wrong in (t, sympy.I, sympy.Float(0.1), sympy.nan, None, "x"):
@@ -147,19 +150,20 @@ def test_values() -> None:
         ({"target_probs": ["1/2", "1/2"]}, ["symbol", "do not depend"]),
         ({"target_probs": [2 + t**2, -1 - t**2]}, ["nowhere", "interval of t"]),
         ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "wanted 3"]),
-        ({"num_drafts": 3, "law": otmd.WithoutReplacement}, ["num_drafts", "at most 2"]),
-        ({"law": otmd.Greedy}, ["law", "Greedy", "WithReplacement"]),
+        ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "at most 2"]),
+        ({"law": exact.Greedy}, ["law", "Greedy", "WithReplacement"]),
         ({"symbol": "t"}, ["symbol", "sympy.Symbol"]),
         ({"num_drafts": 0}, ["num_drafts"]),
     ],
 )
 def test_bad_input(arguments: dict, words: list[str]) -> None:
-    given = {
-        "target_probs": [t, 1 - t],
-        "draft_probs": ["1/2", "1/2"],
-        "num_drafts": 2,
-        "symbol": t,
-    }
+    valid = {"target_probs": [t, 1 - t], "draft_probs": ["1/2", "1/2"], "num_drafts": 2}
+    given = {**valid, "symbol": t, "law": exact.WithReplacement, **arguments}
+
+    def run() -> None:
+        law = given["law"](given["draft_probs"], given["num_drafts"])
+        exact.piecewise_optimum(given["target_probs"], law, given["symbol"])
+
     with pytest.raises(ValueError) as caught:  # noqa: PT011 — the words follow
-        exact.piecewise_optimum(**(given | arguments))
+        run()
     assert [word for word in words if word not in str(caught.value)] == []

@@ -12,6 +12,7 @@ from otmd.sequences import (
     IIDPaths,
     LikeliestTree,
     SequenceRule,
+    TableModel,
     TokenLevel,
     TokenTree,
     Traversal,
@@ -21,8 +22,7 @@ from otmd.sequences import (
 )
 from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
-from otmd.sequences.models import Model, Prefix
-from otmd.sequences.trees import Context, DraftTree, Node
+from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
 ROUNDING = 1e-12
 UNEVEN = (((), ()), ())
@@ -67,6 +67,25 @@ def test_every_rule_is_lossless(rule: SequenceRule, make, kind: str) -> None:
             # Two such drafts exist where two tokens have mass.
             continue
         assert deviation(rule, target, law) <= ROUNDING, seed
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        ([0.3, 0.3, 0.4], [1.0, 1e-310, 1e-310]),
+        ([0.3, 0.3, 0.4], [1.0, 5e-324, 1e-323]),
+        *(
+            [otmd.probs_from_logits(np.array(x), temperature=0.02) for x in logits]
+            for logits in (([0, 0.01, 0.02], [15, 0.5, 0.51]), ([0, 0, -0.01], [14.7, 0, 0.01]))
+        ),
+    ],
+)
+@pytest.mark.parametrize("width", [2, 3])
+def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: int) -> None:
+    target = TableModel([p, np.tile(p, (3, 1))])
+    for shape in ((width,), (width, 2)):
+        law = TokenTree(TableModel([q]), shape)
+        assert deviation(Traversal(), target, law) <= ROUNDING
 
 
 class FirstRejection(BlockVerification):

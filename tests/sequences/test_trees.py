@@ -24,10 +24,9 @@ from otmd.sequences import (
     target_law,
 )
 from otmd.sequences.chance import Chance, every_outcome
-from otmd.sequences.models import Prefix
 from otmd.sequences.optimum import _trees
-from otmd.sequences.token_tree import Shape
-from otmd.sequences.trees import Context
+from otmd.sequences.tree_laws import Shape
+from otmd.sequences.trees import Context, Prefix
 
 
 def along(model: TableModel, path: Prefix) -> float:

@@ -19,11 +19,8 @@ from otmd.transport import (
     solve_path,
     solve_transport,
 )
-from otmd.transport.answer import ADVICE, SolverAnswer
-from otmd.transport.certificate import certify
-from otmd.transport.cvxpy_backend import solve_cvxpy
-from otmd.transport.highs import HighsSession, solve
-from otmd.transport.solution import conclude
+from otmd.transport.solution import ADVICE, SolverAnswer, certify, conclude
+from otmd.transport.solvers import HighsSession, solve_cvxpy, solve_highs
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
@@ -33,7 +30,7 @@ LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
 def solved(request):
     problem = TransportProblem.of(P, LAW)
     program = build_program(problem, request.param)
-    return problem, FORMS[request.param], program, solve(program)
+    return problem, FORMS[request.param], program, solve_highs(program)
 
 
 def test_certificate_of_the_optimum_is_zero(solved):
@@ -92,7 +89,7 @@ def demands_too_much(problem: TransportProblem):
 def test_impossible_marginals_are_reported_as_infeasible():
     problem = TransportProblem.of(P, LAW)
     program = demands_too_much(problem)
-    answers = [solve(program), solve(program, "ipm")]
+    answers = [solve_highs(program), solve_highs(program, "ipm")]
     for answer in answers:
         assert answer.status == "infeasible"
         with pytest.raises(SolverError, match=r"infeasible: .*check the marginals"):
@@ -111,7 +108,7 @@ def test_cvxpy_reports_infeasible_and_unbounded():
     compact = build_program(problem)
     free = replace(compact, row_upper=np.full(compact.num_constraints, np.inf))
     assert solve_cvxpy(free, "HIGHS", {}).status in {"unbounded", "infeasible"}
-    assert solve(free).status in {"unbounded", "infeasible"}
+    assert solve_highs(free).status in {"unbounded", "infeasible"}
 
 
 def test_limits_are_reported():
@@ -146,7 +143,7 @@ def test_a_session_survives_a_program_that_is_refused():
     program = build_program(TransportProblem.of(P, LAW))
     spoilt = replace(program, column_lower=np.full_like(program.column_lower, np.inf))
     with pytest.raises(ValueError, match="program: HiGHS refused its numbers"):
-        solve(spoilt)
+        solve_highs(spoilt)
     session = HighsSession()
     assert session.solve(program).status == "optimal"
     with pytest.raises(ValueError, match="program: HiGHS refused its numbers"):
@@ -204,7 +201,7 @@ def test_wrong_problems_are_named():
         solve_transport([P, P], LAW)
     with pytest.raises(ValueError, match=r"leading axes .*one position"):
         solve_transport(P, otmd.WithReplacement([P, P], 2))
-    with pytest.raises(ValueError, match="drafts: got int, wanted a DraftLaw"):
+    with pytest.raises(ValueError, match="law: got int, wanted a DraftLaw"):
         solve_transport(P, 3)
     with pytest.raises(ValueError, match="target_probs: got 2 tokens, wanted 4"):
         solve_transport([0.5, 0.5], LAW)

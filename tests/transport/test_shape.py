@@ -17,7 +17,7 @@ from otmd.transport import (
     program_size,
     solve_transport,
 )
-from otmd.transport.shape import closed_counts
+from otmd.transport.problem import closed_counts
 
 
 def uniform(size: int) -> np.ndarray:
@@ -138,9 +138,9 @@ def test_a_table_of_tuples_may_be_of_any_length():
 
 
 def test_wrong_laws_are_named():
-    with pytest.raises(ValueError, match="drafts: got str, wanted a DraftLaw"):
+    with pytest.raises(ValueError, match="law: got str, wanted a DraftLaw"):
         ProblemShape.of("greedy")
-    with pytest.raises(ValueError, match=r"drafts: got leading axes \(2,\), wanted one position"):
+    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), wanted one position"):
         ProblemShape.of(otmd.WithReplacement(np.full((2, 3), 1 / 3), 2))
     with pytest.raises(ValueError, match="form: got 'fast'"):
         program_size(ProblemShape.of(otmd.Greedy(uniform(3), 2)), "fast")

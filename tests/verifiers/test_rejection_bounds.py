@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from naive import judged, rrsw, without_replacement
+from naive import exact, judged, rrsw, without_replacement
 
 import otmd
-from otmd.verifiers.rejection_bounds import RejectionPaths
-from otmd.verifiers.rejection_curve import two_draft_rejection
-from otmd.verifiers.rejection_paths import rejection_bounds
+from otmd.race.subset_race import RATE_UNIT
+from otmd.verifiers.rejection_paths import RejectionPaths, rejection_bounds
 
 ROUNDING = 1e-12
 WIDEST = (1.0, 0.1, 0.01, 1e-4)
@@ -27,10 +26,6 @@ def _instance(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
     return p, q / q.sum(), int(rng.integers(3, min(V, 4) + 1))
 
 
-def _classes_of(p: np.ndarray, q: np.ndarray, n: int, widest: float) -> tuple:
-    return RejectionPaths(p, otmd.WithoutReplacement(q, n)).classes(widest)
-
-
 def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
     law = without_replacement(q.tolist(), n)
     return 1.0 - float(judged(law, rrsw(p.tolist(), q.tolist()), p.size)[0])
@@ -39,18 +34,61 @@ def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
 @pytest.mark.parametrize("seed", range(120))
 def test_bounds_hold_the_exact_probability(seed: int) -> None:
     p, q, n = _instance(seed)
-    exact = _rejected(p, q, n)
-    arrays = otmd.RatioCurve(p, q).arrays(())
+    rejected = _rejected(p, q, n)
+    paths = RejectionPaths(p, otmd.WithoutReplacement(q, n))
     for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
-        low, high, _ = rejection_bounds(arrays, _classes_of(p, q, n, widest), n, negligible, most)
-        assert low - ROUNDING <= exact <= high + ROUNDING
+        low, high, _ = rejection_bounds(paths.curve, paths.classes(widest), n, negligible, most)
+        assert low - ROUNDING <= rejected <= high + ROUNDING
+
+
+def _hardly_any_mass_left(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """All but a few tokens have draft masses of up to the smallest subnormal number."""
+    rng = np.random.default_rng([301, seed])
+    V = int(rng.integers(3, 6))
+    p, q = rng.dirichlet(np.full(V, 0.5)), 10.0 ** -rng.uniform(300, 323, V)
+    if seed % 4 == 0:
+        q = 10.0 ** -rng.uniform(0, 323, V)
+    if seed % 4 == 1:
+        q = 5e-324 * rng.integers(1, 6, V)
+    if seed % 4 == 2:
+        temperature = rng.uniform(0.019, 0.022)
+        p = otmd.probs_from_logits(-rng.choice([0, 0.001, 0.01, 0.05], V), temperature=temperature)
+        q = otmd.probs_from_logits(-rng.choice([15.0, 15.01, 15.02], V), temperature=temperature)
+        q *= 5e-324 / q.min()
+    q[rng.permutation(V)[: 1 + seed % 8 // 4]] = 1.0
+    q /= q.sum()
+    return p, q, min(int(np.count_nonzero(q)), int(rng.integers(2, 5)))
+
+
+def _logits_at_a_low_temperature() -> tuple[np.ndarray, np.ndarray, int]:
+    p, q = [-0.05, 0, 0, -0.001, -0.002, -0.02], [-15.02, 0, -15, -15.01, -15.01, -15.02]
+    return *(otmd.probs_from_logits(x, temperature=0.0203) for x in (p, q)), 3  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("p", "q", "n"),
+    [
+        ([0.008266313059408514, 0.9917336869402094, 3.8e-13], [1.5e-323, 1.5e-323, 1.0], 2),
+        ([0.008266313059408514, 0.9917336869402094, 3.8e-13], [1.5e-323, 1.5e-323, 1.0], 3),
+        _logits_at_a_low_temperature(),
+        *(_hardly_any_mass_left(seed) for seed in range(120)),
+    ],
+)
+def test_bounds_hold_where_hardly_any_draft_mass_is_left(p, q, n: int) -> None:
+    target, draft = exact(p), exact(q)
+    rate = judged(without_replacement(draft, n), rrsw(target, draft), len(p))[0]
+    drafts = otmd.WithoutReplacement(q, n)
+    low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-6)
+    assert low - 1e-14 <= rate <= high + 1e-14
+    assert high - low <= 1e-6
 
 
 def test_every_token_its_own_class_is_exact() -> None:
     p, q, n = _instance(3)
-    classes = _classes_of(p, q, n, 0.0)
-    low, high, _ = rejection_bounds(otmd.RatioCurve(p, q).arrays(()), classes, n, 0.0, 10**7)
-    assert len(classes[0]) == np.count_nonzero(q)
+    paths = RejectionPaths(p, otmd.WithoutReplacement(q, n))
+    classes = paths.classes(0.0)
+    low, high, _ = rejection_bounds(paths.curve, classes, n, 0.0, 10**7)
+    assert classes.size.size == np.count_nonzero(q)
     assert high - low < 1e-14
 
 
@@ -58,20 +96,19 @@ def test_classes_are_as_narrow_as_their_mass_asks() -> None:
     for seed in range(40):
         p, q, n = _instance(seed)
         for widest in WIDEST:
-            low, high, mass, size = _classes_of(p, q, n, widest)[:4]
+            classes = RejectionPaths(p, otmd.WithoutReplacement(q, n)).classes(widest)
+            low, high = classes.smallest / RATE_UNIT, classes.largest / RATE_UNIT
+            mass = classes.total / RATE_UNIT
             assert (mass * (high - low) <= widest).all()
             assert (low[:-1] >= high[1:]).all()
             assert mass.sum() == pytest.approx(1.0)
-            assert size.sum() == np.count_nonzero(q)
+            assert classes.size.sum() == np.count_nonzero(q)
 
 
 def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
-        top = int(q.argmax())
-        first, others = float(np.maximum(p - q, 0.0).sum()), float(np.delete(q, top).sum())
-        arrays = otmd.RatioCurve(p, q).arrays(())
-        rejected = two_draft_rejection(arrays, p, q, first, others)
+        ((rejected, _),) = RejectionPaths(p, otmd.WithoutReplacement(q, 2)).bounds([2], 1e-6)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 

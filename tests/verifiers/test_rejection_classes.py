@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 
 from otmd.curve.ratio_groups import ratios_of
-from otmd.verifiers.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
-from otmd.verifiers.rejection_curve import merged_tokens
+from otmd.verifiers.rejection_tables import (
+    classes_of_mass,
+    masses_by_class,
+    merged_tokens,
+    tokens_by_class,
+)
 
 INTERVALS = [(1.0, 1.7e308), (1.2, 2.0), (1.5, 1.5)]
 
@@ -36,10 +40,10 @@ def test_tokens_by_class(size: int, interval: tuple[float, float]) -> None:
     ends = classes_of_mass(np.sort(q)[::-1], 0.05)
     smallest = np.sort(q)[::-1][ends[1:] - 1]
     level = [int((smallest > own).sum()) for own in q]
-    tokens = merged_tokens(p, q, interval, np.zeros((3, 2)))
+    tokens = merged_tokens(p, q, (1.0, *interval), np.zeros((3, 2)))
     tokens = tokens[np.argsort(ratios_of(p, q, tokens))]
     merged = np.zeros((smallest.size, 3, 2))
-    kept = masses_by_class(p, q, interval, smallest[::-1].copy(), merged)
+    kept = masses_by_class(p, q, (1.0, *interval), smallest[::-1].copy(), merged)
     for c, own in enumerate(merged):
         here = [i for i in range(size) if level[i] == c]
         wanted = naive.merged_masses(p[here].tolist(), q[here].tolist(), interval)
@@ -56,6 +60,6 @@ def test_tokens_by_class(size: int, interval: tuple[float, float]) -> None:
 def test_tokens_that_are_never_drafted_are_in_no_class() -> None:
     p, q = np.array([0.5, 0.25, 0.25]), np.array([0.5, 0.0, 0.5])
     merged = np.zeros((1, 3, 2))
-    kept = masses_by_class(p, q, (1.2, 1.7e308), np.array([0.5]), merged)
+    kept = masses_by_class(p, q, (1.0, 1.2, 1.7e308), np.array([0.5]), merged)
     assert kept.tolist() == [0]
     assert merged[0].tolist() == [[0.75, 1.0], [0.0, 0.0], [0.0, 0.0]]

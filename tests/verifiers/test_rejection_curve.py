@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from otmd.drafts import WithoutReplacement
-from otmd.verifiers.rejection_bounds import RejectionPaths
-from otmd.verifiers.rejection_curve import fill_tails, merged_tokens
-from otmd.verifiers.rejection_node import state_at
+from otmd.race.subset_race import RATE_UNIT
+from otmd.verifiers.rejection_paths import RejectionPaths, state_at
+from otmd.verifiers.rejection_tables import fill_tails, merged_tokens
 
 
 def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +24,7 @@ def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> None:
     p, q = pair(size, size)
     merged = np.zeros((3, 2))
-    tokens = merged_tokens(p, q, interval, merged)
+    tokens = merged_tokens(p, q, (1.0, *interval), merged)
     np.testing.assert_allclose(
         merged, naive.merged_masses(p.tolist(), q.tolist(), interval), rtol=1e-12
     )
@@ -46,8 +46,12 @@ def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
         p, q = pair(40, seed)
         paths = RejectionPaths(p, WithoutReplacement(q, num_drafts))
         first = naive.hockey_stick(p.tolist(), q.tolist(), 1.0)
-        for C in (0.0, 1.0, *np.linspace(1.0 + first, min(paths.farthest, 9.0), 20)):
-            found = state_at(*paths.curve, C, C)
-            assert found[2] == pytest.approx(
+        for C in (
+            0.0,
+            1.0,
+            *np.linspace(1.0 + first, min(RATE_UNIT * paths.interval.last, 9.0), 20),
+        ):
+            found = state_at(paths.curve, C / RATE_UNIT, C / RATE_UNIT)
+            assert found.W_high == pytest.approx(
                 naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14
             )

@@ -5,14 +5,12 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from otmd.optimum.exact.reading import rational_probs, require_same_vocabulary, require_sympy
-from otmd.optimum.exact.rejection import Probs, hockey_stick
-from otmd.probabilities import validate_count
+from otmd.optimum.exact.fractional import Probs, hockey_stick
+from otmd.optimum.exact.laws import WithReplacement, require_law
+from otmd.optimum.exact.reading import rational_probs, require_sympy
 
 
-def k_sequential_scale(
-    target_probs: Iterable[object], draft_probs: Iterable[object], num_drafts: int
-) -> Any:
+def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> Any:
     """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n] (SpecTr, Algorithm 3).
 
     W is linear between two neighbouring ratios p/q. On the piece that holds the root, ρ* is a root of a
@@ -20,10 +18,10 @@ def k_sequential_scale(
 
     Parameters
     ----------
-    target_probs, draft_probs : iterable of numbers, length V
-        p and q, the numbers as in :func:`optimal_acceptance`.
-    num_drafts : int
-        n ≥ 1, drafts with replacement.
+    target_probs : iterable of numbers, length V
+        p, the numbers as in :func:`optimal_acceptance`.
+    law : exact.WithReplacement
+        The law of the drafts.
 
     Returns
     -------
@@ -34,24 +32,22 @@ def k_sequential_scale(
     Raises
     ------
     ValueError
-        For an invalid distribution, one that does not sum to exactly 1, or ``num_drafts`` < 1.
+        For an invalid distribution, one that does not sum to exactly 1, or another law.
     ImportError
         Where sympy is missing.
     """
-    return _scale(*_read(target_probs, draft_probs, num_drafts))
+    return _scale(*_read(target_probs, law))
 
 
-def k_sequential_rate(
-    target_probs: Iterable[object], draft_probs: Iterable[object], num_drafts: int
-) -> Any:
+def k_sequential_rate(target_probs: Iterable[object], law: WithReplacement) -> Any:
     """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), an algebraic number.
 
     Parameters
     ----------
-    target_probs, draft_probs : iterable of numbers, length V
-        p and q, the numbers as in :func:`optimal_acceptance`.
-    num_drafts : int
-        n ≥ 1, drafts with replacement.
+    target_probs : iterable of numbers, length V
+        p, the numbers as in :func:`optimal_acceptance`.
+    law : exact.WithReplacement
+        The law of the drafts.
 
     Returns
     -------
@@ -63,7 +59,7 @@ def k_sequential_rate(
     ValueError, ImportError
         As :func:`k_sequential_scale`.
     """
-    p, q, count = _read(target_probs, draft_probs, num_drafts)
+    p, q, count = _read(target_probs, law)
     sympy = require_sympy()
     scale = _scale(p, q, count)
     fixed, slope = Fraction(0), Fraction(0)
@@ -75,11 +71,10 @@ def k_sequential_rate(
     return sympy.Rational(fixed) + sympy.Rational(slope) * scale
 
 
-def _read(target: object, draft: object, num_drafts: object) -> tuple[Probs, Probs, int]:
-    p = rational_probs("target_probs", target)
-    q = rational_probs("draft_probs", draft)
-    require_same_vocabulary(p, len(q))
-    return p, q, validate_count("num_drafts", num_drafts)
+def _read(target_probs: object, law: WithReplacement) -> tuple[Probs, Probs, int]:
+    p = rational_probs("target_probs", target_probs)
+    require_law(law, (WithReplacement,))
+    return p, law.read_probs(len(p), rational_probs), law.num_drafts
 
 
 def _scale(p: Probs, q: Probs, num_drafts: int) -> Any:

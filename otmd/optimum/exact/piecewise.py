@@ -2,24 +2,119 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import Any
 
-from otmd.drafts import (
+from otmd.optimum.exact.fractional import tokens_of
+from otmd.optimum.exact.laws import (
     ConditionalPoisson,
-    DraftLaw,
+    ExactLaw,
     Independent,
     WithoutReplacement,
     WithReplacement,
+    mass_of_all,
+    require_law,
 )
-from otmd.optimum.exact.containment import mass_of_all, read_law
-from otmd.optimum.exact.reading import (
-    rational,
-    require_same_vocabulary,
-    require_small,
-    require_sympy,
-    sequence,
-)
-from otmd.optimum.exact.regions import Region, regions_of, smallest_cuts
+from otmd.optimum.exact.reading import rational, require_small, require_sympy, sequence
+
+
+@dataclass(frozen=True)
+class Region:
+    """A closed interval of the symbol on which one cut is optimal.
+
+    Attributes
+    ----------
+    low, high : sympy.Expr
+        Its ends, rational or algebraic numbers (or ±∞).
+    rate : sympy.Expr
+        α* in the symbol.
+    subset : tuple of int
+        H*, the smallest cut that is optimal on the whole interval.
+    """
+
+    low: Any
+    high: Any
+    rate: Any
+    subset: tuple[int, ...]
+
+
+def smallest_cuts(rates: list[Any]) -> dict[Any, int]:
+    """Each distinct function and the smallest subset that it belongs to.
+
+    Minimisers are closed under intersection, so for a function that is the least on some interval that
+    subset lies in all others.
+    """
+    cuts: dict[Any, int] = {}
+    for mask in sorted(range(len(rates)), key=int.bit_count):
+        cuts.setdefault(rates[mask], mask)
+    return cuts
+
+
+def regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> list[Region]:
+    """Neighbouring cells in which the same function is the least, joined."""
+    differences = [a - b for a, b in combinations(cuts, 2)]
+    roots = _Roots([*entries, *cuts, *differences], field)
+    joined: list[tuple[int, int, Any]] = []
+    for cell, point in enumerate(roots.points):
+        if any(_at(entry, point) < 0 for entry in entries):
+            continue
+        best = min(cuts, key=lambda function: _at(function, point))
+        if joined and joined[-1][1] == cell and joined[-1][2] == best:
+            joined[-1] = joined[-1][0], cell + 1, best
+        else:
+            joined.append((cell, cell + 1, best))
+    return [
+        Region(roots.end(low), roots.end(high), field.to_sympy(best), tokens_of(cuts[best]))
+        for low, high, best in joined
+    ]
+
+
+def _at(function: Any, point: Any) -> Any:
+    return function.numer(point) / function.denom(point)
+
+
+class _Roots:
+    """The real roots and poles of rational functions, and a rational point between neighbours.
+
+    Attributes
+    ----------
+    points : list
+        One in each cell; cell i lies between :meth:`end` i and :meth:`end` i + 1.
+    """
+
+    def __init__(self, functions: list[Any], field: Any) -> None:
+        sympy = require_sympy()
+        factors = {
+            factor
+            for function in functions
+            for part in (function.numer, function.denom)
+            for factor, _ in sympy.Poly(part.as_expr(), field.gens[0].as_expr()).factor_list()[1]
+        }
+        if not factors:
+            raise ValueError(
+                "symbol: got entries that do not depend on it, wanted at least one that does"
+            )
+        self.factors = sorted(factors, key=str)
+        isolated = sympy.intervals(self.factors, strict=True)
+        self.owners = [next(iter(owner)) for _, owner in isolated]
+        brackets = [bracket for bracket, _ in isolated]
+        if not brackets:
+            self.points = [field.domain.zero]
+            return
+        between = [(low[1] + high[0]) / 2 for low, high in pairwise(brackets)]
+        points = [brackets[0][0] - 1, *between, brackets[-1][1] + 1]
+        self.points = [field.domain.from_sympy(point) for point in points]
+
+    def end(self, index: int) -> Any:
+        """Return the end before cell ``index``: −∞, a root, or ∞ after the last."""
+        sympy = require_sympy()
+        if index == 0:
+            return -sympy.oo
+        if index > len(self.owners):
+            return sympy.oo
+        owner = self.owners[index - 1]
+        return self.factors[owner].real_roots()[self.owners[: index - 1].count(owner)]
+
 
 _MOST_TOKENS = 4
 _LAWS = (WithReplacement, WithoutReplacement, ConditionalPoisson, Independent)
@@ -88,13 +183,7 @@ class PiecewiseOptimum:
         return f"\\alpha^* = \\begin{{cases}}\n{body}\n\\end{{cases}}"
 
 
-def piecewise_optimum(
-    target_probs: Iterable[Any],
-    draft_probs: Iterable[Any],
-    num_drafts: int | None,
-    symbol: Any,
-    law: type[DraftLaw] = WithReplacement,
-) -> PiecewiseOptimum:
+def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -> PiecewiseOptimum:
     """α* in closed form along a line of distributions (SpecTr's first open question, for small V).
 
     α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
@@ -103,17 +192,14 @@ def piecewise_optimum(
 
     Parameters
     ----------
-    target_probs, draft_probs : iterable, length V ≤ 4
-        p and q. Entries are rational functions of ``symbol`` with rational coefficients (sympy
-        expressions), or numbers as in :func:`optimal_acceptance`. For ``Independent``, draft_probs is n
-        such distributions.
-    num_drafts : int or None
-        n; None where ``Independent`` fixes it.
+    target_probs : iterable, length V ≤ 4
+        p. Its entries, and those of the law, are rational functions of ``symbol`` with rational coefficients
+        (sympy expressions), or numbers as in :func:`optimal_acceptance`.
+    law : exact.WithReplacement, .WithoutReplacement, .ConditionalPoisson or .Independent
+        The law of the drafts. (For Greedy and Hub which tokens are the likeliest may itself depend on the
+        symbol.)
     symbol : sympy.Symbol
         The variable.
-    law : type
-        WithReplacement, WithoutReplacement, ConditionalPoisson or Independent. (For Greedy and Hub which
-        tokens are the likeliest may itself depend on the symbol.)
 
     Returns
     -------
@@ -132,16 +218,14 @@ def piecewise_optimum(
     >>> import sympy
     >>> from otmd.optimum import exact
     >>> t = sympy.Symbol("t")
-    >>> best = exact.piecewise_optimum([t, 1 - t], ["1/2", "1/2"], num_drafts=2, symbol=t)
+    >>> best = exact.piecewise_optimum([t, 1 - t], exact.WithReplacement(["1/2", "1/2"], 2), t)
     >>> [(region.low, region.high, region.rate) for region in best.regions]
     [(0, 1/4, t + 3/4), (1/4, 3/4, 1), (3/4, 1, 7/4 - t)]
     """
     sympy = require_sympy()
     if not isinstance(symbol, sympy.Symbol):
         raise ValueError(f"symbol: got {symbol!r}, wanted a sympy.Symbol")
-    if law not in _LAWS:
-        names = ", ".join(known.__name__ for known in _LAWS)
-        raise ValueError(f"law: got {law!r}, wanted one of {names}")
+    require_law(law, _LAWS)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
     require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
@@ -149,11 +233,10 @@ def piecewise_optimum(
 
     def read(name: str, value: object) -> list[Any]:
         row = _functions(name, value, field)
-        require_same_vocabulary(p, len(row))
         entries.extend(row)
         return row
 
-    contained = read_law(draft_probs, num_drafts, law, read)
+    contained = law.containment(len(p), read)
     rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
     regions = tuple(regions_of(smallest_cuts(rates), entries, field))
     if not regions:

@@ -56,12 +56,11 @@ def rational_probs(name: str, value: object) -> list[Fraction]:
     return probs
 
 
-def require_same_vocabulary(target_probs: list[Any], vocab_size: int) -> None:
-    """Raise ValueError unless the target is over ``vocab_size`` tokens."""
-    if len(target_probs) != vocab_size:
+def require_same_vocabulary(target_size: int, draft_size: int) -> None:
+    """Raise ValueError unless target and drafts are over equally many tokens."""
+    if target_size != draft_size:
         raise ValueError(
-            f"target_probs: got {len(target_probs)} tokens, wanted {vocab_size}, the vocabulary of the "
-            "drafts"
+            f"target_probs: got {target_size} tokens, wanted {draft_size}, the vocabulary of the drafts"
         )
 
 
@@ -74,17 +73,7 @@ def require_small(target_probs: list[Any], most: int, why: str) -> None:
 
 
 def require_sympy() -> Any:
-    """Import sympy.
-
-    Returns
-    -------
-    module
-
-    Raises
-    ------
-    ImportError
-        Where sympy is missing, with the command that installs it.
-    """
+    """Import sympy; ImportError says how to install it."""
     try:
         return import_module("sympy")
     except ImportError as error:

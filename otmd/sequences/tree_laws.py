@@ -1,4 +1,4 @@
-"""Trees of a shape that is known beforehand, with any law of drafts at each node."""
+"""Laws of draft trees: of a fixed shape (Sequoia), i.i.d. paths (SpecTr), the likeliest paths (EAGLE-2)."""
 
 import heapq
 from collections.abc import Hashable, Sequence
@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, WithoutReplacement
-from otmd.drafts.proposal import ProposalLaw
+from otmd.curve._kernels import likeliest
+from otmd.drafts import DraftLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts.proposal import ProposalLaw, unchecked
 from otmd.probabilities import FloatArray, IntArray, validate_count
-from otmd.sequences.models import Model
-from otmd.sequences.trees import Distribution, TreeLaw
+from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
 
 # A shape is the tuple of the shapes below the first draft, the second, …; () is a leaf.
 Shape = tuple["Shape", ...]
@@ -151,3 +151,122 @@ def _checked(shape: object) -> Shape:
 
 def _depth(shape: Shape) -> int:
     return 1 + max(map(_depth, shape)) if shape else 0
+
+
+class IIDPaths(TreeLaw):
+    """K paths of L tokens from the draft model, independent and identically distributed.
+
+    Seen as a tree: the drafts after a prefix are the next tokens of the paths that begin with it, drawn with
+    replacement (SpecTr; Sun et al. 2023, section 5).
+
+    Parameters
+    ----------
+    draft_model : callable
+        From a prefix to the draft distribution (V,).
+    num_paths : int
+        K.
+    depth : int
+        L.
+
+    Raises
+    ------
+    ValueError
+        For counts below 1.
+    """
+
+    def __init__(self, draft_model: Model, num_paths: int, depth: int) -> None:
+        self.draft_model = draft_model
+        self.num_paths = validate_count("num_paths", num_paths, minimum=1)
+        self.depth = validate_count("depth", depth, minimum=1)
+
+    def __repr__(self) -> str:
+        return f"IIDPaths(num_paths={self.num_paths}, depth={self.depth})"
+
+    def root(self, draft: Distribution) -> Hashable:
+        """See :class:`TreeLaw`."""
+        return self.num_paths, self.depth
+
+    def node_law(self, draft_probs: FloatArray, state: tuple[int, int]) -> DraftLaw | None:
+        """See :class:`TreeLaw`."""
+        paths, left = state
+        return unchecked(WithReplacement, draft_probs, paths) if left else None
+
+    def child(self, state: tuple[int, int], tokens: IntArray, token: int) -> Hashable:
+        """See :class:`TreeLaw`."""
+        return int(np.count_nonzero(tokens == token)), state[1] - 1
+
+
+class LikeliestTree(TreeLaw):
+    """The tree of the ``budget`` paths that the draft model holds likeliest.
+
+    What EAGLE-2 calls a dynamic draft tree (Li et al. 2024), without its limit on how many nodes of a layer
+    are expanded. The drafts are a function of the prefix: they are certain, and a verifier may not treat
+    them as samples.
+
+    Parameters
+    ----------
+    draft_model : callable
+        From a prefix to the draft distribution (V,).
+    budget : int
+        How many tokens the tree holds.
+    depth : int
+        The longest path.
+    width : int
+        The most tokens that are drafted at a node.
+
+    Raises
+    ------
+    ValueError
+        For counts below 1.
+    """
+
+    def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 10) -> None:
+        self.draft_model = draft_model
+        self.budget = validate_count("budget", budget, minimum=1)
+        self.depth = validate_count("depth", depth, minimum=1)
+        self.width = validate_count("width", width, minimum=1)
+
+    def __repr__(self) -> str:
+        return f"LikeliestTree(budget={self.budget}, depth={self.depth}, width={self.width})"
+
+    def root(self, draft: Distribution) -> Hashable:
+        """See :class:`TreeLaw`."""
+        counts: dict[Prefix, int] = {}
+        heap = self._children((), 1.0, draft)
+        heapq.heapify(heap)
+        for _ in range(self.budget):
+            if not heap:
+                break
+            prob, _, prefix = heapq.heappop(heap)
+            counts[prefix[:-1]] = counts.get(prefix[:-1], 0) + 1
+            if len(prefix) < self.depth:
+                for child in self._children(prefix, -prob, draft):
+                    heapq.heappush(heap, child)
+        return self._shape((), counts, draft)
+
+    def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
+        """See :class:`TreeLaw`."""
+        return TopThen(draft_probs, len(state), top=len(state)) if state else None
+
+    def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
+        """See :class:`TreeLaw`."""
+        return state[int(np.flatnonzero(tokens == token)[0])]
+
+    def _top(self, probs: FloatArray) -> IntArray:
+        return likeliest(probs, min(self.width, int(np.count_nonzero(probs))))
+
+    def _children(
+        self, prefix: Prefix, prob: float, draft: Distribution
+    ) -> list[tuple[float, int, Prefix]]:
+        probs = draft(prefix)
+        # The rank decides between equals, as it does among the drafts of a node.
+        return [
+            (-prob * float(probs[token]), rank, (*prefix, int(token)))
+            for rank, token in enumerate(self._top(probs))
+        ]
+
+    def _shape(self, prefix: Prefix, counts: dict[Prefix, int], draft: Distribution) -> Shape:
+        if prefix not in counts:
+            return ()
+        tokens = self._top(draft(prefix))[: counts[prefix]].tolist()
+        return tuple(self._shape((*prefix, token), counts, draft) for token in tokens)

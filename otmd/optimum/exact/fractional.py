@@ -1,0 +1,188 @@
+"""Rates as fractions: the optimum, by trying every subset, and recursive rejection."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import perm
+
+from otmd.optimum.exact.laws import (
+    ExactLaw,
+    Independent,
+    WithoutReplacement,
+    WithReplacement,
+    mass_of_all,
+    require_law,
+)
+from otmd.optimum.exact.reading import rational_probs, require_small
+
+_MOST_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class ExactOptimum:
+    """The optimal acceptance rate and the cut that attains it, without rounding.
+
+    Attributes
+    ----------
+    rate : Fraction
+        α*.
+    subset : tuple of int
+        The smallest minimiser H*, its tokens ascending; empty where α* = 1.
+    """
+
+    rate: Fraction
+    subset: tuple[int, ...]
+
+
+def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOptimum:
+    """α* = 1 + min over all subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8), as a fraction.
+
+    Every number is an int, a Fraction, a string (``"1/3"``, ``"0.1"``) or a float, which counts as the
+    binary fraction that it is: 0.5 is 1/2, but 0.1 is not 1/10.
+
+    Parameters
+    ----------
+    target_probs : iterable of numbers, length V ≤ 12
+        p; the sum must be exactly 1.
+    law : ExactLaw
+        A law of this package, such as ``exact.WithReplacement(draft_probs, num_drafts)``.
+
+    Returns
+    -------
+    ExactOptimum
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, one that does not sum to exactly 1, more than 12 tokens (all 2^V
+        subsets are tried), another law, or more distinct drafts than tokens with mass.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> law = exact.WithReplacement(["1/4", "1/4", "1/2"], 2)
+    >>> exact.optimal_acceptance(["1/2", "1/4", "1/4"], law)
+    ExactOptimum(rate=Fraction(15, 16), subset=(1, 2))
+    """
+    p = rational_probs("target_probs", target_probs)
+    require_small(p, _MOST_TOKENS, "all 2^V subsets are tried")
+    require_law(law, (ExactLaw,))
+    contained = law.containment(len(p), rational_probs)
+    values = [mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
+    cut = smallest_minimiser(values)
+    return ExactOptimum(1 + values[cut], tokens_of(cut))
+
+
+def smallest_minimiser(values: list[Fraction]) -> int:
+    """Return the smallest subset (a bit mask) with the least value.
+
+    p − g is submodular, so the minimisers are closed under intersection and one lies in all others.
+    """
+    least = min(values)
+    return min((mask for mask, value in enumerate(values) if value == least), key=int.bit_count)
+
+
+def tokens_of(mask: int) -> tuple[int, ...]:
+    """Tokens of a bit mask, ascending."""
+    return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
+
+
+Probs = list[Fraction]
+_MOST_PATHS = 100_000
+
+
+def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> Fraction:
+    """The acceptance rate of recursive rejection (RRS, RRSw), without rounding.
+
+    With replacement it is 1 − W(C_{n+1}), with C_1 = 0, C_{k+1} = C_k + W(C_k) and the hockey-stick
+    divergence W (SpecInfer, Miao et al. 2024). Without (Sequoia, Chen et al. 2024) it is a sum over the paths
+    of rejected tokens. Each independent draft is compared with what the drafts before it left of p.
+
+    Parameters
+    ----------
+    target_probs : iterable of numbers, length V
+        p, the numbers as in :func:`optimal_acceptance`.
+    law : exact.WithReplacement, exact.WithoutReplacement or exact.Independent
+        The law of the drafts.
+
+    Returns
+    -------
+    Fraction
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, one that does not sum to exactly 1, another law, more distinct
+        drafts than tokens with mass, or more than 100,000 paths of rejected tokens.
+    """
+    p = rational_probs("target_probs", target_probs)
+    require_law(law, (WithReplacement, WithoutReplacement, Independent))
+    if isinstance(law, Independent):
+        return _independent(p, law.read_rows(len(p), rational_probs))
+    assert isinstance(law, WithReplacement | WithoutReplacement)
+    q = law.read_probs(len(p), rational_probs)
+    if isinstance(law, WithReplacement):
+        return _with_replacement(p, q, law.num_drafts)
+    return 1 - _all_rejected(p, q, law.num_drafts)
+
+
+def hockey_stick(target: Probs, draft: Probs, scale: Fraction) -> Fraction:
+    """W(C) = Σ (p − C q)₊."""
+    return sum(excess(target, draft, scale), Fraction(0))
+
+
+def excess(target: Probs, draft: Probs, scale: Fraction | int = 1) -> Probs:
+    """(p − C q)₊, token by token."""
+    return [max(a - scale * b, Fraction(0)) for a, b in zip(target, draft, strict=True)]
+
+
+def _with_replacement(p: Probs, q: Probs, num_drafts: int) -> Fraction:
+    scale = Fraction(0)
+    for _ in range(num_drafts):
+        scale += hockey_stick(p, q, scale)
+    return 1 - hockey_stick(p, q, scale)
+
+
+def _independent(p: Probs, rows: list[Probs]) -> Fraction:
+    rejected = Fraction(1)
+    for q in rows:
+        left = excess(p, q)
+        mass = sum(left, Fraction(0))
+        rejected *= mass
+        if mass:
+            p = [each / mass for each in left]
+    return 1 - rejected
+
+
+def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
+    """P(every draft is rejected), over the paths of tokens that can be rejected one after another.
+
+    After the rejections p is (p − C q)₊/W(C): a path is known by C and the tokens removed from q.
+    """
+    support = sum(mass > 0 for mass in q)
+    if perm(support, num_drafts - 1) > _MOST_PATHS:
+        raise ValueError(
+            f"num_drafts: got {num_drafts} of {support} tokens with mass, wanted at most {_MOST_PATHS} "
+            f"paths of rejected tokens, and there are {perm(support, num_drafts - 1)}"
+        )
+
+    @cache
+    def onwards(scale: Fraction, removed: frozenset[int], drafts: int) -> Fraction:
+        left = [Fraction(0) if y in removed else mass for y, mass in enumerate(q)]
+        present = sum(left, Fraction(0))
+        target = excess(p, q, scale)
+        wanted = sum(target, Fraction(0))
+        rejected = excess([mass / present for mass in left], [mass / wanted for mass in target])
+        if drafts == 1:
+            return sum(rejected, Fraction(0))
+        return sum(
+            (
+                mass * onwards(scale + wanted / present, removed | {token}, drafts - 1)
+                for token, mass in enumerate(rejected)
+                if mass
+            ),
+            Fraction(0),
+        )
+
+    return onwards(Fraction(0), frozenset(), num_drafts)

@@ -1,0 +1,272 @@
+"""The solvers: HiGHS through highspy, any solver of cvxpy, networkx, and this package's maximum flow."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import highspy
+import numpy as np
+
+from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
+from otmd.probabilities import FloatArray
+from otmd.transport.forms import cut_duals, flow_values
+from otmd.transport.problem import TransportProblem
+from otmd.transport.program import LinearProgram
+from otmd.transport.solution import SolverAnswer
+
+HIGHS_METHODS = ("simplex", "ipm")
+
+_HIGHS_STATUS = {
+    highspy.HighsModelStatus.kOptimal: "optimal",
+    highspy.HighsModelStatus.kInfeasible: "infeasible",
+    highspy.HighsModelStatus.kUnbounded: "unbounded",
+    highspy.HighsModelStatus.kUnboundedOrInfeasible: "infeasible",
+    highspy.HighsModelStatus.kTimeLimit: "time limit",
+    highspy.HighsModelStatus.kIterationLimit: "iteration limit",
+}
+# The tightest that HiGHS takes: the acceptance rate is wanted to nine digits.
+_TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+# Those tolerances are absolute, and draft sets may have less mass than they allow. So all bounds and costs
+# are multiplied by a power of two, which rounds nothing. From 2^7 on HiGHS's presolve removes less of the
+# program, and the simplex takes thousands of steps more.
+_SCALE = 2.0**5
+_COLUMNWISE, _MINIMISE = 1, 1
+
+
+class HighsSession:
+    """HiGHS kept between programs: one with the same matrix starts from the last one's basis.
+
+    Parameters
+    ----------
+    method : {"simplex", "ipm"}
+        Dual simplex, or the interior point method with crossover to a vertex. A warm start is the
+        simplex's, whatever the method of the first program was.
+    options : mapping, optional
+        Options of HiGHS by name, e.g. ``{"time_limit": 10.0}``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown method or option.
+    """
+
+    def __init__(
+        self, method: str = "simplex", options: Mapping[str, object] | None = None
+    ) -> None:
+        if method not in HIGHS_METHODS:
+            raise ValueError(f"method: got {method!r}, wanted one of {', '.join(HIGHS_METHODS)}")
+        self._highs = highspy.Highs()
+        self._highs.silent()
+        self._program: LinearProgram | None = None
+        for name, value in {"solver": method, **_TIGHT, **(options or {})}.items():
+            if self._highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+                raise ValueError(f"options: HiGHS takes no {name!r} with value {value!r}")
+
+    def solve(self, program: LinearProgram) -> SolverAnswer:
+        """Solve a program, from the last basis where only bounds and costs have changed."""
+        if self._program is not None and _same_matrix(self._program, program):
+            self._replace_numbers(program)
+        else:
+            self._pass(program)
+        self._program = program
+        self._highs.run()
+        found = self._highs.getModelStatus()
+        status, detail = _HIGHS_STATUS.get(found, "failed"), self._highs.modelStatusToString(found)
+        info = self._highs.getInfo()
+        steps = max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0)
+        if status != "optimal":
+            return SolverAnswer(status, detail, iterations=steps)
+        point = self._highs.getSolution()
+        values, duals = np.array(point.col_value) / _SCALE, np.array(point.row_dual) / _SCALE
+        return SolverAnswer(status, detail, values, duals, steps)
+
+    def _pass(self, program: LinearProgram) -> None:
+        matrix = program.matrix
+        status = self._highs.passModel(
+            program.num_variables,
+            program.num_constraints,
+            matrix.nnz,
+            _COLUMNWISE,
+            _MINIMISE,
+            0.0,
+            _SCALE * program.costs,
+            _SCALE * program.column_lower,
+            _SCALE * program.column_upper,
+            _SCALE * program.row_lower,
+            _SCALE * program.row_upper,
+            np.asarray(matrix.indptr, np.int32),
+            np.asarray(matrix.indices, np.int32),
+            np.asarray(matrix.data, np.float64),
+            np.zeros(program.num_variables, np.int32),
+        )
+        self._accept(status)
+
+    def _replace_numbers(self, program: LinearProgram) -> None:
+        columns = np.arange(program.num_variables, dtype=np.int32)
+        rows = np.arange(program.num_constraints, dtype=np.int32)
+        self._accept(self._highs.changeColsCost(columns.size, columns, _SCALE * program.costs))
+        lower, upper = _SCALE * program.column_lower, _SCALE * program.column_upper
+        self._accept(self._highs.changeColsBounds(columns.size, columns, lower, upper))
+        lower, upper = _SCALE * program.row_lower, _SCALE * program.row_upper
+        # highspy has this method; its type stubs do not.
+        change_rows = self._highs.changeRowsBounds  # pyright: ignore[reportAttributeAccessIssue]
+        self._accept(change_rows(rows.size, rows, lower, upper))
+
+    def _accept(self, status: highspy.HighsStatus) -> None:
+        if status == highspy.HighsStatus.kError:
+            self._program = None
+            raise ValueError(
+                "program: HiGHS refused its numbers: look for bounds that are infinite on the wrong side"
+            )
+
+
+def _same_matrix(one: LinearProgram, other: LinearProgram) -> bool:
+    left, right = one.matrix, other.matrix
+    return (
+        left.shape == right.shape
+        and np.array_equal(left.indptr, right.indptr)
+        and np.array_equal(left.indices, right.indices)
+        and np.array_equal(left.data, right.data)
+    )
+
+
+def solve_highs(
+    program: LinearProgram, method: str = "simplex", options: Mapping[str, object] | None = None
+) -> SolverAnswer:
+    """Solve one program with a fresh :class:`HighsSession`."""
+    return HighsSession(method, options).solve(program)
+
+
+DEFAULT_CVXPY_METHOD = "CLARABEL"
+
+_CVXPY_STATUS = {
+    "optimal": "optimal",
+    "infeasible": "infeasible",
+    "infeasible_inaccurate": "infeasible",
+    "unbounded": "unbounded",
+    "unbounded_inaccurate": "unbounded",
+    "user_limit": "time limit",
+}
+
+
+def solve_cvxpy(
+    program: LinearProgram, method: str | None, options: Mapping[str, object]
+) -> SolverAnswer:
+    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named.
+
+    Raises ImportError without cvxpy, and ValueError for a solver that is not installed.
+    """
+    try:
+        import cvxpy
+    except ImportError as error:
+        raise ImportError("solver='cvxpy' needs `pip install 'otmd[modeling]'`") from error
+    name = method or DEFAULT_CVXPY_METHOD
+    installed = cvxpy.installed_solvers()
+    if name not in installed:
+        raise ValueError(f"method: got {name!r}, wanted one of {', '.join(installed)}")
+    variables = cvxpy.Variable(program.num_variables)
+    sides, limits = _constraints(program, variables)
+    question = cvxpy.Problem(
+        cvxpy.Minimize(program.costs @ variables), [*(side for _, _, side in sides), *limits]
+    )
+    try:
+        # cvxpy's methods are attached by a decorator that type checkers do not follow.
+        question.solve(solver=name, **options)  # pyright: ignore[reportArgumentType]
+    except (
+        Exception
+    ) as error:  # each solver raises its own, for options that it does not take as well
+        return SolverAnswer("failed", f"{name}: {error!r}")
+    status, detail = str(question.status), f"{name}: {question.status}"
+    if status != "optimal" or variables.value is None:
+        return SolverAnswer(_CVXPY_STATUS.get(status, "failed"), detail)
+    duals = np.zeros(program.num_constraints)
+    for rows, sign, side in sides:
+        duals[rows] += sign * np.asarray(side.dual_value, np.float64)
+    return SolverAnswer("optimal", detail, np.asarray(variables.value, np.float64), duals)
+
+
+def _constraints(
+    program: LinearProgram, variables: Any
+) -> tuple[list[tuple[np.ndarray, float, Any]], list[Any]]:
+    """The rows' constraints with the sign of their multipliers, and the variables' bounds."""
+    rows = program.matrix.tocsr()
+    lower, upper = program.row_lower, program.row_upper
+    equal = lower == upper
+    sides = []
+    for chosen, sign, relate in (
+        (equal, -1.0, lambda left, which: left == upper[which]),
+        (np.isfinite(upper) & ~equal, -1.0, lambda left, which: left <= upper[which]),
+        (np.isfinite(lower) & ~equal, 1.0, lambda left, which: left >= lower[which]),
+    ):
+        which = np.flatnonzero(chosen)
+        if which.size:
+            sides.append((which, sign, relate(rows[which] @ variables, which)))
+    return sides, _bounds(variables, program.column_lower, program.column_upper)
+
+
+def _bounds(variables: Any, lower: FloatArray, upper: FloatArray) -> list[Any]:
+    low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
+    limits = [variables[low] >= lower[low]] if low.size else []
+    return [*limits, variables[high] <= upper[high]] if high.size else limits
+
+
+NETWORKX_METHODS = (
+    "edmonds_karp",
+    "shortest_augmenting_path",
+    "dinitz",
+    "boykov_kolmogorov",
+    "preflow_push",
+)
+
+# Less residual capacity than this is rounding, not an open arc.
+_CLOSED = 1e-15
+
+
+def solve_dinic(
+    problem: TransportProblem, method: str | None, options: Mapping[str, object]
+) -> SolverAnswer:
+    """Maximum flow by the compiled kernel of this package (Dinic's algorithm, in floating point)."""
+    if method is not None or options:
+        raise ValueError("method, options: solver='dinic' takes none")
+    supply, demand = problem.supply.copy(), problem.target.copy()
+    return _answer(problem, max_flow(problem.starts, problem.tokens, supply, demand), "Dinic ended")
+
+
+def solve_networkx(
+    problem: TransportProblem, method: str | None, options: Mapping[str, object]
+) -> SolverAnswer:
+    """Maximum flow by networkx: slow, and an independent check."""
+    name = method or "shortest_augmenting_path"
+    if name not in NETWORKX_METHODS or options:
+        raise ValueError(
+            f"method, options: got {method!r} and {dict(options)}, wanted one of "
+            f"{', '.join(NETWORKX_METHODS)} and no options"
+        )
+    try:
+        import networkx
+    except ImportError as error:
+        raise ImportError("solver='networkx' needs `pip install 'otmd[modeling]'`") from error
+    graph = networkx.DiGraph()
+    arcs = list(zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True))
+    graph.add_edges_from((("set", row), ("token", token)) for row, token in arcs)
+    for row, mass in enumerate(problem.supply.tolist()):
+        graph.add_edge("source", ("set", row), capacity=mass)
+    for token, mass in enumerate(problem.target.tolist()):
+        graph.add_edge(("token", token), "sink", capacity=mass)
+    walk = getattr(networkx.algorithms.flow, name)
+    try:
+        _, routed = networkx.maximum_flow(graph, "source", "sink", flow_func=walk)
+    except (
+        Exception
+    ) as error:  # dinitz, for one, raises IndexError and KeyError on rounded capacities
+        return SolverAnswer("failed", f"networkx {name}: {error!r}")
+    flow = np.array([routed["set", row]["token", token] for row, token in arcs], np.float64)
+    return _answer(problem, flow, f"networkx {name} ended")
+
+
+def _answer(problem: TransportProblem, flow: FloatArray, detail: str) -> SolverAnswer:
+    left = problem.supply - problem.by_set(flow)
+    demand = problem.target - problem.by_token(flow)
+    subset = tokens_short_of_demand(
+        problem.starts, problem.tokens, left, demand, flow.copy(), _CLOSED
+    )
+    return SolverAnswer("optimal", detail, flow_values(problem, flow), cut_duals(problem, subset))
