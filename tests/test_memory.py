@@ -106,7 +106,7 @@ def test_without_replacement_wherever_the_ratios_lie(spread: float, noise: float
 
 def test_kernels_are_counted() -> None:
     """Numba's arrays are seen by tracemalloc, or the tests above would miss them."""
-    from otmd.curve.ratio_groups import tokens_of_groups
+    from otmd.curve.blocks import tokens_of_groups
 
     group = np.zeros(V, np.int16)
-    assert vectors(lambda: tokens_of_groups(group, np.ones(1, dtype=bool), V)) >= 0.5
+    assert vectors(lambda: tokens_of_groups(group, np.ones(1, dtype=bool))) >= 0.5

@@ -388,7 +388,9 @@ def test_drafts_must_be_a_law() -> None:
 def test_classes_and_swapped_arguments_are_named() -> None:
     with pytest.raises(TypeError, match=r"law: got the class WithReplacement, wanted a DraftLaw"):
         otmd.optimal_acceptance(P, otmd.WithReplacement)
-    with pytest.raises(TypeError, match=r"verifier: got the class KSequential, wanted .* KSequential\(\)"):
+    with pytest.raises(
+        TypeError, match=r"verifier: got the class KSequential, wanted .* KSequential\(\)"
+    ):
         otmd.acceptance_rate(otmd.KSequential, P, LAW)
     with pytest.raises(TypeError, match="verifier: got ndarray, wanted a Verifier"):
         otmd.acceptance_rate(P, otmd.KSequential(), LAW)

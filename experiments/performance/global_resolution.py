@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from otmd.choice.times import clock_times
-from otmd.choice.weighted_choice import choice_rates
+from otmd.choice.plan import clock_quadrature
+from otmd.choice.with_replacement import choice_rates
 
 MOST_SETS = 20_000
 TOLERANCE = 1e-6
@@ -184,7 +184,7 @@ def _exact_rates(
     rates, coupling = np.empty(log_weights.size), np.empty((log_weights.size,) * 2)
     if mass.size:
         weights = np.exp(log_weights - log_weights.max())
-        nodes = clock_times(float(weights.min()), float(weights.max()) * num_drafts)
+        nodes = clock_quadrature(float(weights.min()), float(weights.max()) * num_drafts)
         choice_rates(weights, mass, num_drafts, never, rejects, *nodes, rates, coupling)
     return rates
 

@@ -17,7 +17,7 @@ import numpy as np
 from optimal_plan import synthetic_logits
 
 import otmd
-from otmd.curve.replacement_rates import hockey_stick
+from otmd.curve._kernels import hockey_stick
 from otmd.parallel import in_threads, num_threads
 
 VOCAB_SIZE, NOISE = 151_936, 1.0

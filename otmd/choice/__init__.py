@@ -1,4 +1,4 @@
-"""The optimal transport plan at full vocabulary: classes of tokens, and the weights they choose by."""
+"""The optimal plan at full vocabulary: classes of tokens, and the weights that choose among drafts."""
 
 from otmd.choice.plan import ChoicePlan
 from otmd.choice.with_replacement import plan_with_replacement

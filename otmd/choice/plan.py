@@ -1,37 +1,81 @@
-"""A lossless plan that chooses among the drafts by random clocks."""
+"""A lossless plan that chooses among the drafts by random clocks.
+
+A draft of class g rings after an exponential time of rate w_g, a rejection after one of rate w_0. Whichever
+rings first is chosen, so that each is chosen in proportion to its weight. The time s of the first ring is
+integrated out by a quadrature, whose nodes are the same for all drafts of a position.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice.weighted_choice import chances_of_drafts
+from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+_SPACING = 0.25
+# e^{−45} is below the rounding of 1.
+_SILENT = 45.0
+
+
+class Quadrature(NamedTuple):
+    """Nodes and weights of ∫₀^∞ f(s) ds ≈ Σ steps·f(times), each of shape (J,)."""
+
+    times: FloatArray
+    steps: FloatArray
+
+
+@kernel()
+def clock_quadrature(slowest, fastest):
+    """Quadrature for sums of exponentials with rates between these two.
+
+    The substitution s = exp(v − e^{−v}) makes the trapezoidal rule converge double exponentially at the
+    early end (Takahasi and Mori 1974). At this spacing the rule is exact to rounding.
+
+    Parameters
+    ----------
+    slowest, fastest : float
+        The smallest and the largest rate, positive.
+
+    Returns
+    -------
+    Quadrature
+    """
+    latest = np.log(_SILENT * fastest / slowest)
+    v = np.arange(np.floor(-3.7 / _SPACING), np.ceil(latest / _SPACING) + 1) * _SPACING
+    times = np.exp(v - np.exp(-v)) / fastest
+    return Quadrature(times, _SPACING * times * (1.0 + np.exp(-v)))
+
+
+@kernel()
+def quadrature_for_weights(log_weights, num_drafts):
+    """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
+    return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
 
 @dataclass(frozen=True, eq=False)
 class Side(ABC):
-    """The choice among the drafts on one side of the cut.
+    """The choice among the drafts on one side of the cut: within H*, or outside.
 
     Attributes
     ----------
     weights : ndarray of float64, shape (G,)
         The rate of each class's clock.
     rejection : float
-        The rate of the clock that rejects all drafts; 0 for none.
-    times, steps : ndarray of float64, shape (J,)
-        Nodes of the integral over the time when the first clock rings.
+        The rate of the clock that rejects all drafts; 0 if there is none.
+    quadrature : Quadrature
+        Nodes of the integral over the time of the first ring.
     """
 
     weights: FloatArray
     rejection: float
-    times: FloatArray
-    steps: FloatArray
+    quadrature: Quadrature
 
     @abstractmethod
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        """The class of tokens (T,) and the probability to be of it; of the next one otherwise."""
+        """The lower class of each token (T,), and the token's share of it; the rest is the next class's."""
 
     @abstractmethod
     def offered(self, tokens: IntArray) -> FloatArray:
@@ -39,10 +83,9 @@ class Side(ABC):
 
     def chances(self, tokens: IntArray) -> FloatArray:
         """Probability that each of the drafts (n,), all of this side, is chosen."""
-        classes, shares = self.locate(tokens)
         found = np.empty(tokens.size)
         chances_of_drafts(
-            classes, shares, self.weights, self.rejection, self.times, self.steps, found
+            *self.locate(tokens), self.weights, self.rejection, *self.quadrature, found
         )
         return found
 
@@ -51,8 +94,8 @@ class Side(ABC):
 class ChoicePlan:
     """How likely each draft is accepted, given the drafts.
 
-    Where some draft lies outside H* one of those is chosen, else one of the others or none. What is
-    chosen is kept with such a probability that no token gets more than its p.
+    If some draft lies outside H*, one of those is chosen. Otherwise one of the drafts or none is. What is
+    chosen is kept with such a probability that no token is accepted with more than its p.
 
     Attributes
     ----------
@@ -63,7 +106,7 @@ class ChoicePlan:
     bound : float
         1 + p(H*) − g(H*): what no lossless rule exceeds.
     inner, outer : Side or None
-        Within H* and beside it; None where nothing is accepted there.
+        Within H* and outside; None where nothing is accepted.
     """
 
     target: FloatArray
@@ -91,7 +134,7 @@ class ChoicePlan:
     def most_by_chance(self) -> float:
         """A bound of P(no draft is chosen, and the token drawn from the residual is one of them).
 
-        Drafts within H* meet only what the residual holds of H*; those that reach beyond it are
+        Drafts within H* can only meet what the residual holds of H*. Drafts that reach outside are
         hardly ever rejected.
         """
         missing = np.maximum(self.target - self.accepted, 0.0)
@@ -99,9 +142,8 @@ class ChoicePlan:
         chosen = float(self.accepted[self.subset].sum())
         inner = max(0.0, contained - chosen)
         outer = max(0.0, 1.0 - contained - float(self.accepted[~self.subset].sum()))
-        meets = float(missing[self.subset].sum()) / max(
-            1.0 - self.rate, float(missing.sum()), 1e-300
-        )
+        unmet = max(1.0 - self.rate, float(missing.sum()), 1e-300)
+        meets = float(missing[self.subset].sum()) / unmet
         return min(max(self.bound - self.rate, 0.0), inner * meets + outer)
 
     def chances(self, tokens: IntArray) -> FloatArray:
@@ -117,3 +159,33 @@ class ChoicePlan:
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
         chances[able] = kept * side.chances(able_tokens)
         return chances
+
+
+@kernel()
+def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
+    """Fill the probability that each draft is chosen, given the drafts.
+
+    Draft i is of class classes[i] with probability shares[i] and of the next one otherwise. Class g has
+    weight weights[g]; ``rejection`` is the weight w_0, 0 for none.
+    """
+    count = classes.size
+    silent = np.empty(count)
+    rings = np.empty(count)
+    out[:] = 0.0
+    for j in range(times.size):
+        s = times[j]
+        for i in range(count):
+            g, share = classes[i], shares[i]
+            silent[i] = share * np.exp(-s * weights[g])
+            rings[i] = silent[i] * weights[g]
+            if share < 1.0:
+                other = (1.0 - share) * np.exp(-s * weights[g + 1])
+                silent[i] += other
+                rings[i] += other * weights[g + 1]
+        waiting = steps[j] * np.exp(-s * rejection)
+        for i in range(count):
+            chosen = waiting * rings[i]
+            for k in range(count):
+                if k != i:
+                    chosen *= silent[k]
+            out[i] += chosen

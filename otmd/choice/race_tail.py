@@ -1,148 +1,323 @@
-"""The tail of an exponential race: many tokens of small q, spread over a few classes."""
+"""The tail of an exponential race: many tokens of small q, spread over a few classes.
+
+Nodes are placed on the axis of p/q. A token between two nodes is of the class of the lower one with
+probability ``share`` and else of the upper one. The probability that it is chosen is a polynomial in its q
+and its share, with coefficients that are the same for all tokens between two nodes (:class:`NodeValues`). So one
+pass places all tokens where they are chosen with their p. The race needs only their moments Σ share^a q^r.
+"""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from otmd.choice.race_model import mixture_powers
-from otmd.choice.weighted_race import (
-    add_moments,
-    locate,
-    move_tokens,
-    split_targets,
-    token_values,
-)
+from otmd.choice.with_replacement import CutCurve, nodes_between
+from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import POWERS
 
-_LEAST = np.finfo(float).tiny
+# A token crosses at most one node a move; each move between two nodes gains a digit or more.
+_MOST_MOVES = 20
+_LOWEST_RATIO = 1e-13
+# How far tokens may move beyond the largest ratio, in units of it.
+_HEADROOM = 0.1
+# Tokens are merged if their q agree to half an octave, or lie below 2^−60, and if they lie in the same of so
+# many parts of the way between two nodes.
+_PARTS = 4
+_HALVES = 120
+_CONTRACT = {"contract", "nsz"}
+_LOWEST_HALF = (1023 - _HALVES // 2) << 1
 
 
-def power_sums(rates: FloatArray) -> FloatArray:
-    """Σ q^r of tokens (T,), shape (R,)."""
-    sums = np.zeros((1, 1, POWERS))
-    add_moments(rates, np.ones(rates.size), np.zeros(rates.size, np.int64), rates, sums)
-    return sums[0, 0]
+class NodeValues(NamedTuple):
+    """What a token is chosen with if it is wholly of the node below it, or above it.
+
+    Both have the shape (G − 1, A, R) and hold coefficients of share^a q^r between two nodes.
+    """
+
+    below: FloatArray
+    above: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """Tokens spread over the nodes around them, each in proportion to how near it is.
+    """Tokens, and where they are placed among the nodes.
 
     Attributes
     ----------
-    rates, count : ndarray of float64, shape (T,)
-        The tokens' q, in units of the race's end, and how many such tokens there are.
+    rates, wanted, count : ndarray of float64, shape (T,)
+        The tokens' q in the race's unit, their p, and how many tokens each entry stands for.
+    nodes : ndarray of float64, shape (G,)
+        Ascending, beginning with 0, the class that is never chosen.
+    lowest : int
+        No token is placed below this node.
+    inert : ndarray of float64, shape (R,)
+        Σ q^r of further tokens, which are never chosen.
     lower : ndarray of int64, shape (T,)
         The node below each token, the last but one for those at the last.
     share : ndarray of float64, shape (T,)
         The probability to be of the lower node's class.
-    nodes : ndarray of float64, shape (G,)
-        Ascending, beginning with 0, the class that is never chosen.
-    inert : ndarray of float64, shape (R,)
-        Σ q^r of further tokens, which are never chosen.
-    num_drafts : int
-        n.
+    moments : ndarray of float64, shape (G − 1, n + 1, R)
+        Σ share^a q^r over the tokens between two nodes, inert ones at the first node.
+    by_node : ndarray of float64, shape (G,)
+        What the tokens want, divided between their two nodes as their values are.
     """
 
     rates: FloatArray
+    wanted: FloatArray
     count: FloatArray
+    nodes: FloatArray
+    lowest: int
+    inert: FloatArray
     lower: IntArray
     share: FloatArray
-    nodes: FloatArray
-    inert: FloatArray
-    num_drafts: int
+    moments: FloatArray
+    by_node: FloatArray
 
     @classmethod
-    def at(
+    def at_ratios(
         cls,
-        place: FloatArray,
         rates: FloatArray,
-        count: FloatArray,
+        wanted: FloatArray,
         nodes: FloatArray,
+        lowest: int,
         inert: FloatArray,
-        num_drafts: int,
-    ) -> Self:
-        """Put tokens at places (T,) among the nodes."""
-        lower, share = np.empty(place.size, np.int64), np.empty(place.size)
-        locate(place, nodes, lower, share)
-        return cls(rates, count, lower, share, nodes, inert, num_drafts)
+        unit: float,
+    ) -> tuple[Self, FloatArray]:
+        """Find the nodes around each token's p/q, rates being ``unit`` times q.
 
-    @property
-    def place(self) -> FloatArray:
-        """Where each token lies among the nodes, shape (T,)."""
-        below, above = self.nodes[self.lower], self.nodes[self.lower + 1]
-        return above - self.share * (above - below)
-
-    @cached_property
-    def moments(self) -> FloatArray:
-        """Σ share^a q^r over the tokens between two nodes, shape (G − 1, n + 1, R)."""
-        sums = np.zeros((self.nodes.size - 1, self.num_drafts + 1, POWERS))
-        add_moments(self.rates, self.count, self.lower, self.share, sums)
-        sums[0] += self.inert
-        return sums
-
-    def slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
-        """Derivative of the expectation by ℓ of each class, shape (J, G).
-
-        Parameters
-        ----------
-        tail : ndarray of float64, shape (n, R, J)
-            That by ℓ of a single token, see :class:`~otmd.choice.race_model.RaceChoice`.
-        silent : ndarray of float64, shape (J, G)
-            ℓ of the classes.
+        Also returns the sums of q, q² and p over tokens that are alike, shape (C, 3). Moments are filled by
+        :meth:`placed`.
         """
-        slopes = np.zeros(silent.shape)
-        for m in range(self.num_drafts):
-            mixed = mixture_powers(m, silent)
-            of_low = self.moments[:, 1 : m + 2] @ tail[m]
-            of_all = self.moments[:, : m + 1] @ tail[m]
-            slopes[:, :-1] += np.einsum("jga,gaj->jg", mixed, of_low)
-            slopes[:, 1:] += np.einsum("jga,gaj->jg", mixed, of_all - of_low)
-        return slopes
+        lower, share = np.empty(rates.size, np.int64), np.empty(rates.size)
+        sums = np.zeros(((nodes.size - 1) * _PARTS * _HALVES, 3))
+        locate(rates, wanted, unit, nodes, lowest, lower, share, sums)
+        none = np.empty(0)
+        return cls(
+            rates, wanted, np.ones(rates.size), nodes, lowest, inert, lower, share, none, none
+        ), sums
 
-    def polynomials(
-        self, tail: FloatArray, silent: FloatArray, rings: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """How often a token would be chosen, were it wholly of the node below or above it.
+    def merged(self, sums: FloatArray, unit: float) -> Self:
+        """Stand in for many tokens by few that have the same sums of q, q² and p (C, 3)."""
+        mass, square, wanted = np.ascontiguousarray(sums[sums[:, 1] > 0].T)
+        count = mass * (mass / square)
+        few, _ = type(self).at_ratios(
+            square / mass, wanted / count, self.nodes, self.lowest, self.inert, unit
+        )
+        return replace(few, count=count)
 
-        Each of shape (G − 1, n, R), coefficients of share^a q^r. ``rings`` (J, G) is the density of
-        a class's clock times the weights of the integral over time; for the others see :meth:`slopes`.
-        """
-        shape = (self.nodes.size - 1, self.num_drafts, POWERS)
-        below, above = np.zeros(shape), np.zeros(shape)
-        for m in range(self.num_drafts):
-            mixed = mixture_powers(m, silent)
-            for into, ring in ((below, rings[:, :-1]), (above, rings[:, 1:])):
-                weighted = np.moveaxis(mixed * ring[:, :, None], 0, -1)
-                into[:, : m + 1] += weighted @ tail[m].T
-        return below, above
-
-    def values(self, below: FloatArray, above: FloatArray) -> FloatArray:
-        """How often each token is chosen, by these :meth:`polynomials`, shape (T,)."""
-        values = np.empty(self.rates.size)
-        token_values(self.rates, self.lower, self.share, below, above, values)
-        return values
-
-    def moved(
-        self, wanted: FloatArray, below: FloatArray, above: FloatArray, inner: bool
-    ) -> tuple[Self, FloatArray, FloatArray]:
-        """Move the tokens to where they are chosen with what they want (T,); their values there.
-
-        Beside H* whatever may be chosen has a clock that rings.
-        """
+    def placed(self, values: NodeValues) -> Self:
+        """Move the tokens to where they are chosen with their p, and add up their moments there."""
         lower, share = self.lower.copy(), self.share.copy()
-        low, high = np.empty(self.rates.size), np.empty(self.rates.size)
-        least = _LEAST if inner else float(self.nodes[1])
-        places = lower, share, low, high
-        move_tokens(self.rates, wanted, below, above, self.nodes, least, *places)
-        return replace(self, lower=lower, share=share), low, high
+        terms = values.below.shape[1]
+        moments = np.zeros((self.nodes.size - 1, terms + 1, POWERS))
+        by_node = np.zeros(self.nodes.size)
+        tokens = self.rates, self.wanted, self.count
+        place_tokens(*tokens, *values, self.nodes, self.lowest, lower, share, moments, by_node)
+        # A node with mass may be chosen, however little its tokens want.
+        held = np.zeros(self.nodes.size)
+        held[:-1] = moments[:, 1, 1]
+        held[1:] = np.maximum(held[1:], (moments[:, 0, 1] - moments[:, 1, 1]))
+        least = 1e-14 * np.append(moments[:, 0, 1], moments[-1, 0, 1])
+        by_node[held > least] = np.maximum(by_node[held > least], 1e-300)
+        moments[0] += self.inert
+        by_node[0] = 0.0
+        return replace(self, lower=lower, share=share, moments=moments, by_node=by_node)
 
-    def by_node(self, wanted: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-        """Divide what the tokens want between their nodes as their values are, shape (G,)."""
-        mass = np.zeros(self.nodes.size)
-        split_targets(self.count * wanted, low, high, self.lower, self.share, mass)
-        mass[0] = 0.0
-        return mass
+    def values(self, values: NodeValues) -> FloatArray:
+        """What each token is chosen with at its place, shape (T,)."""
+        found = np.empty(self.rates.size)
+        token_values(self.rates, self.lower, self.share, *values, found)
+        return found
+
+
+def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
+    """Values with which each token's place is its p/q, rates being ``unit`` times q."""
+    values = np.zeros((nodes.size, num_drafts, POWERS))
+    values[:, 0, 1] = nodes / unit
+    return NodeValues(values[:-1], values[1:])
+
+
+def nodes_of_tail(
+    curve: CutCurve,
+    ends: tuple[float, float],
+    largest: float,
+    inner: bool,
+    drafted: float,
+    tol: float,
+) -> FloatArray:
+    """Choose nodes from 0 to beyond these ratios, so that no corner of the tangents lies below the cut.
+
+    Parameters
+    ----------
+    curve : CutCurve
+        The tokens by p/q.
+    ends : tuple of float
+        The smallest and the largest p/q of the tail tokens that may be chosen.
+    largest : float
+        Their largest q.
+    inner : bool
+        Whether the side is H*.
+    drafted : float
+        A token of the tail is drafted with probability q times this. No ratio can be served beyond.
+    tol : float
+        How far a corner may lie below the cut.
+
+    Returns
+    -------
+    ndarray of float64, shape (G,)
+    """
+    lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
+    room = _HEADROOM * highest
+    farthest = highest + room
+    if inner:
+        nodes = nodes_between(curve, 0, 0, curve.cut, tol)
+    else:
+        last = max(curve.cut, int(np.searchsorted(curve.edges, min(highest, drafted))))
+        nodes = nodes_between(curve, 0, curve.cut, last, tol)
+        farthest = min(farthest, drafted)
+        if curve.cut == 0:
+            # What a token is chosen with, at a given weight and in units of q, differs by about q.
+            lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
+    # The last class must hold some token from the start, or no token could move towards it.
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
+    first = [0.0] if inner else [0.0, lowest]
+    return np.unique(np.concatenate([first, inside, [max(farthest, lowest + room)]]))
+
+
+@kernel()
+def _add_powers(rate, share, count, sums):
+    """sums[a, r] += count share^a q^r; powers q^r below 1e-20 are left out."""
+    power = 1.0
+    for r in range(sums.shape[1]):
+        value = power * count
+        for a in range(sums.shape[0]):
+            sums[a, r] += value
+            value *= share
+        power *= rate
+        if power < 1e-20:
+            break
+
+
+@kernel()
+def power_sums(rates):
+    """Σ q^r of tokens (T,), shape (R,)."""
+    sums = np.zeros((1, 1, POWERS))
+    for y in range(rates.size):
+        _add_powers(rates[y], 1.0, 1.0, 0, sums)
+    return sums[0, 0]
+
+
+# The helpers below get whole arrays and a node's index: a slice for each token costs more than the work.
+@kernel()
+def _add_powers(rate, share, count, g, sums):
+    """sums[g, a, r] += count share^a q^r; powers q^r below 1e-17 q are left out."""
+    power, least = count, 1e-17 * rate * count
+    for r in range(sums.shape[2]):
+        value = power
+        for a in range(sums.shape[1]):
+            sums[g, a, r] += value
+            value *= share
+        power *= rate
+        if power < least:
+            break
+
+
+@kernel()
+def locate(rates, wanted, unit, nodes, lowest, lower, share, sums):
+    """Fill the node below each token's p/q and its share; add q, q² and p to the sums of its cell."""
+    last, bits = nodes.size - 2, rates.view(np.int64)
+    for y in range(rates.size):
+        ratio = min(wanted[y] / rates[y] * unit, nodes[last + 1])
+        g = 0
+        for k in range(1, last + 1):
+            g += nodes[k] <= ratio
+        g = max(g, lowest)
+        s = (nodes[g + 1] - ratio) / (nodes[g + 1] - nodes[g])
+        s = min(max(s, 0.0), 1.0)
+        lower[y], share[y] = g, s
+        part = min(int(s * _PARTS), _PARTS - 1)
+        half = min(max((bits[y] >> 51) - _LOWEST_HALF, 0), _HALVES - 1)
+        cell = sums[(g * _PARTS + part) * _HALVES + half]
+        cell[0] += rates[y]
+        cell[1] += rates[y] * rates[y]
+        cell[2] += wanted[y]
+
+
+@kernel(fastmath=_CONTRACT)
+def _at_rate(rate, below, above, g, of_low, of_high):
+    """Fill Σ_r terms[g, a, r] q^r of both nodes, coefficients of share^a.
+
+    Powers of q below 1e-15 of the first are left out.
+    """
+    needed = below.shape[2]
+    if rate < 1e-8:
+        needed = min(needed, 3)
+    elif rate < 5e-4:
+        needed = min(needed, 6)
+    for a in range(of_low.size):
+        of_low[a], of_high[a] = below[g, a, needed - 1], above[g, a, needed - 1]
+    for r in range(needed - 2, -1, -1):
+        for a in range(of_low.size):
+            of_low[a] = of_low[a] * rate + below[g, a, r]
+            of_high[a] = of_high[a] * rate + above[g, a, r]
+
+
+@kernel(fastmath=_CONTRACT)
+def _polynomial(x, coefficients):
+    value = coefficients[-1]
+    for a in range(coefficients.size - 2, -1, -1):
+        value = value * x + coefficients[a]
+    return value
+
+
+@kernel()
+def token_values(rates, lower, share, below, above, values):
+    """Fill what each token is chosen with, by :class:`NodeValues`."""
+    of_low = np.empty(below.shape[1])
+    of_high = np.empty(below.shape[1])
+    for y in range(rates.size):
+        _at_rate(rates[y], below, above, lower[y], of_low, of_high)
+        s = share[y]
+        values[y] = s * _polynomial(s, of_low) + (1.0 - s) * _polynomial(s, of_high)
+
+
+@kernel(error_model="numpy")
+def place_tokens(rates, wanted, count, below, above, nodes, lowest, lower, share, moments, by_node):
+    """Move each token to where it is chosen with its p, and add its moments and what it wants.
+
+    Where two nodes are worth the same the place between them does not matter. A token that wants more than
+    the last node can give moves there, or the class below would have to make up for it.
+    """
+    last = nodes.size - 2
+    of_low = np.empty(below.shape[1])
+    of_high = np.empty(below.shape[1])
+    for y in range(wanted.size):
+        rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
+        _at_rate(rate, below, above, g, of_low, of_high)
+        low, high = _polynomial(s, of_low), _polynomial(s, of_high)
+        for _ in range(_MOST_MOVES):
+            if g == last and want > high and high > 0.0:
+                moved = 0.0
+            elif (high - low) * nodes[g + 1] > 1e-3 * high * (nodes[g + 1] - nodes[g]):
+                moved = s - (want - (s * low + (1.0 - s) * high)) / (high - low)
+            else:
+                break
+            crosses = 1 if moved < 0.0 and g < last else -1 if moved > 1.0 and g > lowest else 0
+            step = abs(moved - s)
+            if crosses != 0:
+                g, s = g + crosses, 1.0 if crosses > 0 else 0.0
+                _at_rate(rate, below, above, g, of_low, of_high)
+            else:
+                s = min(max(moved, 0.0), 1.0)
+            low, high = _polynomial(s, of_low), _polynomial(s, of_high)
+            if crosses == 0 and (step < 1e-9 or moved != s):
+                break
+        lower[y], share[y] = g, s
+        _add_powers(rate, s, count[y], g, moments)
+        part_low, part_high = s * low, (1.0 - s) * high
+        both = part_low + part_high
+        if both > 0.0:
+            part = count[y] * want / both
+            by_node[g] += part_low * part
+            by_node[g + 1] += part_high * part

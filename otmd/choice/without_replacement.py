@@ -1,55 +1,317 @@
-"""The optimal plan for drafts drawn one after another without replacement."""
+"""The optimal plan for drafts drawn one after another without replacement.
+
+Heavy tokens have weights of their own. Within a class of the tail the probability to be chosen is nearly
+proportional to q. So places and weights are found in turn. Given the weights, each token moves between its
+nodes to where it is chosen with its p. Given the places, the weights are solved for again. A large vocabulary
+is solved with merged tokens first, and its own tokens are placed only at the end.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from otmd.choice.pair_plan import plan_of_pairs
-from otmd.choice.plan import ChoicePlan
-from otmd.choice.race_side import RacePosition, SideTokens, solve_side
-from otmd.drafts import WithoutReplacement
-from otmd.probabilities import FloatArray
-from otmd.race.cut import race_cut
-from otmd.race.quadrature import latest_win
+from otmd.choice.plan import ChoicePlan, Quadrature, Side
+from otmd.choice.race import ClassRates, RaceWeights, TimedRace
+from otmd.choice.race_pair import HEAVY_PAIR, PairRace
+from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, power_sums, ratio_values
+from otmd.choice.weights import balance
+from otmd.choice.with_replacement import CutCurve, cut_curve
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.race.containment import ExponentialRace
+from otmd.race.cut import RaceCurve
+from otmd.race.quadrature import HEAVY, latest_win, win_times
 
-_SLOWEST = 1e-280
+# Tails of more tokens are solved with merged tokens first.
+_LONG = 4096
+# Rounds end after so many, or where one gains less than a tenth.
+_ROUNDS, _STALLED = 16, 0.9
+# Rates are cut off at this multiple of the n-th largest: a faster token is drafted but for 1e-100.
+_SURE = 1e100
+# The tolerance is shared by two sides, and on each side by the classes and the weights.
+_OF_SIDE, _OF_CLASSES = 0.25, 0.1
 
 
-def plan_without_replacement(target: FloatArray, law: WithoutReplacement, tol: float) -> ChoicePlan:
+class RaceSolution(NamedTuple):
+    """The end of a round.
+
+    Attributes
+    ----------
+    rates : ClassRates
+        The side, with the tokens at their places.
+    log_weights : ndarray of float64
+        See :class:`~otmd.choice.race.ClassRates`.
+    values : NodeValues
+        What tail tokens are chosen with at the nodes.
+    heavy, tail : ndarray of float64, shape (M,) and (T,)
+        How often each heavy token is chosen, and each of the tail.
+    lost : float
+        Within H* the mass that tokens want and do not get; outside what they get too much.
+    """
+
+    rates: ClassRates
+    log_weights: FloatArray
+    values: NodeValues
+    heavy: FloatArray
+    tail: FloatArray
+    lost: float
+
+    @property
+    def weights(self) -> RaceWeights:
+        """The weights."""
+        return self.rates.weights(self.log_weights)
+
+
+class SideTokens(NamedTuple):
+    """Who takes part on one side. Tokens outside H* block its race; outside, those of H* are inert.
+
+    Attributes
+    ----------
+    inner : bool
+        Whether the side is H*.
+    heavy, tail : ndarray of int64, shape (M,) and (T,)
+        The heavy tokens that race, and those of the tail that may be chosen.
+    able : ndarray of bool, shape (M,)
+        The heavy tokens that may be chosen.
+    inert : ndarray of float64, shape (R,)
+        Power sums of the tail's other tokens.
+    """
+
+    inner: bool
+    heavy: IntArray
+    tail: IntArray
+    able: BoolArray
+    inert: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class RacePosition:
+    """A position of a race.
+
+    Attributes
+    ----------
+    target, rates : ndarray of float64, shape (V,)
+        p, and q in the race's unit.
+    num_drafts : int
+        n.
+    unit : float
+        ``rates`` are so many times q.
+    curve : CutCurve
+        The tokens by p/q.
+    subset : ndarray of bool, shape (V,)
+        H*.
+    """
+
+    target: FloatArray
+    rates: FloatArray
+    num_drafts: int
+    unit: float
+    curve: CutCurve
+    subset: BoolArray
+
+    def tokens(self, inner: bool) -> SideTokens:
+        """Sort the tokens of one side."""
+        racing = self.rates > 0
+        if inner:
+            racing &= self.subset
+        able = racing & (self.target > 0) & (self.subset == inner)
+        light = racing & (self.rates <= (HEAVY_PAIR if self.num_drafts == 2 else HEAVY))
+        heavy = np.flatnonzero(racing & ~light)
+        inert = power_sums(self.rates[light & ~able])
+        return SideTokens(inner, heavy, np.flatnonzero(light & able), able[heavy], inert)
+
+    def race(self, tokens: SideTokens) -> TimedRace | PairRace:
+        """The race of one side."""
+        heavy = self.rates[tokens.heavy]
+        if self.num_drafts == 2:
+            beside = 1.0 - heavy
+            if heavy.max(initial=0.0) > 0.5:
+                # The difference would cancel.
+                top = int(self.rates.argmax())
+                beside[heavy.argmax()] = self.rates[:top].sum() + self.rates[top + 1 :].sum()
+            return PairRace(heavy, heavy / beside)
+        blocked = float(self.rates[~self.subset].sum()) if tokens.inner else 0.0
+        times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
+        return TimedRace(self.num_drafts, heavy, blocked, Quadrature(*times))
+
+
+@dataclass(frozen=True, eq=False)
+class RaceSide(Side):
+    """A side whose heavy tokens are classes of their own.
+
+    Attributes
+    ----------
+    lower : ndarray of int64, shape (V,)
+        The class of each token.
+    share : ndarray of float64, shape (V,)
+        The probability to be of it; of the next class otherwise.
+    rates : ndarray of float64, shape (V,)
+        How often each token is chosen.
+    """
+
+    lower: IntArray
+    share: FloatArray
+    rates: FloatArray
+
+    @classmethod
+    def of(cls, size: int, tokens: SideTokens, found: RaceSolution) -> Self:
+        """Lay out over the vocabulary what was found for the heavy tokens and the tail."""
+        tail, weights = found.rates.tail, found.weights
+        lower, share, rates = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
+        lower[tokens.tail], share[tokens.tail] = tail.lower, tail.share
+        rates[tokens.tail] = found.tail
+        lower[tokens.heavy] = tail.nodes.size + np.arange(tokens.heavy.size)
+        rates[tokens.heavy] = found.heavy
+        clocks = np.append(weights.nodes, weights.heavy)
+        quadrature = found.rates.quadrature(found.log_weights)
+        return cls(clocks, weights.rejection, quadrature, lower, share, rates)
+
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        """See :class:`Side`."""
+        return self.lower[tokens], self.share[tokens]
+
+    def offered(self, tokens: IntArray) -> FloatArray:
+        """See :class:`Side`."""
+        return self.rates[tokens]
+
+
+def plan_without_replacement(
+    target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
+) -> ChoicePlan:
     """Find the optimal plan for drafts without replacement.
 
     Parameters
     ----------
     target : ndarray of float64, shape (V,)
-        p; it may sum to less than 1, the rest being no draft's.
-    law : WithoutReplacement
-        The law of n ≥ 2 drafts, without leading axes.
+        p. It may sum to less than 1; no draft is accepted for the rest.
+    draft : ndarray of float64, shape (V,)
+        q, of sum 1; at least n tokens have mass.
+    num_drafts : int
+        n ≥ 2.
     tol : float
         How much acceptance may be lost; never correctness.
 
     Returns
     -------
     ChoicePlan
-
-    Raises
-    ------
-    ValueError
-        If fewer than n tokens have a draft probability of at least 1e-280: the race would outlast the
-        range of floating point.
     """
-    draft = law.draft_probs
-    if np.count_nonzero(draft >= _SLOWEST) < law.num_drafts:
-        needed = float(np.partition(draft, -law.num_drafts)[-law.num_drafts])
-        raise ValueError(
-            f"draft_probs: got {needed!r} as the largest probability but {law.num_drafts - 1}, wanted "
-            f"{_SLOWEST} or more: Optimal's integrals over the race need it"
-        )
-    if law.num_drafts == 2:
-        return plan_of_pairs(target, law, tol)
-    cut = race_cut(target, law.draft_probs, law.num_drafts)
-    latest = latest_win(draft, law.num_drafts)
-    position = RacePosition(target, draft * latest, law.num_drafts, latest, cut)
-    sides = []
-    for inner in (True, False):
-        tokens = SideTokens.of(position, inner)
-        # Both sides share the tolerance, and in each one the classes and the weights do.
-        sides.append(None if tokens.empty else solve_side(position, tokens, 0.25 * tol))
-    return ChoicePlan(target, cut.subset, cut.rate, *sides)
+    largest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
+    if draft.max() > largest:
+        draft = np.minimum(draft, largest)
+        draft /= draft.sum()
+    blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
+    (cut,) = blocked.smallest_cuts()
+    unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
+    curve, subset = cut_curve(blocked, cut), blocked.ratios() < cut.end
+    position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset)
+    sides = [
+        _solve_side(position, position.tokens(inner), _OF_SIDE * tol) for inner in (True, False)
+    ]
+    return ChoicePlan(target, subset, 1.0 + cut.value, *sides)
+
+
+def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSide | None:
+    """Find weights and places that give every token its p; None where nothing may be chosen."""
+    if tokens.tail.size == 0 and not tokens.able.any():
+        return None
+    rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
+    race, sums = position.race(tokens), tokens.inert + power_sums(rates)
+    unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
+    drafted = race.drafted(sums) * unit
+    if rates.size:
+        ratio = wanted / rates * unit
+        low, high = np.minimum([ratio.min(), ratio.max()], max(drafted, 1.0)).tolist()
+        ends, largest = (low, high), float(rates.max()) / unit
+        nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
+    lowest = 0 if inner or nodes.size == 2 else 1
+    tail, cells = Tail.at_ratios(rates, wanted, nodes, lowest, tokens.inert, unit)
+    heavy = position.target[tokens.heavy]
+    search = RaceSearch(race, tokens.able, heavy, race.total(sums), inner)
+    values = ratio_values(nodes, position.num_drafts, unit)
+    found = search(tail.merged(cells, unit), values, tol) if rates.size > _LONG else None
+    return RaceSide.of(position.rates.size, tokens, search(tail, values, tol, found))
+
+
+class RaceSearch(NamedTuple):
+    """The search for the weights and places of one side.
+
+    Attributes
+    ----------
+    race : TimedRace or PairRace
+        The race.
+    able : ndarray of bool, shape (M,)
+        The heavy tokens that may be chosen.
+    heavy : ndarray of float64, shape (M,)
+        p of the heavy tokens.
+    total : float
+        Probability that all drafts are of the side.
+    inner : bool
+        Whether the side is H*.
+    """
+
+    race: TimedRace | PairRace
+    able: BoolArray
+    heavy: FloatArray
+    total: float
+    inner: bool
+
+    def __call__(
+        self, tail: Tail, values: NodeValues, tol: float, start: RaceSolution | None = None
+    ) -> RaceSolution:
+        """Take turns between places and weights until no round helps; return the best round.
+
+        Parameters
+        ----------
+        tail : Tail
+            The tail's tokens at their p/q.
+        values : NodeValues
+            What places them there.
+        tol : float
+            How much mass may be misplaced.
+        start : RaceSolution, optional
+            What was found for a similar tail of the same nodes.
+        """
+        rounds: list[RaceSolution] = []
+        found = start
+        for _ in range(_ROUNDS):
+            tail = tail.placed(values if found is None else found.values)
+            found = self._balanced(tail, tol, found)
+            rounds.append(found)
+            if found.lost <= 2.0 * tol or _stalls([each.lost for each in rounds]):
+                break
+        return min(rounds, key=lambda each: each.lost)
+
+    def _balanced(self, tail: Tail, tol: float, start: RaceSolution | None) -> RaceSolution:
+        """Solve for the weights of tokens at their places."""
+        able_nodes = tail.by_node > 0
+        heavy = self.heavy[self.able]
+        targets = np.concatenate([tail.by_node[able_nodes], heavy])
+        rejected = self.total - float(targets.sum()) if self.inner else 0.0
+        if rejected > 0:
+            targets = np.append(targets, rejected)
+        classes = self.race.classes(tail, able_nodes, self.able, rejected > 0)
+        first = None if start is None else _carried(start, classes)
+        log_weights, rates = balance(classes, targets, not self.inner, tol, first)
+        values = classes.node_values(log_weights)
+        of_tail, chosen = tail.values(values), np.zeros(self.heavy.size)
+        count = np.count_nonzero(able_nodes)
+        chosen[self.able] = rates[count : count + heavy.size]
+        sign = 1.0 if self.inner else -1.0
+        short = np.maximum(sign * (tail.wanted - of_tail), 0.0)
+        of_heavy = np.maximum(sign * (heavy - chosen[self.able]), 0.0)
+        lost = float(of_heavy.sum() + tail.count @ short)
+        return RaceSolution(classes, log_weights, values, chosen, of_tail, lost)
+
+
+def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
+    """The log weights of an earlier solution, for classes that may be others."""
+    before = start.rates
+    if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
+        return None
+    weights = start.weights
+    carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
+    return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
+
+
+def _stalls(lost: list[float]) -> bool:
+    return len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])

@@ -283,11 +283,15 @@ class BlockedCurve:
             cuts.append(Cut(size, float(edges[size]), float(values[size])))
         return cuts
 
-    def subset(self, end: float) -> BoolArray:
-        """The tokens with p/q below ``end``, shape (V,)."""
+    def ratios(self) -> FloatArray:
+        """p/q of each token, inf where q = 0, shape (V,)."""
         ratio = np.empty(self.target.size)
         fill_ratios(self.target, self.draft, ratio)
-        return ratio < end
+        return ratio
+
+    def subset(self, end: float) -> BoolArray:
+        """The tokens with p/q below ``end``, shape (V,)."""
+        return self.ratios() < end
 
     def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
         """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""

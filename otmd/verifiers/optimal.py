@@ -12,7 +12,7 @@ from otmd.choice import (
     plan_without_replacement,
 )
 from otmd.drafts import DraftLaw, Greedy, Hub, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import ProposalLaw, unchecked
+from otmd.drafts.proposal import ProposalLaw
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
@@ -158,5 +158,5 @@ def _plan_of_rest(
         wanted[always] = 0.0
     rest = law.rest if isinstance(law, TopThen) else type(law)
     if count > 1 and rest is WithoutReplacement:
-        return plan_without_replacement(wanted, unchecked(WithoutReplacement, others, count), tol)
+        return plan_without_replacement(wanted, others, count, tol)
     return plan_with_replacement(wanted, others, count, tol)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from otmd.choice.weight_steps import (
+from otmd.choice.weights import (
     FARTHEST,
     WIDEST,
     allow_weights,

@@ -101,14 +101,10 @@ HOSTILE = {
     "subnormal q": ([0.4, 0.3, 0.2, 0.1], [5e-324, 0.5, 0.25, 0.25]),
     "subnormal q that must win": ([0.5, 0.25, 0.25], [5e-324, 1e-320, 1.0]),
     "barely normal q": ([0.5, 0.25, 0.25], [3e-308, 1e-300, 1.0]),
+    "two of four are faint": ([0.4, 0.3, 0.2, 0.1], [1e-290, 3e-290, 0.5, 0.5]),
     "peaked q": ([0.5, 0.2, 0.2, 0.1, 0.0], PEAK),
     "peaked both": (PEAK, PEAK[:1] + PEAK[:0:-1]),
 }
-
-
-def too_small(draft: Array, n: int) -> bool:
-    """Whether one of the n fastest is too slow for the integrals over the race."""
-    return n > 1 and bool(np.sort(draft)[-n] < 1e-280)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -120,11 +116,7 @@ def test_hostile_pairs(name: str, n: int) -> None:
             otmd.WithoutReplacement(draft, n)
         return
     for tol in TOLERANCES:
-        if too_small(draft, n):
-            with pytest.raises(ValueError, match="wanted 1e-280 or more"):
-                otmd.Optimal(tol).prepare(target, otmd.WithoutReplacement(draft, n))
-        else:
-            assert_sound(target, otmd.WithoutReplacement(draft, n), tol, (name, n, tol))
+        assert_sound(target, otmd.WithoutReplacement(draft, n), tol, (name, n, tol))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -134,9 +126,6 @@ def test_hostile_pairs_after_top_tokens(name: str, n: int) -> None:
     if np.count_nonzero(draft) < n:
         return
     for top in range(1, n + 1):
-        rest = np.sort(draft)[: draft.size - top]
-        if top < n and too_small(rest / rest.sum(), n - top):
-            continue
         law = otmd.TopThen(draft, n, top, rest=otmd.WithoutReplacement)
         best = otmd.solve_transport(target, law, form="compact").rate
         assert otmd.optimal_acceptance(target, law).rate == pytest.approx(best, abs=GAP), top

@@ -1,4 +1,4 @@
-"""Plans for drafts without replacement, and whether they are lossless by every set of drafts."""
+"""Tails and plans of drafts without replacement, and whether a plan is lossless by every set of drafts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ import pytest
 from strategies import Array
 
 import otmd
-from otmd.choice import ChoicePlan, pair_plan, race_side
+from otmd.choice import ChoicePlan, without_replacement
+from otmd.choice.race_tail import Tail, ratio_values
 from otmd.verifiers.optimal import _OptimalRule
+
+
+def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
+    """Tokens at these places among the nodes."""
+    tail, _ = Tail.at_ratios(rates, rates * places, nodes, 0, inert, 1.0)
+    return tail.placed(ratio_values(nodes, n, 1.0))
 
 
 def prepared(
@@ -41,7 +48,6 @@ def assert_lossless(
     np.testing.assert_allclose(accepted, plan.accepted, rtol=1e-11, atol=1e-300)
 
 
-def rehearse_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rehearse tails that are longer than this."""
-    for module in (race_side, pair_plan):
-        monkeypatch.setattr(module, "_LONG", size)
+def merge_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solve tails that are longer than this with merged tokens first."""
+    monkeypatch.setattr(without_replacement, "_LONG", size)

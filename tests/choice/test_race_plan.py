@@ -9,11 +9,12 @@ from itertools import product
 import naive
 import numpy as np
 import pytest
+from race_plans import tail_at
 from strategies import Array, unit
 
-from otmd.choice.race_balance import RaceBalance
-from otmd.choice.race_model import TimedRace
-from otmd.choice.race_tail import Tail
+from otmd.choice.plan import Quadrature
+from otmd.choice.race import ClassRates, TimedRace, TimedRates
+from otmd.choice.race_pair import HEAVY_PAIR, PairRace
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
@@ -46,12 +47,12 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
         rates = rng.uniform(0.0, 0.2, 5) * np.where(heavy, 20.0, 1.0)
         nodes = np.vstack([rng.random((2, 3)), rng.integers(0, 2, (2, 3)).astype(float)])
         places = rng.uniform(0.0, 1.5, (~heavy).sum())
-        tail = Tail.at(places, rates[~heavy], np.ones(places.size), NODES, np.zeros(POWERS), n)
+        tail = tail_at(places, rates[~heavy], NODES, np.zeros(POWERS), n)
         silent = rng.random((4, 5))
         above = nodes[:, tail.lower + 1]
         silent[:, ~heavy] = above + tail.share * (nodes[:, tail.lower] - above)
         times, steps = np.array([0.02, 0.4, 1.0]), rng.random(3)
-        race = TimedRace(rates[heavy], blocked, times, steps)
+        race = TimedRace(n, rates[heavy], blocked, Quadrature(times, steps))
         found = race.choice(silent[:, heavy], nodes, tail.moments)
         for j, ells in enumerate(silent):
             expected = partial(at_times, rates, times, steps * np.exp(-blocked * times), n)
@@ -72,30 +73,35 @@ class Race:
     """Four heavy tokens, three of a tail, and clocks; a token of each may be barred or inert."""
 
     law: naive.Law
-    balance: RaceBalance
+    balance: ClassRates
     classes: list[int]
     shares: list[float]
     log_weights: Array
 
     @classmethod
-    def random(cls, n: int, seed: int) -> Race:
+    def random(cls, n: int, seed: int, pairs: bool = False) -> Race:
+        """``pairs`` for the closed form of two drafts."""
         rng = np.random.default_rng([47, n, seed])
         q = unit(np.append(rng.uniform(0.5, 1.0, 4), 10.0 ** rng.uniform(-8.0, -3.0, 3)))
-        law, latest = naive.without_replacement(q.tolist(), n), latest_win(q, n)
+        law = naive.without_replacement(q.tolist(), n)
+        latest = 1.0 if pairs else latest_win(q, n)
         rates = q * latest
-        assert (rates[4:] <= HEAVY).all()
+        assert (rates[4:] <= (HEAVY_PAIR if pairs else HEAVY)).all()
         heavy = np.arange(1 if seed % 3 == 0 and n < 4 else 0, 4)
         gone = heavy[0]
         blocked = float(rates[:gone].sum())
-        race = TimedRace(rates[heavy], blocked, *win_times(1.0, latest, n, n))
+        race: TimedRace | PairRace = PairRace(rates[heavy], rates[heavy] / (1.0 - rates[heavy]))
+        if not pairs:
+            times = Quadrature(*win_times(1.0, latest, n, n))
+            race = TimedRace(n, rates[heavy], blocked, times)
         places = rng.choice([0.0, 0.3, 0.7, 1.1, 1.5], 3)
-        tail = Tail.at(places, rates[4:], np.ones(3), NODES, np.zeros(POWERS), n)
+        tail = tail_at(places, rates[4:], NODES, np.zeros(POWERS), n)
         able = rng.random(heavy.size) < 0.8
-        able_nodes = np.array([False, True, seed % 4 > 0])
+        able_nodes = np.array([False, True, seed % 4 > 0 or pairs])
         rejects = seed % 2 == 0
         if not able.any():
             able[0] = True
-        own = RaceBalance(race, tail, able_nodes, able, rejects)
+        own = race.classes(tail, able_nodes, able, rejects)
         law = {tokens: mass for tokens, mass in law.items() if not gone or 0 not in tokens}
         classes = [0] * gone + (3 + np.arange(heavy.size)).tolist() + tail.lower.tolist()
         count = int(able_nodes.sum() + able.sum()) + rejects
@@ -106,10 +112,10 @@ class Race:
         return [*weights.nodes.tolist(), *weights.heavy.tolist()], weights.rejection
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize(("n", "pairs"), [(2, True), (2, False), (3, False), (4, False)])
 @pytest.mark.parametrize("seed", range(12))
-def test_rates_are_those_of_every_tuple(n: int, seed: int) -> None:
-    race = Race.random(n, seed)
+def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
+    race = Race.random(n, seed, pairs)
     weights, rejection = race.clocks()
     wanted = naive.race_choice_rates(race.law, race.classes, race.shares, weights, rejection)
     able = np.concatenate([race.balance.able_nodes, race.balance.able_heavy])
@@ -121,7 +127,7 @@ def test_rates_are_those_of_every_tuple(n: int, seed: int) -> None:
     assert (coupling >= 0).all()
     assert (np.diag(coupling) == 0).all()
     tail = race.balance.tail
-    values = tail.values(*race.balance.tail_polynomials(race.log_weights))
+    values = tail.values(race.balance.node_values(race.log_weights))
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]
@@ -131,11 +137,26 @@ def test_rates_are_those_of_every_tuple(n: int, seed: int) -> None:
     np.testing.assert_allclose(values, np.array(tokens[4:], float), rtol=1e-11, atol=1e-300)
 
 
+def test_how_the_rates_of_two_drafts_depend_on_the_weights() -> None:
+    """The closed form's couplings are exact, against differences."""
+    step = 1e-3
+    for seed in range(12):
+        race = Race.random(2, seed, pairs=True)
+        coupling = race.balance(race.log_weights)[1]
+        for g in range(race.log_weights.size):
+            by = step * np.eye(race.log_weights.size)[g]
+            values = [race.balance(race.log_weights + k * by)[0] for k in (-2, -1, 1, 2)]
+            slope = -(values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step)
+            others = np.arange(by.size) != g
+            np.testing.assert_allclose(coupling[g, others], slope[others], atol=1e-10)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_expectations_are_those_of_every_tuple(n: int) -> None:
     for seed in range(12):
         race = Race.random(n, seed)
         (weights, _), times = race.clocks(), np.array([0.0, 0.3, 5.0, 1e4])
+        assert isinstance(race.balance, TimedRates)
         found = race.balance.choose(times, race.balance.weights(race.log_weights))
         for j, s in enumerate(times):
             rings = np.exp(-s * np.array([*weights, 0.0]))

@@ -7,16 +7,21 @@ from collections.abc import Callable
 import naive
 import numpy as np
 import pytest
+from otmd.curve.blocks import BlockedCurve
 from strategies import KINDS, Array, instances
 
 import otmd
 from otmd.choice import plan_with_replacement
-from otmd.choice.balance import balance
-from otmd.choice.classes import RatioClasses, nodes_between, split_masses
-from otmd.curve.class_nodes import choose_nodes
-from otmd.curve.ratio_groups import span_vertex
-from otmd.curve.ratio_histogram import RatioHistogram
-from otmd.curve.replacement_cuts import prefix_values, ratio_cut
+from otmd.choice.weights import balance
+from otmd.choice.with_replacement import (
+    CutCurve,
+    RatioClasses,
+    choose_nodes,
+    corner,
+    cut_curve,
+    nodes_between,
+    split_masses,
+)
 
 ROUNDING = 1e-12
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
@@ -39,20 +44,27 @@ PAIRS: list[Pair] = [
 ]
 
 
+def curve_of(pair: Pair) -> tuple[CutCurve, Array]:
+    """The tokens by p/q, fine near the best cut, and p/q of each."""
+    p, q, n = pair
+    blocked = BlockedCurve(p, q, [n])
+    (cut,) = blocked.smallest_cuts()
+    return cut_curve(blocked, cut), blocked.ratios()
+
+
 def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, float]]:
     """Classes of each side of the cut, what is drafted and wanted before it, and the cut's value."""
-    p, q, n = pair
-    histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
-    edges, value = histogram.edges, float(prefix_values(histogram, n)[size])
-    curve, found = (histogram, histogram.draft_before**n, n), []
+    n, (curve, _) = pair[2], curve_of(pair)
+    size, found = curve.cut, []
+    before = float(curve.target_before[size]), float(curve.draft_before[size])
+    value = before[0] - before[1] ** n
     if size > 0:
-        nodes = nodes_between(*curve, 0, size, tol)
-        found.append((split_masses(histogram, nodes, 0, size), 0.0, 0.0, value))
-    if edges[size] < np.inf:
-        last = max(size, int(np.searchsorted(edges, n)))
-        nodes = nodes_between(*curve, size, last, tol)
-        before = float(histogram.target_before[size]), float(histogram.draft_before[size])
-        found.append((split_masses(histogram, nodes, size, histogram.single.size), *before, value))
+        nodes = nodes_between(curve, n, 0, size, tol)
+        found.append((split_masses(curve, nodes, 0, size), 0.0, 0.0, value))
+    if curve.edges[size] < np.inf:
+        last = max(size, int(np.searchsorted(curve.edges, n)))
+        nodes = nodes_between(curve, n, size, last, tol)
+        found.append((split_masses(curve, nodes, size, curve.single.size), *before, value))
     return found
 
 
@@ -66,49 +78,47 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
             assert (wanted - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
 
 
-def naive_nodes(
-    histogram: RatioHistogram, contained: Array, n: int, ends: tuple[int, int], tol: float
-) -> list[int]:
+def naive_nodes(curve: CutCurve, n: int, ends: tuple[int, int], tol: float) -> list[int]:
     """Edges from the first to the last, halves of every span whose corner lies too low among them."""
-    edges, p, q = histogram.edges, histogram.target_before, histogram.draft_before
+    edges, p, q = curve.edges, curve.target_before, curve.draft_before
     first, last = ends
     if last - first <= 1:
         return sorted({first, last})
-    target, draft = span_vertex(edges, p, q, first, last)
-    g = draft**n if n else float(np.interp(draft, q, contained))
-    if target - g >= min((p - contained).tolist()) - tol:
+    target, draft = corner(edges, p, q, first, last)
+    g = draft**n if n else float(np.interp(draft, q, curve.contained))
+    if target - g >= min((p - curve.contained).tolist()) - tol:
         return [first, last]
     middle = 0.5 * (edges[first] + edges[last])
     m = min(max(sum(edge < middle for edge in edges.tolist()), first + 1), last - 1)
     halves = [(first, m), (m, last)]
-    return sorted({k for own in halves for k in naive_nodes(histogram, contained, n, own, tol)})
+    return sorted({k for own in halves for k in naive_nodes(curve, n, own, tol)})
 
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_nodes_are_those_of_every_low_corner(linear: bool) -> None:
-    for number, (p, q, n) in enumerate(PAIRS[::3]):
-        histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
-        contained, last = histogram.draft_before**n, histogram.single.size
-        counts, tol = (0 if linear else n), 10.0 ** -(3 + number % 8)
-        curve = histogram.edges, histogram.target_before, histogram.draft_before, contained
-        for ends in ((0, size), (size, last)):
-            found = choose_nodes(*curve, counts, *ends, tol)
-            assert found.tolist() == naive_nodes(histogram, contained, counts, ends, tol), number
+    for number, pair in enumerate(PAIRS[::3]):
+        curve, _ = curve_of(pair)
+        counts, tol = (0 if linear else pair[2]), 10.0 ** -(3 + number % 8)
+        sums = curve.target_before, curve.draft_before, curve.contained
+        for ends in ((0, curve.cut), (curve.cut, curve.single.size)):
+            found = choose_nodes(curve.edges, *sums, counts, *ends, tol)
+            assert found.tolist() == naive_nodes(curve, counts, ends, tol), number
 
 
 def test_masses_are_split_as_every_token_is() -> None:
     rng = np.random.default_rng(5)
-    for number, (p, q, n) in enumerate(PAIRS[:150]):
-        histogram, size = ratio_cut(RatioHistogram.of(p, q), n)
-        first, last = (0, size) if number % 2 else (size, histogram.single.size)
+    for number, pair in enumerate(PAIRS[:150]):
+        curve, ratio = curve_of(pair)
+        size, q = curve.cut, pair[1]
+        first, last = (0, size) if number % 2 else (size, curve.single.size)
         inside = rng.integers(first, last + 1, size=5)
-        nodes = histogram.edges[np.unique(np.append(inside, first))]
+        nodes = curve.edges[np.unique(np.append(inside, first))]
         nodes = nodes[np.isfinite(nodes)]
         if nodes.size == 0:
             continue
-        mass = split_masses(histogram, nodes, first, last).mass
-        ends = float(histogram.edges[first]), float(histogram.edges[last])
-        wanted = naive.split_mass(q.tolist(), histogram.ratio.tolist(), nodes.tolist(), *ends)
+        mass = split_masses(curve, nodes, first, last).mass
+        ends = float(curve.edges[first]), float(curve.edges[last])
+        wanted = naive.split_mass(q.tolist(), ratio.tolist(), nodes.tolist(), *ends)
         np.testing.assert_allclose(mass, np.array(wanted), atol=1e-14, err_msg=str(number))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from naive import clock_chances, clock_choice, clock_potential
 
-from otmd.choice.times import clock_times
-from otmd.choice.weighted_choice import chances_of_drafts, choice_rates
+from otmd.choice.plan import chances_of_drafts, clock_quadrature
+from otmd.choice.with_replacement import choice_rates
 
 ROUNDING = 1e-13
 Array = np.ndarray
@@ -38,7 +38,7 @@ class Case:
         """The kernel's rates and coupling."""
         size, weights = self.log_weights.size, np.exp(self.log_weights)
         rates, coupling = np.empty(size), np.empty((size, size))
-        nodes = clock_times(weights.min(), weights.max() * self.num_drafts)
+        nodes = clock_quadrature(weights.min(), weights.max() * self.num_drafts)
         settings = self.masses, self.num_drafts, self.never, self.rejects
         choice_rates(weights, *settings, *nodes, rates, coupling)
         return rates, coupling
@@ -129,7 +129,7 @@ def test_chances_of_drafts_are_those_of_every_class(rejection: float, count: int
         shares[rng.random(count) < 0.2] = 1.0
         out = np.empty(count)
         slowest = min(weights.min(), rejection or np.inf)
-        nodes = clock_times(slowest, weights.max() * count + rejection)
+        nodes = clock_quadrature(slowest, weights.max() * count + rejection)
         chances_of_drafts(classes, shares, weights, rejection, *nodes, out)
         wanted = clock_chances(classes.tolist(), shares.tolist(), weights.tolist(), rejection)
         np.testing.assert_allclose(out, np.array(wanted), atol=ROUNDING)
@@ -139,15 +139,15 @@ def test_the_last_class_has_no_next_one() -> None:
     """A share of 1 never looks at the class above."""
     out = np.empty(1)
     chances_of_drafts(
-        np.array([1]), np.ones(1), np.array([0.5, 2.0]), 2.0, *clock_times(2.0, 4.0), out
+        np.array([1]), np.ones(1), np.array([0.5, 2.0]), 2.0, *clock_quadrature(2.0, 4.0), out
     )
     assert out[0] == pytest.approx(0.5, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1e3, 1e12, 1e30])
-def test_clock_times_integrate_exponentials(ratio: float) -> None:
+def test_the_quadrature_integrates_exponentials(ratio: float) -> None:
     slowest = 3e-5
-    times, steps = clock_times(slowest, slowest * ratio)
+    times, steps = clock_quadrature(slowest, slowest * ratio)
     assert (np.diff(times) > 0).all()
     for rate in np.geomspace(slowest, slowest * ratio, 9):
         assert steps @ (rate * np.exp(-rate * times)) == pytest.approx(1.0, abs=ROUNDING)
@@ -155,6 +155,6 @@ def test_clock_times_integrate_exponentials(ratio: float) -> None:
 
 def test_a_coarser_rule_would_be_noticed() -> None:
     """Every second node alone misses the tolerance that the rule is held to."""
-    times, steps = clock_times(1e-3, 1.0)
+    times, steps = clock_quadrature(1e-3, 1.0)
     coarse = 2 * steps[::4] * 2 @ np.exp(-times[::4])
     assert abs(coarse - 1.0) > 100 * ROUNDING

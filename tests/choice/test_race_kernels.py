@@ -8,14 +8,8 @@ import naive
 import numpy as np
 import pytest
 
-from otmd.choice.weighted_race import (
-    add_moments,
-    locate,
-    move_tokens,
-    silent_winners,
-    split_targets,
-    token_values,
-)
+from otmd.choice.race import silent_winners
+from otmd.choice.race_tail import locate, place_tokens, power_sums, token_values
 from otmd.race.quadrature import POWERS
 
 ROUNDING = 1e-13
@@ -45,10 +39,7 @@ class Winners:
     def found(self) -> tuple[Array, Array, Array, Array]:
         growth = np.outer(self.rates, self.times)
         known = self.rates, self.silent, np.exp(-growth), -np.expm1(-growth), self.steps
-        (J, M), shape = self.silent.shape, self.count.shape
-        out = np.empty(J), np.empty((J, M)), np.empty(shape), np.empty(shape)
-        silent_winners(*known, self.count, self.last, *out)
-        return out
+        return silent_winners(*known, self.count, self.last)
 
     def expected(self, j: int, silent: Array, count: Array, last: Array) -> float:
         """By every set of tokens."""
@@ -96,15 +87,12 @@ def some_tail(seed: int) -> tuple[Array, Array, Array]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_moments_are_sums_of_powers(seed: int) -> None:
-    """Added to what is there; what is left out is too small to see beside q itself."""
-    rates, lower, share = some_tail(seed)
-    moments, count = np.full((4, 5, POWERS), 0.25), np.arange(1.0, 13.0)
-    add_moments(rates, count, lower, share, moments)
-    for g, a, r in np.ndindex(*moments.shape):
-        own = [i for i in range(rates.size) if lower[i] == g]
-        wanted = 0.25 + sum(count[i] * share[i] ** a * rates[i] ** r for i in own)
-        assert moments[g, a, r] == pytest.approx(wanted, rel=ROUNDING), (g, a, r)
+def test_power_sums(seed: int) -> None:
+    """What is left out is too small to see beside q itself."""
+    rates, *_ = some_tail(seed)
+    found = power_sums(rates)
+    for r in range(POWERS):
+        assert found[r] == pytest.approx(sum(rates**r), rel=ROUNDING), r
 
 
 def polynomial(terms: Array, share: float, rate: float) -> float:
@@ -127,48 +115,55 @@ def test_token_values_are_polynomials(seed: int) -> None:
 NODES = np.array([0.0, 0.5, 0.9, 2.0])
 
 
-def test_tokens_are_located_between_their_nodes() -> None:
+def test_tokens_are_located_between_their_nodes_and_merged() -> None:
     place = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.9999, 2.0, 2.5])
-    lower, share = np.empty(8, np.int64), np.empty(8)
-    locate(place, NODES, lower, share)
+    rates, lower, share, sums = (
+        np.full(8, 0.01),
+        np.empty(8, np.int64),
+        np.empty(8),
+        np.zeros((1440, 3)),
+    )
+    locate(rates, place * rates / 3.0, 3.0, NODES, 0, lower, share, sums)
     assert lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
     found = share * NODES[lower] + (1.0 - share) * NODES[lower + 1]
     np.testing.assert_allclose(found, np.minimum(place, 2.0), atol=1e-15)
+    wanted = [rates.sum(), rates @ rates, place @ rates / 3.0]
+    np.testing.assert_allclose(sums.sum(axis=0), wanted, rtol=1e-13)
+    assert np.count_nonzero(sums[:, 0]) == 5
 
 
-def test_what_tokens_want_is_split_as_their_values_are() -> None:
-    wanted, low, high = (
-        np.array([1.0, 2.0, 4.0, 8.0]),
-        np.array([0.0, 1, 3, 0]),
-        np.array([2.0, 1, 1, 0]),
-    )
-    lower, share, mass = np.array([0, 1, 1, 2]), np.array([0.5, 0.25, 0.5, 0.5]), np.zeros(4)
-    split_targets(wanted, low, high, lower, share, mass)
-    np.testing.assert_allclose(mass, [0.0, 1.0 + 0.5 + 3.0, 1.5 + 1.0, 0.0], atol=1e-15)
-
-
-@pytest.mark.parametrize("least", [1e-300, 0.5])
+@pytest.mark.parametrize("lowest", [0, 1])
 @pytest.mark.parametrize("seed", range(6))
-def test_tokens_move_to_where_they_are_chosen_with_what_they_want(seed: int, least: float) -> None:
+def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
+    seed: int, lowest: int
+) -> None:
     """The value rises along the nodes, and a little with the token's own share."""
     rng = np.random.default_rng([61, seed])
-    rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(least, 2.0, 60)
+    rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(NODES[lowest], 2.0, 60)
     lower, share = np.empty(60, np.int64), np.empty(60)
-    locate(places, NODES, lower, share)
+    locate(rates, rates * places, 1.0, NODES, lowest, lower, share, np.zeros((1440, 3)))
     terms = np.zeros((4, 3, POWERS))
     terms[:, 0, 1] = [0.0, 0.6, 1.0, 1.8]
     terms[1:, 1, 2] = rng.uniform(-0.5, 0.5, 3)
     below, above = terms[:-1], terms[1:]
-    wanted = rates * rng.uniform(0.0, 2.2, 60)
-    low, high = np.empty(60), np.empty(60)
-    move_tokens(rates, wanted, below, above, NODES, least, lower, share, low, high)
-    values = np.empty(60)
+    wanted, count = rates * rng.uniform(0.0, 2.2, 60), rng.uniform(1.0, 3.0, 60)
+    moments, by_node, values = np.full((3, 5, POWERS), 0.25), np.zeros(4), np.empty(60)
+    tokens = rates, wanted, count, below, above, NODES, lowest
+    place_tokens(*tokens, lower, share, moments, by_node)
     token_values(rates, lower, share, below, above, values)
-    np.testing.assert_allclose(values, share * low + (1.0 - share) * high, rtol=1e-12)
-    at_end, at_least = (lower == 2) & (share == 0.0), (lower == 1) & (share == 1.0) & (least == 0.5)
+    at_end, at_lowest = (lower == 2) & (share == 0.0), (lower == 1) & (share == 1.0) & (lowest == 1)
     assert at_end.any()
-    assert at_least.any() == (least == 0.5)
+    assert at_lowest.any() == (lowest == 1)
     assert (wanted[at_end] >= values[at_end] * (1.0 - 1e-9)).all()
-    assert (wanted[at_least] <= values[at_least] * (1.0 + 1e-9)).all()
-    inside = ~at_end & ~at_least
+    assert (wanted[at_lowest] <= values[at_lowest] * (1.0 + 1e-9)).all()
+    inside = ~at_end & ~at_lowest
     np.testing.assert_allclose(values[inside], wanted[inside], rtol=1e-7)
+    for g, a, r in np.ndindex(*moments.shape):
+        own = np.flatnonzero(lower == g)
+        total = 0.25 + sum(count[own] * share[own] ** a * rates[own] ** r)
+        assert moments[g, a, r] == pytest.approx(total, rel=ROUNDING), (g, a, r)
+    mass = np.zeros(4)
+    for g, s, rate, mine in zip(lower, share, rates, count * wanted, strict=True):
+        parts = s * polynomial(below[g], s, rate), (1.0 - s) * polynomial(above[g], s, rate)
+        mass[g : g + 2] += mine * np.array(parts) / sum(parts)
+    np.testing.assert_allclose(by_node, mass, rtol=1e-11)

@@ -1,0 +1,377 @@
+"""How often each class is chosen among the winners of an exponential race: drafts without replacement.
+
+Token i arrives at rate q_i, and the first n to arrive are the drafts. A factor ℓ_i(s) = E[e^{−s w_i}] is
+the probability that the token's clock is silent until s. Given s and the time t of the last win, the other
+tokens are independent. Powers of z count the winners. The few tokens of large q are multiplied one by one.
+For the others y = e^{q t} − 1 is small, and a token's factor 1 + z y ℓ enters through its logarithm, by sums
+of y^m ℓ^m. Expanded in q t and in the token's share of its lower class these are the moments Σ share^a q^r.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+
+from otmd.choice.plan import Quadrature, quadrature_for_weights
+from otmd.choice.race_tail import NodeValues, Tail
+from otmd.kernel import REASSOCIATE, kernel
+from otmd.probabilities import BoolArray, FloatArray
+from otmd.race.quadrature import (
+    POWERS,
+    exponential_series,
+    growth_series,
+    product_of_series,
+)
+
+_INAUDIBLE = 1e-200
+
+
+class RaceWeights(NamedTuple):
+    """Rates of the clocks: of the tail's classes (G,), of the heavy tokens (M,), and of the rejection."""
+
+    nodes: FloatArray
+    heavy: FloatArray
+    rejection: float
+
+
+@dataclass(frozen=True, eq=False)
+class ClassRates(ABC):
+    """One side of the cut, as the search for weights sees it.
+
+    Its log weights are those of ``able_nodes``, of ``able_heavy`` and of the rejection, in this order.
+
+    Attributes
+    ----------
+    tail : Tail
+        The tokens that are spread over classes.
+    able_nodes, able_heavy : ndarray of bool, shape (G,) and (M,)
+        The classes and the heavy tokens that may be chosen.
+    rejects : bool
+        Whether all drafts may be rejected.
+    num_drafts : int
+        n.
+    """
+
+    tail: Tail
+    able_nodes: BoolArray
+    able_heavy: BoolArray
+    rejects: bool
+    num_drafts: int
+
+    def weights(self, log_weights: FloatArray) -> RaceWeights:
+        """Lay the log weights out over the classes; the first node is never chosen.
+
+        A node without tokens gets a weight between its neighbours', as tokens may move there.
+        """
+        weights, count = np.exp(log_weights), np.count_nonzero(self.able_nodes)
+        nodes, heavy = np.zeros(self.able_nodes.size), np.zeros(self.able_heavy.size)
+        if count:
+            places = self.tail.nodes
+            nodes[1:] = np.exp(np.interp(places[1:], places[self.able_nodes], log_weights[:count]))
+        heavy[self.able_heavy] = weights[count : count + np.count_nonzero(self.able_heavy)]
+        return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
+
+    def quadrature(self, log_weights: FloatArray) -> Quadrature:
+        """Nodes of the integral over s that serve these weights."""
+        return Quadrature(*quadrature_for_weights(log_weights, self.num_drafts))
+
+    @abstractmethod
+    def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the rates and how they depend on the weights, as ``balance`` asks for them."""
+
+    @abstractmethod
+    def node_values(self, log_weights: FloatArray) -> NodeValues:
+        """What a tail token is chosen with, were it wholly of the node below or above it."""
+
+
+class RaceChoice(NamedTuple):
+    """The race at each time s of the clocks.
+
+    Attributes
+    ----------
+    expected : ndarray of float64, shape (J,)
+        E[Π ℓ] over the winners.
+    heavy : ndarray of float64, shape (J, M)
+        Its derivative by ℓ of each heavy token.
+    tail : ndarray of float64, shape (n, R, J)
+        Its derivative by ℓ of a tail token is Σ tail[m, r] ℓ^m q^r.
+    """
+
+    expected: FloatArray
+    heavy: FloatArray
+    tail: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class TimedRace:
+    """A race of n drafts, integrated over the time t of the last win.
+
+    Attributes
+    ----------
+    num_drafts : int
+        n.
+    heavy_rates : ndarray of float64, shape (M,)
+        q of the heavy tokens.
+    blocked : float
+        Rate of the tokens that must not arrive.
+    quadrature : Quadrature
+        Nodes of the integral over t.
+    """
+
+    num_drafts: int
+    heavy_rates: FloatArray
+    blocked: float
+    quadrature: Quadrature
+
+    def everyone(self, sums: FloatArray) -> RaceChoice:
+        """The race at s = 0, where no clock has rung, for a tail of these Σ q^r (R,)."""
+        moments = np.tile(sums, (1, self.num_drafts + 1, 1))
+        return self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
+
+    def total(self, sums: FloatArray) -> float:
+        """Probability that all drafts are of the side, whose tail has these Σ q^r (R,)."""
+        return float(self.everyone(sums).expected[0])
+
+    def drafted(self, sums: FloatArray) -> float:
+        """A tail token is drafted, all others being of the side, with probability q times this."""
+        return float(self.everyone(sums).tail[:, 1, 0].sum())
+
+    def classes(
+        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
+    ) -> "TimedRates":
+        """The rates of these classes, as the search for weights asks for them."""
+        return TimedRates(tail, able_nodes, able_heavy, rejects, self.num_drafts, self)
+
+    @cached_property
+    def chances(self) -> tuple[FloatArray, FloatArray]:
+        """e^{−q t} and 1 − e^{−q t} of the heavy tokens, each of shape (M, T)."""
+        growth = np.outer(self.heavy_rates, self.quadrature.times)
+        return np.exp(-growth), -np.expm1(-growth)
+
+    def choice(
+        self, heavy_silent: FloatArray, node_silent: FloatArray, moments: FloatArray
+    ) -> RaceChoice:
+        """Evaluate the race for ℓ of the heavy tokens (J, M) and of the classes (J, G).
+
+        ``moments`` are the tail's, of shape (G − 1, n + 1, R).
+        """
+        order, times = self.num_drafts, self.quadrature.times
+        powers = times ** np.arange(POWERS)[:, None]
+        sums = [tail_sums(m, node_silent, moments) for m in range(order + 1)]
+        logs = np.zeros((order, node_silent.shape[0], times.size))
+        last = np.empty_like(logs)
+        for m in range(order):
+            series = growth_series(m, POWERS)
+            if m:
+                logs[m] = (sums[m] * series) @ powers
+            last[m] = (-1) ** m * ((sums[m + 1][:, 1:] * series[:-1]) @ powers[:-1])
+        nobody = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * times)
+        count = exponential_series(logs, nobody)
+        start = [np.moveaxis(each, 0, 1).copy() for each in (count, product_of_series(last, count))]
+        heavy = np.ascontiguousarray(heavy_silent)
+        known = self.heavy_rates, heavy, *self.chances, self.quadrature.steps
+        expected, slopes, *gradients = silent_winners(*known, *start)
+        return RaceChoice(expected, slopes, _tail_slopes(*start, *gradients, powers))
+
+
+def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:
+    """Coefficients of share^a in (share ℓ_g + (1 − share) ℓ_{g+1})^power, shape (J, G − 1, power + 1)."""
+    above = node_silent[:, 1:]
+    change = node_silent[:, :-1] - above
+    return np.stack(
+        [comb(power, a) * change**a * above ** (power - a) for a in range(power + 1)], axis=-1
+    )
+
+
+def tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> FloatArray:
+    """Σ ℓ^power q^r over the tail tokens, shape (J, R)."""
+    mixed = mixture_powers(power, node_silent)
+    own = moments[:, : power + 1]
+    return mixed.reshape(len(mixed), -1) @ own.reshape(-1, own.shape[-1])
+
+
+def _tail_slopes(
+    count: FloatArray,
+    ends: FloatArray,
+    by_count: FloatArray,
+    by_last: FloatArray,
+    powers: FloatArray,
+) -> FloatArray:
+    """The derivative by a tail token's ℓ as coefficients of ℓ^m q^r, shape (n, R, J)."""
+    order, most = count.shape[1], len(powers)
+    slopes = np.zeros((order, most, count.shape[0]))
+    for m in range(order):
+        sign = (-1) ** m
+        arrives_last = (by_last[:, m:] * count[:, : order - m]).sum(axis=1)
+        by_q = (sign * (m + 1) * arrives_last @ powers.T) * growth_series(m, most)
+        slopes[m, 1:] += by_q.T[:-1]
+        if m + 1 < order:
+            kept = slice(None, order - m - 1)
+            earlier = (by_last[:, m + 1 :] * ends[:, kept]).sum(axis=1)
+            earlier += (by_count[:, m + 1 :] * count[:, kept]).sum(axis=1)
+            slopes[m] += ((sign * earlier @ powers.T) * growth_series(m + 1, most)).T
+    return slopes
+
+
+@dataclass(frozen=True, eq=False)
+class TimedRates(ClassRates):
+    """The rates of the classes of a :class:`TimedRace`."""
+
+    race: TimedRace
+
+    def choose(self, times: FloatArray, weights: RaceWeights) -> RaceChoice:
+        """Evaluate the race at these times of the clocks."""
+        silent = np.exp(-np.outer(times, weights.heavy)), np.exp(-np.outer(times, weights.nodes))
+        return self.race.choice(*silent, self.tail.moments)
+
+    def node_values(self, log_weights: FloatArray) -> NodeValues:
+        """See :class:`ClassRates`."""
+        weights = self.weights(log_weights)
+        times, steps = self.quadrature(log_weights)
+        slopes = self.choose(times, weights).tail
+        silent = np.exp(-np.outer(times, weights.nodes))
+        rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
+        shape = (self.tail.nodes.size - 1, self.num_drafts, POWERS)
+        values = NodeValues(np.zeros(shape), np.zeros(shape))
+        for m in range(self.num_drafts):
+            mixed = mixture_powers(m, silent)
+            for into, ring in zip(values, (rings[:, :-1], rings[:, 1:]), strict=True):
+                into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ slopes[m].T
+        return values
+
+    def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
+        """Derivative of the expectation by ℓ of each class, shape (J, G)."""
+        slopes, moments = np.zeros(silent.shape), self.tail.moments
+        for m in range(self.num_drafts):
+            mixed = mixture_powers(m, silent)
+            of_low = moments[:, 1 : m + 2] @ tail[m]
+            of_all = moments[:, : m + 1] @ tail[m]
+            slopes[:, :-1] += np.einsum("jga,gaj->jg", mixed, of_low)
+            slopes[:, 1:] += np.einsum("jga,gaj->jg", mixed, of_all - of_low)
+        return slopes
+
+    def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """See :class:`ClassRates`."""
+        weights = self.weights(log_weights)
+        times, steps = self.quadrature(log_weights)
+        choice = self.choose(times, weights)
+        silent_nodes = np.exp(-np.outer(times, weights.nodes))
+        of_nodes = silent_nodes * self._node_slopes(choice.tail, silent_nodes)
+        of_heavy = np.exp(-np.outer(times, weights.heavy)) * choice.heavy
+        waiting = steps * np.exp(-weights.rejection * times)
+        drafted = np.hstack([of_nodes[:, self.able_nodes], of_heavy[:, self.able_heavy]])
+        drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])
+        rates = waiting @ drafted
+        coupling = self._coupling(drafted, of_heavy, choice.expected, waiting * times)
+        if self.rejects:
+            rejected = weights.rejection * waiting
+            both = (rejected * times) @ drafted
+            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
+            rates = np.append(rates, rejected @ choice.expected)
+        np.fill_diagonal(coupling, 0.0)
+        return rates, coupling
+
+    def _coupling(
+        self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray
+    ) -> FloatArray:
+        """Hájek's approximation of how often two classes are drafted together, at each time.
+
+        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). It only
+        steers the search: the rates are exact, and so is where the search ends.
+        """
+        audible = (expected > _INAUDIBLE)[:, None]
+        share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)
+        np.divide(drafted, expected[:, None], out=share, where=audible)
+        np.divide(of_heavy, expected[:, None], out=certain, where=audible)
+        varied = share.copy()
+        varied[:, np.count_nonzero(self.able_nodes) :] *= 1.0 - certain[:, self.able_heavy]
+        spread = np.maximum(self.num_drafts - (certain**2).sum(axis=1), 1e-3)
+        pair = strength * expected
+        independent = (share * pair[:, None]).T @ share
+        repelled = (varied * (pair / spread)[:, None]).T @ varied
+        return np.maximum(independent - repelled, 1e-6 * independent)
+
+
+@kernel(fastmath=REASSOCIATE, error_model="numpy")
+def silent_winners(rates, silent, absent, present, steps, start_count, start_last):
+    """E[Π ℓ over the winners] at each s, and its derivatives.
+
+    At one (s, t) the state of a set of tokens is two series. count[m]: m of them have arrived by t, all
+    silent. last[m]: one arrives at t, m have arrived before, all silent. Every term is positive, so nothing
+    cancels. Tokens with ``rates`` (M,) are multiplied one by one onto the series of all others, start_count
+    and start_last (J, n, T). ``silent`` is ℓ of shape (J, M), ``absent`` and ``present`` are e^{−q t} and
+    1 − e^{−q t}, shape (M, T), and ``steps`` the weights of ∫dt.
+
+    Returns the expectation (J,), its derivative by each ℓ (J, M), and those by both starting series.
+    """
+    num_times, order, num_nodes = start_count.shape
+    size = rates.size
+    expected, slopes = np.empty(num_times), np.empty((num_times, size))
+    grad_count, grad_last = np.empty(start_count.shape), np.empty(start_last.shape)
+    count = np.empty((size + 1, order, num_nodes))
+    last = np.empty((size + 1, order, num_nodes))
+    by_count, by_last = np.empty((order, num_nodes)), np.empty((order, num_nodes))
+    for j in range(num_times):
+        count[0] = start_count[j]
+        last[0] = start_last[j]
+        for i in range(size):
+            ell, rate = silent[j, i], rates[i]
+            _multiply(
+                ell, rate, absent[i], present[i], count[i], last[i], count[i + 1], last[i + 1]
+            )
+        total = 0.0
+        for k in range(num_nodes):
+            total += steps[k] * last[size, order - 1, k]
+        expected[j] = total
+        by_count[:] = 0.0
+        by_last[:] = 0.0
+        by_last[order - 1] = steps
+        for i in range(size - 1, -1, -1):
+            ell, rate = silent[j, i], rates[i]
+            slopes[j, i] = _take_back(
+                ell, rate, absent[i], present[i], count[i], last[i], by_count, by_last
+            )
+        grad_count[j] = by_count
+        grad_last[j] = by_last
+    return expected, slopes, grad_count, grad_last
+
+
+@kernel(fastmath=REASSOCIATE, error_model="numpy")
+def _multiply(ell, rate, absent, present, count, last, next_count, next_last):
+    """Multiply one token onto the two series (n, T)."""
+    order, num_nodes = count.shape
+    for m in range(order):
+        c, d, new_c, new_d = count[m], last[m], next_count[m], next_last[m]
+        for k in range(num_nodes):
+            new_c[k] = c[k] * absent[k]
+            new_d[k] = (d[k] + rate * ell * c[k]) * absent[k]
+        if m > 0:
+            c, d = count[m - 1], last[m - 1]
+            for k in range(num_nodes):
+                new_c[k] += c[k] * present[k] * ell
+                new_d[k] += d[k] * present[k] * ell
+
+
+@kernel(fastmath=REASSOCIATE, error_model="numpy")
+def _take_back(ell, rate, absent, present, count, last, by_count, by_last):
+    """The derivative by one token's ℓ, and those by the series (n, T) before it, in place."""
+    order, num_nodes = count.shape
+    slope = 0.0
+    for m in range(order):
+        c, d, of_c, of_d = count[m], last[m], by_count[m], by_last[m]
+        for k in range(num_nodes):
+            slope += of_d[k] * rate * absent[k] * c[k]
+            of_c[k] = (of_c[k] + of_d[k] * rate * ell) * absent[k]
+        if m + 1 < order:
+            next_c, next_d = by_count[m + 1], by_last[m + 1]
+            for k in range(num_nodes):
+                slope += present[k] * (next_c[k] * c[k] + next_d[k] * d[k])
+                of_c[k] += next_c[k] * present[k] * ell
+                of_d[k] = of_d[k] * absent[k] + next_d[k] * present[k] * ell
+        else:
+            for k in range(num_nodes):
+                of_d[k] *= absent[k]
+    return slope

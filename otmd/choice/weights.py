@@ -1,0 +1,361 @@
+"""The weights that give every class its target rate: Newton's method in the logarithms of the weights.
+
+With rates r and targets P the weights minimise Φ(log w) − Σ P log w. Φ is the expected logarithm of the sum
+of the drafted weights; it is smooth and convex and has the gradient r. Rates depend on ratios of weights
+alone, so the Hessian is a graph Laplacian: its diagonal is a sum of positive terms, and nothing cancels.
+A step is judged by the gradient at its end, which suffers less from rounding than the function.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from otmd.kernel import REASSOCIATE, kernel
+from otmd.probabilities import FloatArray
+
+# Gaps wider than WIDEST between log weights act as infinite. With several tight cuts the weights differ by a
+# factor e^{−23} per cut for a loss of 1e-10.
+FARTHEST, WIDEST = 200.0, 40.0
+_MOST_ROUNDS = 100
+# A misplaced mass below _LITTLE must halve within _PATIENCE rounds, or the search ends: weights that keep
+# growing make each round more expensive.
+_LITTLE, _PATIENCE = 1e-8, 8
+_SCALINGS = 3
+_LONGEST_STEP = 3.0
+_ROUNDING = 1e-13
+# Steps shorter than this are nearly the same in the weights and in their logarithms.
+_SHORT = 0.1
+_SHORTEST = 1e-12
+# How steep the objective may rise at the end of a step, relative to how it fell at its beginning.
+_OVERSHOOT = 0.3
+_RIDGE = 1e-3
+# Entries of the search's state: rounds, rounds since the search last stalled, scalings still to do, whether
+# a step is being tried, and whether it is taken in the weights themselves.
+_ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
+
+
+class WeightSearch(NamedTuple):
+    """A search under way.
+
+    Attributes
+    ----------
+    targets : ndarray of float64, shape (G,)
+        The wanted rates.
+    capped : bool
+        Whether the largest log weight is 0 by convention, and classes that have it may fall short.
+    tol : float
+        How much mass may be misplaced.
+    counts : ndarray of bool, shape (G,)
+        The classes with enough mass to set the scale of the others.
+    largest : int
+        The class with the largest target.
+    faint : ndarray of float64, shape (G,)
+        A class is not moved where its rate changes with the weights by less than this.
+    before, rates, wrong, step : ndarray of float64, shape (G,)
+        Log weights before the step that is being tried, their rates, rates less targets, and the step.
+    excess : ndarray of float64
+        The sum of what classes got above their targets, round by round.
+    state : ndarray of int64
+        The counters and flags named above.
+    scale : ndarray of float64, shape (1,)
+        Which part of the step is being tried.
+    """
+
+    targets: np.ndarray
+    capped: bool
+    tol: float
+    counts: np.ndarray
+    largest: int
+    faint: np.ndarray
+    before: np.ndarray
+    rates: np.ndarray
+    wrong: np.ndarray
+    step: np.ndarray
+    excess: np.ndarray
+    state: np.ndarray
+    scale: np.ndarray
+
+
+def balance(
+    evaluate: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    targets: FloatArray,
+    capped: bool,
+    tol: float,
+    start: FloatArray | None = None,
+) -> tuple[FloatArray, FloatArray]:
+    """Find log weights whose rates are the targets.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Takes log weights (G,). Returns the probability that each class is chosen, (G,), and
+        −∂rates/∂log weights off the diagonal or an approximation of it, (G, G).
+    targets : ndarray of float64, shape (G,)
+        P > 0.
+    capped : bool
+        If true, rates do not change when all weights are scaled, and classes with the largest weight may
+        fall short of their targets. If false, rates and targets have the same sum.
+    tol : float
+        How much mass may be misplaced. The search ends above it where rounding or unattainable targets
+        allow no more.
+    start : ndarray of float64, shape (G,), optional
+        Log weights to begin from.
+
+    Returns
+    -------
+    log_weights, rates : ndarray of float64, shape (G,)
+    """
+    log_weights = np.zeros(targets.size) if start is None else start.copy()
+    search = begin_search(targets, capped, tol, start is not None, log_weights)
+    rates, coupling, moved = np.empty(targets.size), np.empty((targets.size, targets.size)), True
+    while moved:
+        rates[:], coupling[:] = evaluate(log_weights)
+        moved = move_weights(search, log_weights, rates, coupling)
+    return log_weights, rates
+
+
+@kernel()
+def begin_search(targets, capped, tol, started, log_weights):
+    """Begin at these log weights, brought within bounds; ``started`` if they come from an earlier search."""
+    size, largest = targets.size, 0
+    for g in range(size):
+        largest = g if targets[g] > targets[largest] else largest
+    # The scale must not rest on classes with hardly any mass.
+    counts, faint = np.empty(size, np.bool_), np.empty(size)
+    for g in range(size):
+        counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
+        faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
+    allow_weights(log_weights, counts, largest, capped)
+    state = np.zeros(5, np.int64)
+    state[_LEFT] = 0 if started else _SCALINGS
+    steps = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), np.empty(_MOST_ROUNDS)
+    return WeightSearch(targets, capped, tol, counts, largest, faint, *steps, state, np.ones(1))
+
+
+@kernel()
+def move_weights(search, log_weights, rates, coupling):
+    """Move the log weights (G,) in place, given their rates and −∂rates/∂log weights off the diagonal.
+
+    Returns false at the end of the search. The log weights and the rates are then the best ones found.
+    """
+    state, targets = search.state, search.targets
+    if state[_TRYING]:
+        ended = _judge(search, log_weights, rates)
+        if ended:
+            copy_numbers(search.before, log_weights)
+            copy_numbers(search.rates, rates)
+            return False
+        if state[_TRYING]:
+            return True
+    if state[_LEFT] == 0 and not _begin_round(search, log_weights, rates, coupling):
+        return False
+    if state[_LEFT] > 0:
+        # The iteration w ← w P/r converges from everywhere, but slowly.
+        state[_LEFT] -= 1
+        for g in range(targets.size):
+            log_weights[g] += np.log(targets[g] / max(rates[g], 1e-300))
+        allow_weights(log_weights, search.counts, search.largest, search.capped)
+    return True
+
+
+@kernel()
+def _begin_round(search, log_weights, rates, coupling):
+    """Try a Newton step, or ask for scalings where the search has stalled; false at the end."""
+    state, targets, wrong = search.state, search.targets, search.wrong
+    excess = 0.0
+    for g in range(targets.size):
+        wrong[g] = rates[g] - targets[g]
+        excess += max(wrong[g], 0.0)
+    since = state[_SINCE]
+    search.excess[since] = excess
+    stalled = since >= _PATIENCE and excess > 0.5 * search.excess[since + 1 - _PATIENCE]
+    state[_ROUNDS] += 1
+    state[_SINCE] += 1
+    if excess <= search.tol or (stalled and excess < _LITTLE) or state[_ROUNDS] == _MOST_ROUNDS:
+        return False
+    if stalled:
+        # With weights far apart one class can hold back the step of all others.
+        state[_LEFT], state[_SINCE] = _SCALINGS, 0
+        return True
+    known = search.counts, search.largest, search.capped, search.faint
+    longest = newton_step(log_weights, wrong, coupling, targets, *known, excess, search.step)
+    if longest <= _SHORTEST:
+        return False
+    copy_numbers(log_weights, search.before)
+    copy_numbers(rates, search.rates)
+    search.scale[0] = min(1.0, _LONGEST_STEP / longest)
+    # First a step in the weights, which goes far; then one in their logarithms; then shorter ones.
+    state[_TRYING], state[_BENT] = True, longest > _SHORT
+    _take_step(search, log_weights)
+    return True
+
+
+@kernel()
+def _judge(search, log_weights, rates):
+    """Keep a step that does not pass the minimum, else try another; whether there is none left to try."""
+    state, scale = search.state, search.scale
+    before = after = longest = 0.0
+    for g in range(rates.size):
+        longest = max(longest, abs(search.step[g]))
+        chord = log_weights[g] - search.before[g]
+        before += search.wrong[g] * chord
+        after += (rates[g] - search.targets[g]) * chord
+    if before < 0.0 and after <= -_OVERSHOOT * before:
+        state[_TRYING] = False
+        return False
+    if not state[_BENT]:
+        if scale[0] * longest <= _SHORTEST:
+            return True
+        # Where the slope along the chord would vanish if it were linear.
+        secant = before / (before - after) if before < after else 0.5
+        scale[0] *= min(max(secant, 0.1), 0.7)
+    state[_BENT] = False
+    _take_step(search, log_weights)
+    return False
+
+
+@kernel()
+def _take_step(search, log_weights):
+    """Move to the end of the step. The rate of a small weight is nearly linear in the weight itself."""
+    for g in range(log_weights.size):
+        step = search.scale[0] * search.step[g]
+        if search.state[_BENT]:
+            whole = search.step[g]
+            step = np.log1p(max(whole, -0.9999)) if whole < 0.0 else min(whole, _LONGEST_STEP)
+        log_weights[g] = search.before[g] + step
+    allow_weights(log_weights, search.counts, search.largest, search.capped)
+
+
+@kernel()
+def copy_numbers(source, target):
+    """Copy an array of the same size; a slice assignment would take a second to compile."""
+    for g in range(source.size):
+        target[g] = source[g]
+
+
+@kernel()
+def allow_weights(log_weights, counts, largest, capped):
+    """Scale the log weights and bring them within ±FARTHEST, in place.
+
+    Gaps wider than WIDEST are narrowed from the largest weight down, as their width is only rounding.
+    """
+    # Weights beyond the cap are set to it.
+    top = 0.0 if capped else np.inf
+    lowest, highest, scale = np.inf, -np.inf, -np.inf
+    for g in range(counts.size):
+        log_weights[g] = min(log_weights[g], top)
+        lowest, highest = min(lowest, log_weights[g]), max(highest, log_weights[g])
+    if highest - lowest > WIDEST:
+        _narrow(log_weights)
+    for g in range(counts.size):
+        scale = max(scale, log_weights[g] if counts[g] else -np.inf)
+    if not capped:
+        scale = log_weights[largest]
+    for g in range(counts.size):
+        log_weights[g] = min(max(log_weights[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
+
+
+@kernel()
+def _narrow(log_weights):
+    """Narrow the gaps that are wider than WIDEST by moving up all that lies below."""
+    before = np.inf
+    for _ in range(log_weights.size):
+        # A search for the next smaller one: a sort takes longer to compile than all else here.
+        value = -np.inf
+        for g in range(log_weights.size):
+            value = max(value, log_weights[g] if log_weights[g] < before else -np.inf)
+        if value == -np.inf:
+            break
+        gap = before - value - WIDEST if before < np.inf else 0.0
+        for g in range(log_weights.size):
+            log_weights[g] += gap if gap > 0.0 and log_weights[g] <= value else 0.0
+        before = value + max(gap, 0.0)
+
+
+@kernel()
+def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free):
+    """Mark the classes that a step may move.
+
+    ``wrong`` is how much more often than wanted each class is chosen. A class whose rate changes with the
+    weights by less than ``faint`` stays.
+    """
+    held, least = False, -1
+    for g in range(counts.size):
+        stuck = log_weights[g] <= -FARTHEST and wrong[g] > 0.0
+        free[g] = counts[g] and not stuck and coupling[g].sum() > faint[g]
+        if capped and log_weights[g] >= 0.0 and wrong[g] <= 0.0:
+            held, free[g] = held or counts[g], False
+        if counts[g] and (least < 0 or wrong[g] < wrong[least]):
+            least = g
+    if not capped:
+        free[largest] = False
+    elif not held:
+        free[least] = False
+
+
+@kernel()
+def newton_step(
+    log_weights, wrong, coupling, targets, counts, largest, capped, faint, excess, step
+):
+    """Fill Newton's step, 0 for the classes that may not move; return its longest entry.
+
+    The Hessian is scaled to a diagonal of 1.
+    """
+    free = np.empty(wrong.size, np.bool_)
+    mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free)
+    tokens = np.flatnonzero(free)
+    scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
+    # A small ridge: where the scale of some weights hardly matters, rounding alone must not move it.
+    ridge, total = _RIDGE * excess, 0.0
+    for g in range(targets.size):
+        total += targets[g]
+    for i in range(tokens.size):
+        g = tokens[i]
+        scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g] / total, 1e-300))
+    hessian, damping = np.empty((tokens.size, tokens.size)), 1e-14
+    while True:
+        for i in range(tokens.size):
+            gradient[i] = -wrong[tokens[i]] / scale[i]
+            for j in range(i):
+                hessian[i, j] = -coupling[tokens[i], tokens[j]] / (scale[i] * scale[j])
+            hessian[i, i] = 1.0 + damping
+        if solve_positive(hessian, gradient):
+            break
+        damping *= 10.0
+    longest = 0.0
+    for g in range(step.size):
+        step[g] = 0.0
+    for i in range(tokens.size):
+        step[tokens[i]] = gradient[i] / scale[i]
+        longest = max(longest, abs(step[tokens[i]]))
+    return longest
+
+
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def solve_positive(matrix, vector):
+    """Solve a positive definite system, given below the diagonal, in place; false if it is not.
+
+    By Cholesky's method: for a few dozen classes a call of LAPACK costs more than the work itself.
+    """
+    size = vector.size
+    for i in range(size):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            for k in range(j):
+                total -= matrix[i, k] * matrix[j, k]
+            if i > j:
+                matrix[i, j] = total / matrix[j, j]
+            elif total > 0.0:
+                matrix[i, i] = np.sqrt(total)
+            else:
+                return False
+        total = vector[i]
+        for k in range(i):
+            total -= matrix[i, k] * vector[k]
+        vector[i] = total / matrix[i, i]
+    for i in range(size - 1, -1, -1):
+        vector[i] /= matrix[i, i]
+        for k in range(i):
+            vector[k] -= matrix[i, k] * vector[i]
+    return True
