@@ -118,7 +118,7 @@ def test_hostile_pairs(name: str, n: int) -> None:
     for tol in TOLERANCES:
         law = otmd.WithoutReplacement(draft, n)
         if (name, n) == ("subnormal q that must win", 2):
-            # p/q of two tokens overflows, and the bound cannot tell them apart: the rule is lossless all the same.
+            # p/q of two tokens overflows, and the bound cannot tell them apart. The rule is lossless.
             output, _ = by_sets(otmd.Optimal(tol).prepare(target, law), law)
             assert np.abs(output - target).max() <= ROUNDING
         else:
