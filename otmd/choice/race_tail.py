@@ -3,7 +3,7 @@
 Nodes are placed on the axis of p/q. A token between two nodes is of the class of the lower one with
 probability ``share`` and else of the upper one. The probability that it is chosen is a polynomial in its q
 and its share, with coefficients that are the same for all tokens between two nodes (:class:`NodeValues`). So
-one pass places all tokens where they are chosen with their p. The race needs only their moments Σ share^a q^r.
+one pass places all tokens where they are chosen with their p. The race needs only moments Σ share^a q^r.
 """
 
 from dataclasses import dataclass, replace
