@@ -172,9 +172,12 @@ class TimedRace:
         count = exponential_series(logs, nobody)
         start = [np.moveaxis(each, 0, 1).copy() for each in (count, product_of_series(last, count))]
         heavy = np.ascontiguousarray(heavy_silent)
-        known = self.heavy_rates, heavy, *self.chances, self.quadrature.steps
-        expected, slopes, *gradients = silent_winners(*known, *start)
-        return RaceChoice(expected, slopes, _tail_slopes(*start, *gradients, powers))
+        rates, steps, (absent, present) = self.heavy_rates, self.quadrature.steps, self.chances
+        expected, slopes, by_count, by_last = silent_winners(
+            rates, heavy, absent, present, steps, start[0], start[1]
+        )
+        tail = _tail_slopes(start[0], start[1], by_count, by_last, powers)
+        return RaceChoice(expected, slopes, tail)
 
 
 def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:

@@ -2,8 +2,8 @@
 
 Nodes are placed on the axis of p/q. A token between two nodes is of the class of the lower one with
 probability ``share`` and else of the upper one. The probability that it is chosen is a polynomial in its q
-and its share, with coefficients that are the same for all tokens between two nodes (:class:`NodeValues`). So one
-pass places all tokens where they are chosen with their p. The race needs only their moments Σ share^a q^r.
+and its share, with coefficients that are the same for all tokens between two nodes (:class:`NodeValues`). So
+one pass places all tokens where they are chosen with their p. The race needs only moments Σ share^a q^r.
 """
 
 from dataclasses import dataclass, replace
@@ -183,20 +183,6 @@ def nodes_of_tail(
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
     first = [0.0] if inner else [0.0, lowest]
     return np.unique(np.concatenate([first, inside, [max(farthest, lowest + room)]]))
-
-
-@kernel()
-def _add_powers(rate, share, count, sums):
-    """sums[a, r] += count share^a q^r; powers q^r below 1e-20 are left out."""
-    power = 1.0
-    for r in range(sums.shape[1]):
-        value = power * count
-        for a in range(sums.shape[0]):
-            sums[a, r] += value
-            value *= share
-        power *= rate
-        if power < 1e-20:
-            break
 
 
 @kernel()

@@ -219,7 +219,8 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
     unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
     drafted = race.drafted(sums) * unit
     if rates.size:
-        ratio = wanted / rates * unit
+        with np.errstate(over="ignore"):
+            ratio = wanted / rates * unit
         low, high = np.minimum([ratio.min(), ratio.max()], max(drafted, 1.0)).tolist()
         ends, largest = (low, high), float(rates.max()) / unit
         nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
