@@ -14,13 +14,15 @@ import numpy as np
 
 from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
 from otmd.choice.weights import begin_search, move_weights
-from otmd.curve._kernels import power
+from otmd.curve._kernels import LARGEST_RATIO, power
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Cut
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
+# No block but the first and the last group spans more than a factor of two; the first one ends here.
+_LEAST_TOP = 2.0**-40
 
 
 class CutCurve(NamedTuple):
@@ -49,13 +51,24 @@ class CutCurve(NamedTuple):
     single: BoolArray
     cut: int
 
+    def index(self, ratio: float) -> int:
+        """The first finite edge that is not below the ratio, or the last one."""
+        return min(int(np.searchsorted(self.edges, ratio)), self.single.size - 1)
+
 
 def cut_curve(curve: BlockedCurve, cut: Cut) -> CutCurve:
     """What the classes need of a refined curve for a single number of drafts, and of its cut."""
     blocks, (contained,) = curve.blocks, curve.containment(curve.blocks)
-    masses = blocks.sums[:, TARGET].copy(), blocks.sums[:, DRAFT].copy()
-    before = blocks.before(TARGET), blocks.before(DRAFT)
-    return CutCurve(blocks.edges, *masses, *before, contained, blocks.single, cut.size)
+    # Tokens that are never drafted come last, and have no finite ratio.
+    size = np.count_nonzero(blocks.sums[:, DRAFT])
+    edges, single = blocks.low[:size], blocks.single[:size]
+    p, q, g = blocks.sums[:size, TARGET], blocks.sums[:size, DRAFT], contained[: size + 1]
+    # An empty interval above the last block, so that a node can lie above all ratios.
+    edges = np.append(edges, min(max(2.0 * edges[-1], _LEAST_TOP), LARGEST_RATIO))
+    single, p, q = np.append(single, True), np.append(p, 0.0), np.append(q, 0.0)
+    g = np.append(g, g[-1])
+    before = np.append(0.0, p.cumsum()), np.append(0.0, q.cumsum())
+    return CutCurve(np.append(edges, np.inf), p, q, *before, g, single, cut.size)
 
 
 class RatioClasses(NamedTuple):
@@ -143,7 +156,7 @@ def plan_with_replacement(
         side = ReplacementSide(classes, num_drafts, 0.0, max(0.0, -best.value))
         inner = side.solve(ratio, draft, tol)
     if best.end < np.inf:
-        last = max(cut, int(np.searchsorted(curve.edges, num_drafts)))
+        last = max(cut, curve.index(num_drafts))
         nodes = nodes_between(curve, num_drafts, cut, last, _OF_CLASSES * tol)
         classes = split_masses(curve, nodes, cut, curve.single.size)
         side = ReplacementSide(classes, num_drafts, float(curve.draft_before[cut]), None)

@@ -10,6 +10,9 @@ from otmd.kernel import REASSOCIATE, kernel
 
 # How many tokens a pass holds at a time. Sums of parts lose fewer digits than one long chain of additions.
 AT_A_TIME = 1024
+LARGEST_RATIO = float(np.finfo(float).max)
+"""p/q where it overflows: only tokens that are never drafted have an infinite ratio."""
+
 # Steps of the search for K-SEQ's scale; Newton's method takes about eight.
 _MOST_STEPS = 200
 # Beyond this many steps from both ends of its bracket, Newton's method has converged.
@@ -32,7 +35,7 @@ def power(x, n):
 def fill_ratios(target, draft, ratio):
     """p/q of each token, inf where q = 0."""
     for y in range(target.size):
-        ratio[y] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+        ratio[y] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
 
 
 @kernel(error_model="numpy")
@@ -41,7 +44,7 @@ def ratios_of(target, draft, tokens):
     ratio = np.empty(tokens.size)
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
-        ratio[i] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+        ratio[i] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
     return ratio
 
 

@@ -360,5 +360,5 @@ def test_faults_are_caught(fault: str) -> None:
         rule.residual = lambda tokens: target
     rng = np.random.default_rng(909)
     drafts = law.sample(rng, size=DRAWS)
-    out = np.array([rule.verify(tokens, rng)[0] for tokens in drafts])
+    out = np.array([rule.verify(tokens, rng).token for tokens in drafts])
     assert p_value(np.bincount(out, minlength=1000), target) < ALARM

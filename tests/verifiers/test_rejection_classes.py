@@ -3,8 +3,8 @@
 import naive
 import numpy as np
 import pytest
-from otmd.curve._kernels import ratios_of
 
+from otmd.curve._kernels import ratios_of
 from otmd.verifiers.rejection_tables import (
     classes_of_mass,
     masses_by_class,
