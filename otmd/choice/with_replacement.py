@@ -14,7 +14,7 @@ import numpy as np
 
 from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
 from otmd.choice.weights import begin_search, move_weights
-from otmd.curve._kernels import LARGEST_RATIO, power
+from otmd.curve._kernels import power
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Cut
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -23,6 +23,8 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
 # No block but the first and the last group spans more than a factor of two; the first one ends here.
 _LEAST_TOP = 2.0**-40
+# A draft that is rejected so rarely is always accepted.
+_CERTAIN = 1e-18
 
 
 class CutCurve(NamedTuple):
@@ -64,7 +66,7 @@ def cut_curve(curve: BlockedCurve, cut: Cut) -> CutCurve:
     edges, single = blocks.low[:size], blocks.single[:size]
     p, q, g = blocks.sums[:size, TARGET], blocks.sums[:size, DRAFT], contained[: size + 1]
     # An empty interval above the last block, so that a node can lie above all ratios.
-    edges = np.append(edges, min(max(2.0 * edges[-1], _LEAST_TOP), LARGEST_RATIO))
+    edges = np.append(edges, max(2.0 * edges[-1], _LEAST_TOP))
     single, p, q = np.append(single, True), np.append(p, 0.0), np.append(q, 0.0)
     g = np.append(g, g[-1])
     before = np.append(0.0, p.cumsum()), np.append(0.0, q.cumsum())
@@ -308,7 +310,12 @@ def class_weights(masses, num_drafts, never, with_rejection, targets, capped, to
     """
     size = targets.size
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
-    search = begin_search(targets, capped, tol, False, log_weights)
+    if num_drafts == 1 and with_rejection:
+        # A single draft of ratio r is accepted with probability r: w/(w + 1) = r.
+        for g in range(masses.size):
+            missing = max(masses[g] - targets[g], _CERTAIN * masses[g])
+            log_weights[g] = np.log(targets[g] / missing)
+    search = begin_search(targets, capped, tol, num_drafts == 1, log_weights)
     moved = True
     while moved:
         times, steps = quadrature_for_weights(log_weights, num_drafts)

@@ -10,7 +10,7 @@ from otmd.kernel import REASSOCIATE, kernel
 
 # How many tokens a pass holds at a time. Sums of parts lose fewer digits than one long chain of additions.
 AT_A_TIME = 1024
-LARGEST_RATIO = float(np.finfo(float).max)
+LARGEST_RATIO = 2.0**1022
 """p/q where it overflows: only tokens that are never drafted have an infinite ratio."""
 
 # Steps of the search for K-SEQ's scale; Newton's method takes about eight.
