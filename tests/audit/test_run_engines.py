@@ -8,8 +8,8 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit.dump_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, dump
 from otmd.audit.faults import CoarseCoin, SkippedDuplicates
+from otmd.audit.run_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, recorded_run
 from otmd.probabilities import Processing
 
 RUNS, FALSE_ALARM = 12, 0.05
@@ -42,7 +42,7 @@ SOUND = {
 
 
 def audited(engine: Engine, law: str = "with-replacement", rows: int = 1200, seed: int = 1):
-    return dump(engine.run(rows, seed), law, rng=np.random.default_rng(seed))
+    return recorded_run(engine.run(rows, seed), law, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -50,7 +50,9 @@ def test_sound_engines_pass_at_the_stated_rate(name):
     """One such test fails by chance with probability 1e-4 at most, were the seeds not fixed."""
     engine, law = SOUND[name]
     alarms = sum(
-        dump(engine.run(150, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)).faulty
+        recorded_run(
+            engine.run(150, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)
+        ).faulty
         for seed in range(RUNS)
     )
     assert alarms <= binom.isf(1e-4, RUNS, FALSE_ALARM)
@@ -59,7 +61,7 @@ def test_sound_engines_pass_at_the_stated_rate(name):
 def test_a_sound_engine_with_a_thousand_tokens_passes():
     report = audited(Engine(vocab_size=1000, depth=3), rows=600)
     assert not report.faulty, report.verdict
-    assert report.verdict.startswith("no fault found in")
+    assert report.verdict.startswith("INCONCLUSIVE: no fault found")
 
 
 def test_raw_q_recorded_where_drafts_are_cut_by_top_k():
@@ -137,5 +139,5 @@ def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():
     """The negative control of what the page says of such rows."""
     rows = [row for row in Engine().run(1500, 1) if row["depth"] == 0]
     chosen = [row for row in rows if row["output_token"] in row["draft_tokens"]]
-    assert dump(chosen, rng=np.random.default_rng(0)).faulty
-    assert not dump(rows, rng=np.random.default_rng(0)).faulty
+    assert recorded_run(chosen, rng=np.random.default_rng(0)).faulty
+    assert not recorded_run(rows, rng=np.random.default_rng(0)).faulty

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.boundary import KINDS, BoundaryCases
-from otmd.audit.dump_audit import dump
+from otmd.audit.run_audit import recorded_run
+from otmd.audit.run_report import KINDS, BoundaryCase
+from otmd.audit.run_tally import RowLists
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 
 
 def audited(rows, law="with-replacement", **options):
-    return dump(rows, law, rng=np.random.default_rng(0), **options)
+    return recorded_run(rows, law, rng=np.random.default_rng(0), **options)
 
 
 def chain_row(step, depth, drafts, output):
@@ -163,8 +164,8 @@ def test_sparse_rows_agree_with_full_ones():
 
 
 def test_only_the_first_rows_are_listed():
-    cases = BoundaryCases()
+    cases = RowLists()
     for row in range(1, 9):
         cases.add("target_nan", row)
-    (found,) = cases.found()
+    (found,) = BoundaryCase.of(cases.found)
     assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): target: NaN")
