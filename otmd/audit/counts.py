@@ -51,7 +51,7 @@ class Cells:
     def pooled(self, law: FloatArray) -> FloatArray:
         """Mass that another law (V,) of the outcomes gives to each cell, shape (K,)."""
         possible = self.labels != IMPOSSIBLE
-        return np.bincount(self.labels[possible], law[possible], minlength=self.probs.size)
+        return _masses(self.labels[possible], law[possible], self.probs.size)
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
@@ -102,7 +102,11 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
     possible = probs > 0
     used, label[possible] = np.unique(label[possible], return_inverse=True)
     label[~possible] = IMPOSSIBLE
-    return Cells(label, np.bincount(label[possible], probs[possible], minlength=used.size))
+    return Cells(label, _masses(label[possible], probs[possible], used.size))
+
+
+def _masses(labels: IntArray, masses: FloatArray, num_cells: int) -> FloatArray:
+    return np.bincount(labels, masses, minlength=num_cells).astype(np.float64)
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:

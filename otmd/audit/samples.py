@@ -136,8 +136,11 @@ def validate_level(false_alarm: object) -> float:
 
 def validate_fraction(name: str, value: object) -> None:
     """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.floating)
+        or not 0 < value < 1
+    ):
         raise ValueError(f"{name}: got {value!r}, wanted a number between 0 and 1")
 
 

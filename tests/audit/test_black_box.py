@@ -176,6 +176,48 @@ def test_bad_input_is_named(change, told):
         audit.losslessness(**{"rng": np.random.default_rng(0), **GOOD, **change})
 
 
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda rng: audit.losslessness(otmd.TargetOnly, P, LAW, rng=rng),
+            r"instance: TargetOnly\(\)",
+        ),
+        (
+            lambda rng: audit.losslessness(sound, P, otmd.WithReplacement, rng=rng),
+            "law: got the class",
+        ),
+        (lambda rng: audit.losslessness(sound, LAW, P, rng=rng), "are the two swapped"),
+        (lambda rng: audit.draft_law(LAW, LAW.sample(rng, 9), rng=rng), "are the two swapped"),
+        (
+            lambda rng: audit.enumerated(otmd.TargetOnly, P, LAW),
+            "verifier: got the class TargetOnly",
+        ),
+        (lambda rng: audit.SequentialAudit(LAW, P), "are the two swapped"),
+        (lambda rng: audit.samples_to_detect(P, otmd.Hub, total_variation=0.1), "class Hub"),
+    ],
+)
+def test_classes_and_swapped_arguments_are_named(call, told):
+    with pytest.raises(TypeError, match=told):
+        call(np.random.default_rng(0))
+
+
+def test_torch_tensors_are_arrays():
+    torch = pytest.importorskip("torch")
+    rng, half = np.random.default_rng(0), torch.tensor([0.5, 0.25, 0.25], dtype=torch.bfloat16)
+    p, law = half.clone().requires_grad_(), otmd.WithReplacement([0.5, 0.25, 0.25], 1)
+    assert not audit.enumerated(lambda _: half.requires_grad_(), p, law).faulty
+    batched = lambda own: torch.as_tensor(own[:, 0])  # noqa: E731
+    assert not audit.losslessness(batched, p, law, 500, batched=True, rng=rng).faulty
+    running = audit.SequentialAudit(p, law)
+    running.update(torch.zeros((4, 1), dtype=torch.int64), torch.tensor([0, 1, 2, 0]))
+    assert running.num_samples == 4
+    assert not audit.draft_law(torch.as_tensor(law.sample(rng, 50)), law, rng=rng).faulty
+    row = {"target_probs": p, "draft_probs": half, "draft_tokens": torch.tensor([1])}
+    found = audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3, rng=rng)
+    assert not found.cases
+
+
 def test_a_sampler_from_a_law():
     rng = np.random.default_rng(6)
     asked = []

@@ -99,6 +99,12 @@ def test_parquet_has_nulls_and_other_lists(tmp_path):
     assert not report.cases
 
 
+def test_blank_lines_are_no_rows(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(GOOD + "\n" + GOOD + "  \n\n")
+    assert recorded_run(path, rng=np.random.default_rng(0)).num_rows == 2
+
+
 def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
     probs = np.array([[0.3, 0.3, 0.4]] * 4, np.float32)
     upper = (probs.view(np.uint32) >> 16).astype(np.uint16)

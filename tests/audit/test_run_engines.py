@@ -8,7 +8,14 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit.faults import CoarseCoin, SkippedDuplicates
+from otmd.audit.faults import (
+    CoarseCoin,
+    FirstDraftKept,
+    ResidualFromDraft,
+    ResidualFromTarget,
+    SkippedDuplicates,
+    UnnormalisedResidual,
+)
 from otmd.audit.run_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, recorded_run
 from otmd.probabilities import Processing
 
@@ -113,10 +120,28 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
     assert [own.kind for own in report.cases] == ["impossible_accepted"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (ResidualFromTarget, "the token is drawn from p"),
+        (ResidualFromDraft, "the token is drawn from q"),
+        (UnnormalisedResidual, "the residual is not renormalised"),
+        (FirstDraftKept, "the first draft is emitted unverified"),
+    ],
+)
+def test_the_fault_of_the_rule_is_named(rule, told):
+    report = audited(Engine(num_drafts=2, rule=rule), rows=1500)
+    assert report.outcome == "FAULTY"
+    (own,) = report.explanations.values()
+    assert told in own.mistake
+    assert f"\nLikeliest cause: {own.mistake}\n" in str(report)
+
+
 def test_skipped_duplicates():
     engine = Engine(num_drafts=3, rule=SkippedDuplicates, draft=Processing(0.4))
     report = audited(engine, rows=4000, seed=2)
     assert [own.name for own in report.claims if own.refuted] == [OUTPUT]
+    assert report.explanations[OUTPUT].mistake == "a draft that repeats a rejected one is skipped"
     sound = Engine(num_drafts=3, draft=Processing(0.4))
     assert not audited(sound, rows=4000, seed=2).faulty
 
