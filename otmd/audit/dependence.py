@@ -4,9 +4,9 @@ A seed used twice, a cached draw or a broadcast in the wrong place leaves each d
 and makes the drafts equal more often than independent ones are.
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,34 +21,37 @@ _SHOWN_SLOTS = 8
 _SHIFT = 1 / 32
 
 
-@dataclass
 class Links:
     """Drafts, each held against one or more drafts before it.
 
     Attributes
     ----------
-    numbers : list of float
+    numbers : array of float
         The difference of the two drafts' uniform numbers, modulo 1: uniform if the later one is independent.
-    repeats : list of (bool, float)
+    repeated, chance : array
         Whether the later draft repeats an earlier one, and with what probability it should.
-    quarters : list of (int, int)
-        The quarters of [0, 1) in which the numbers of the earlier and of the later draft lie.
+    quarters : array of int
+        The difference, modulo 4, of the quarters of [0, 1) that the numbers lie in. It also shows the number
+        1 − u after u, whose difference from u is uniform.
     """
 
-    numbers: list[float] = field(default_factory=list)
-    repeats: list[tuple[bool, float]] = field(default_factory=list)
-    quarters: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.numbers, self.chance = array("d"), array("d")
+        self.repeated, self.quarters = array("b"), array("b")
+
+    def add(self, number: float, before: float, repeated: bool, chance: float) -> None:
+        """Add a draft by its number, that of the earlier draft, and what is said of repeats."""
+        self.numbers.append((number - before + _SHIFT) % 1.0)
+        self.repeated.append(repeated)
+        self.chance.append(min(1.0, chance))
+        self.quarters.append((int(_PARTS * number) - int(_PARTS * before)) % _PARTS)
 
     def classes(self) -> list[tuple[IntArray, FloatArray]]:
-        """Labels (M,) and their probabilities (M, K) given the past: repeats, and pairs of quarters."""
-        happened, chance = np.array(self.repeats, np.float64).reshape(-1, 2).T
-        before, own = np.array(self.quarters, np.int64).reshape(-1, 2).T
-        probs = np.zeros((own.size, _PARTS, _PARTS))
-        probs[np.arange(own.size), before] = 1 / _PARTS
-        repeated = np.stack([1.0 - chance, chance], axis=1)
+        """Labels (M,) and their probabilities (M, K) or (K,), given the past: repeats, and quarters."""
+        chance = np.array(self.chance, np.float64)
         return [
-            (happened.astype(np.int64), repeated),
-            (_PARTS * before + own, probs.reshape(-1, _PARTS**2)),
+            (np.array(self.repeated, np.int64), np.stack([1.0 - chance, chance], axis=1)),
+            (np.array(self.quarters, np.int64), np.full(_PARTS, 1 / _PARTS)),
         ]
 
 
@@ -82,25 +85,18 @@ class RunDependence:
         for slot, (probs, token) in enumerate(drawn):
             number = float(probs[:token].sum() + probs[token] * self._rng.random())
             if own:
-                self._link(self.slots, probs, token, number, [t for t, _ in own], own[-1][1])
+                earlier = np.unique([before for before, _ in own])
+                self.slots.add(number, own[-1][1], token in earlier, probs[earlier].sum())
                 for i, (before, _) in enumerate(own[:_SHOWN_SLOTS]):
                     seen = self.pairs[i + 1, slot + 1]
                     seen[0] += before == token
                     seen[1] += float(probs[before])
             if slot < len(self._last) and self._last[slot][0] < probs.size:
                 before, its_number = self._last[slot]
-                self._link(self.rows, probs, token, number, [before], its_number)
+                self.rows.add(number, its_number, token == before, probs[before])
             own.append((token, number))
         self._last = own
         self.num_rows += 1
-
-    @staticmethod
-    def _link(
-        links: Links, probs: FloatArray, token: int, number: float, before: list[int], last: float
-    ) -> None:
-        links.numbers.append((number - last + _SHIFT) % 1.0)
-        links.repeats.append((token in before, min(1.0, float(probs[np.unique(before)].sum()))))
-        links.quarters.append((_quarter(last), _quarter(number)))
 
     def most_repeated(self) -> str:
         """The two drafts of a position that are equal too often, in words; empty where none are."""
@@ -110,10 +106,6 @@ class RunDependence:
         first, second = max(gains, key=lambda own: gains[own])
         seen, wanted = self.pairs[first, second]
         return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
-
-
-def _quarter(number: float) -> int:
-    return min(int(_PARTS * number), _PARTS - 1)
 
 
 def independence_p_values(

@@ -80,7 +80,7 @@ class Evidence:
         In [0, 1), uniform given everything before.
     impossible : ndarray of bool, shape (M,)
         Where an outcome has probability zero under the claim.
-    classes : list of (ndarray of int64, shape (M,), ndarray of float64, shape (M, K))
+    classes : list of (ndarray of int64, shape (M,), ndarray of float64, shape (M, K) or (K,))
         Classes of the same outcomes that are alike from position to position, and what the claim gives each
         class at each position.
     """
@@ -228,7 +228,10 @@ def _largest_log_wealth(evidence: Evidence) -> float:
 
     numbers = evidence.numbers[possible]
     by_cells = [bet(_labels(numbers, own), np.full(own, 1.0 / own)) for own in NUMBERS_OF_CELLS]
-    by_class = [bet(labels[possible], probs[possible]) for labels, probs in evidence.classes]
+    by_class = [
+        bet(labels[possible], probs if probs.ndim == 1 else probs[possible])
+        for labels, probs in evidence.classes
+    ]
     return max(0.0, float(mean_wealth([mean_wealth(by_cells), *by_class]).max()))
 
 

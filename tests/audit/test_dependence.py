@@ -93,14 +93,14 @@ def test_dependent_drafts_of_a_run_are_found(name):
 
 def test_independent_drafts_of_runs_raise_alarms_at_the_stated_rate():
     alarms = counted = 0
-    for seed in range(60):
+    for seed in range(30):
         found = recorded_run(
             rows(sound, 150, seed), false_alarm=0.2, rng=np.random.default_rng(seed)
         )
         alarms += found.faulty
         counted += {DRAFTS, SLOTS, ROWS} <= {own.name for own in found.claims}
-    assert counted == 60
-    assert alarms <= binom.isf(1e-4, 60, 0.2)
+    assert counted == 30
+    assert alarms <= binom.isf(1e-4, 30, 0.2)
 
 
 def spoilt(samples: np.ndarray, name: str, rng: np.random.Generator) -> np.ndarray:
@@ -128,10 +128,10 @@ def test_dependent_drafts_of_a_position_are_found(name):
 @pytest.mark.parametrize("law", [FAR, otmd.WithoutReplacement(FAR.draft_probs, 3)], ids=repr)
 def test_sound_drafts_of_a_position_raise_alarms_at_the_stated_rate(law):
     alarms = 0
-    for seed in range(60):
+    for seed in range(30):
         rng = np.random.default_rng(seed)
         alarms += audit.draft_law(law.sample(rng, 300), law, 0.2, rng=rng).faulty
-    assert alarms <= binom.isf(1e-4, 60, 0.2)
+    assert alarms <= binom.isf(1e-4, 30, 0.2)
 
 
 def test_p_values_of_exchangeable_sets_are_super_uniform():
