@@ -17,7 +17,7 @@ import numpy as np
 from progress_store import progress_store
 
 from otmd import audit
-from otmd.audit.controls import Control, renormalised_rounded_drafts
+from otmd.audit.faults import Control, renormalised_rounded_drafts
 
 OUTPUT = Path("runs/audit_faults.parquet")
 FALSE_ALARM = 1e-3
@@ -27,10 +27,10 @@ BATCH = 10_000
 def look_on(control: Control, num_samples: int, seed: int) -> tuple[int | None, float]:
     """The sample at which a sequential audit finds the fault, and ln wealth at the end."""
     rng = np.random.default_rng(seed)
-    sequential = audit.SequentialAudit(control.target_probs, control.drafts, FALSE_ALARM)
-    sampler = audit.sampler_of(control.rule, rng=rng)
+    sequential = audit.SequentialAudit(control.target_probs, control.law, FALSE_ALARM)
+    sampler = audit.sampler_of(control.verifier, rng=rng)
     while sequential.num_samples < num_samples:
-        drafts = control.drafts.sample(rng, min(BATCH, num_samples - sequential.num_samples))
+        drafts = control.law.sample(rng, min(BATCH, num_samples - sequential.num_samples))
         sequential.update(drafts, sampler(drafts))
     return sequential.detected_at, sequential.log_wealth
 
@@ -38,14 +38,14 @@ def look_on(control: Control, num_samples: int, seed: int) -> tuple[int | None, 
 def look_once(control: Control, num_samples: int) -> audit.Losslessness:
     """An audit of a fixed number of samples."""
     rng = np.random.default_rng(0)
-    sampler = audit.sampler_of(control.rule, rng=rng)
-    where = control.target_probs, control.drafts, num_samples, FALSE_ALARM
+    sampler = audit.sampler_of(control.verifier, rng=rng)
+    where = control.target_probs, control.law, num_samples, FALSE_ALARM
     return audit.losslessness(sampler, *where, batched=True, rng=rng)
 
 
 def measure(control: Control, num_samples: int, seeds: int) -> dict[str, Any]:
     """One row of the table."""
-    exact = audit.exact(control.rule, control.target_probs, control.drafts)
+    exact = audit.enumerated(control.verifier, control.target_probs, control.law)
     runs = [look_on(control, num_samples, seed) for seed in range(seeds)]
     found = [at for at, _ in runs if at is not None]
     fixed = look_once(control, num_samples)
@@ -61,7 +61,7 @@ def measure(control: Control, num_samples: int, seeds: int) -> dict[str, Any]:
         "median_log_wealth": float(np.median([wealth for _, wealth in runs])),
         "fixed_for_half": audit.samples_to_detect(
             control.target_probs,
-            control.drafts,
+            control.law,
             exact.output_law,
             power=0.5,
             false_alarm=FALSE_ALARM,

@@ -5,12 +5,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.acceptance import num_tuples
-from otmd.audit.arguments import validate_level, validate_position
 from otmd.audit.black_box import losslessness
-from otmd.audit.bounds import chance_at_least, chance_at_most
-from otmd.audit.enumeration import exact
-from otmd.audit.samplers import ConditionalLaw, Sampler
+from otmd.audit.counts import chance_at_least, chance_at_most
+from otmd.audit.enumeration import enumerated
+from otmd.audit.samples import (
+    ConditionalLaw,
+    Sampler,
+    num_tuples,
+    validate_level,
+    validate_position,
+    validate_verifier,
+)
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, validate_count
 from otmd.verifiers import Verifier
@@ -19,7 +24,7 @@ _MOST_TUPLES = 20_000
 
 
 def assert_lossless(
-    rule: Verifier | Sampler | ConditionalLaw,
+    verifier: Verifier | Sampler | ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -33,7 +38,7 @@ def assert_lossless(
 
     Parameters
     ----------
-    rule : Verifier or callable
+    verifier : Verifier or callable
         A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
     target_probs : array_like, shape (V,)
         p.
@@ -57,18 +62,21 @@ def assert_lossless(
         With the verdict and the tokens that deviate most.
     ValueError
         For invalid input.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
     """
     if returns not in ("token", "tokens", "law"):
         raise ValueError(f'returns: got {returns!r}, wanted "token", "tokens" or "law"')
     validate_position(target_probs, law)
+    validate_verifier(verifier)
     by_law = returns == "law"
-    if isinstance(rule, Verifier):
+    if isinstance(verifier, Verifier):
         by_law = law.can_enumerate() and num_tuples(law) <= _MOST_TUPLES
     if by_law:
-        found = exact(rule, target_probs, law, tol)
+        found = enumerated(verifier, target_probs, law, tol)
     else:
         found = losslessness(
-            rule,
+            verifier,
             target_probs,
             law,
             num_samples,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def write(path: Path, rows: list[dict]) -> str:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write(tmp_path_factory.mktemp("runs") / "sound.jsonl", Engine(depth=2).run(200, 0))
+    return write(tmp_path_factory.mktemp("runs") / "sound.jsonl", Engine(depth=2).run(2500, 0))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_sound_run_is_reported_with_exit_code_0(sound, capsys):
     assert main(["audit", sound]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("no fault found in 200 rows")
+    assert text.startswith("PASS: no fault found in 2,50")
     assert "conditional acceptance at depth 1" in text
     assert "1 + accepted tokens / steps" in text
 
@@ -56,8 +57,10 @@ def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
 def test_processing_is_given_by_options(tmp_path, capsys):
     logits = {"target_logits": [2.0, 1.0, 0.0], "draft_logits": [0.0, 1.0, 2.0]}
     path = write(tmp_path / "a.jsonl", [logits | {"draft_tokens": [0], "output_token": 0}] * 3)
-    assert main(["audit", path]) == 0
-    assert main(["audit", path, "--target-temperature", "0", "--draft-temperature", "2"]) == 0
+    assert main(["audit", path]) == 4
+    assert "INCONCLUSIVE: no fault found, but 3 rows are too few" in capsys.readouterr().out
+    assert main(["audit", path, "--target-temperature", "0", "--draft-temperature", "2"]) == 4
+    assert main(["audit", path, "--bias", "0.5", "--false-alarm", "0.25"]) == 4
     capsys.readouterr()
     assert main(["audit", path, "--draft-top-k", "2"]) == 3
     assert "proof that it was not drawn" in capsys.readouterr().out
@@ -76,6 +79,7 @@ def test_equal_seeds_give_equal_reports(sound, capsys):
     [
         (["--law", "hub"], "--law: got 'hub'"),
         (["--false-alarm", "0"], "--false-alarm: got 0.0"),
+        (["--bias", "1"], "--bias: got 1.0"),
         (["--target-top-p", "7"], "--target-…: top_p: got 7.0"),
     ],
 )
@@ -93,8 +97,18 @@ def test_malformed_files_have_exit_code_1(tmp_path, capsys):
     assert "none.jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["audit", "report"])
+def test_a_pipe_is_refused_at_once(tmp_path, command, capsys):
+    path = tmp_path / ("a.jsonl" if command == "audit" else "a.parquet")
+    os.mkfifo(path)
+    assert main([command, str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "got no regular file" in told
+    assert told.count("\n") == 1
+
+
 def test_help_has_examples(capsys):
     assert main(["audit", "--help"]) == 0
     text = capsys.readouterr().out
     assert "otmd audit run.jsonl" in text
-    assert "exit code is 3" in text
+    assert "3 for FAULTY and 4 for INCONCLUSIVE" in " ".join(text.split())

@@ -89,7 +89,7 @@ def test_a_sound_rule_passes_in_every_form():
     rng = np.random.default_rng(3)
     assert_lossless(rule, P, LAW)
     assert_lossless(prepared.conditional_law, P, LAW, returns="law")
-    assert_lossless(lambda own: prepared.verify(own, rng)[0], P, LAW, num_samples=3_000)
+    assert_lossless(lambda own: prepared.verify(own, rng).token, P, LAW, num_samples=3_000)
     batched = otmd.audit.sampler_of(prepared.conditional_law, rng=rng)
     assert_lossless(batched, P, LAW, returns="tokens")
 
@@ -132,8 +132,8 @@ def test_a_rate_that_does_not(rate):
         (lambda: assert_rate(5, 10, 0.5, false_alarm=0), "false_alarm"),
         (lambda: assert_lossless(otmd.TargetOnly(), P, LAW, returns="words"), "returns"),
         (lambda: assert_lossless(otmd.TargetOnly(), P[:2], LAW), "target_probs"),
-        (lambda: assert_lossless(otmd.TargetOnly(), P, Q), "drafts"),
-        (lambda: assert_lossless(3, P, LAW), "sampler"),
+        (lambda: assert_lossless(otmd.TargetOnly(), P, Q), "law"),
+        (lambda: assert_lossless(3, P, LAW), "verifier"),
     ],
 )
 def test_bad_input_is_named(call, told):

@@ -1,29 +1,47 @@
-"""Is a rule lossless, by its output alone: a fixed number of samples."""
+"""Is a rule lossless, by its output alone: a fixed number of samples, and how many it takes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import chdtri, chndtr, xlogy
 
-from otmd.audit.acceptance import Acceptance, acceptance_ceiling, observed_acceptance
-from otmd.audit.arguments import validate_level, validate_position
-from otmd.audit.bounds import total_variation_bound
-from otmd.audit.cells import IMPOSSIBLE, ratio_order, token_cells
-from otmd.audit.goodness import exact_p_value
-from otmd.audit.power import NUM_STATEMENTS, detectable_total_variation
-from otmd.audit.samplers import Sampler, emitted_tokens
-from otmd.audit.words import TokenDeviation, deviation_table, largest_deviations
+from otmd.audit.counts import (
+    IMPOSSIBLE,
+    detectable_total_variation,
+    exact_p_value,
+    fewest,
+    ratio_order,
+    token_cells,
+    total_variation_bound,
+)
+from otmd.audit.samples import (
+    Acceptance,
+    Sampler,
+    TokenDeviation,
+    acceptance_ceiling,
+    deviation_table,
+    emitted_tokens,
+    largest_deviations,
+    observed_acceptance,
+    validate_fraction,
+    validate_level,
+    validate_position,
+)
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, validate_count
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
 from otmd.verifiers import Verifier
+
+NUM_STATEMENTS = 3
+"""That share the false-alarm rate: the test of the law, the bound of the total variation, the acceptance."""
 
 
 @dataclass(frozen=True)
 class Losslessness:
     """What an audit by samples found.
 
-    Every statement in it holds at once with probability 1 − ``false_alarm`` or more. No number of samples
+    All statements in it hold together with probability 1 − ``false_alarm`` or more. No number of samples
     proves a rule lossless.
 
     Attributes
@@ -115,7 +133,7 @@ class Losslessness:
 
 
 def losslessness(
-    sampler: Sampler | Verifier,
+    verifier: Sampler | Verifier,
     target_probs: ArrayLike,
     law: DraftLaw,
     num_samples: int = 20_000,
@@ -128,7 +146,7 @@ def losslessness(
 
     Parameters
     ----------
-    sampler : callable or Verifier
+    verifier : Verifier or callable
         The rule: from drafts (n,), an array of int64, to the output token. Its samples must be independent.
     target_probs : array_like, shape (V,)
         p, which the output must follow.
@@ -139,7 +157,7 @@ def losslessness(
     false_alarm : float
         Probability, at most, that anything said of a lossless rule is wrong.
     batched : bool
-        ``sampler`` takes all drafts (N, n) in one call and returns tokens (N,).
+        A callable takes all drafts (N, n) in one call and returns tokens (N,).
     rng : numpy.random.Generator
         Draws the drafts and the outcomes of the exact test, and is handed to a Verifier.
 
@@ -150,39 +168,129 @@ def losslessness(
     Raises
     ------
     ValueError
-        For invalid input, or a sampler that returns no tokens of the vocabulary; UnsupportedLaw for a
+        For invalid input, or a callable that returns no tokens of the vocabulary; UnsupportedLaw for a
         Verifier that does not serve the law.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
     """
     target = validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
     validate_level(false_alarm)
     validate_rng(rng)
-    tuples = law.sample(rng, number)
-    tokens = emitted_tokens(sampler, target, law, tuples, batched, rng)
-    return judge_tokens(target, law, tuples, tokens, false_alarm, rng=rng)
+    draft_tokens = law.sample(rng, number)
+    output_tokens = emitted_tokens(verifier, target, law, draft_tokens, batched, rng)
+    return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=rng)
 
 
 def judge_tokens(
     target: FloatArray,
     law: DraftLaw,
-    tuples: IntArray,
-    tokens: IntArray,
+    draft_tokens: IntArray,
+    output_tokens: IntArray,
     false_alarm: float,
     *,
     rng: np.random.Generator,
 ) -> Losslessness:
     """What :func:`losslessness` says of drafts (N, n) and the tokens (N,) that came out, input unchecked."""
-    cells = token_cells(target, ratio_order(target, law.inclusion_probs()), tokens.size)
-    labels, share = cells.labels[tokens], false_alarm / NUM_STATEMENTS
-    counts = np.bincount(tokens, minlength=target.size).astype(np.float64)
+    number, share = output_tokens.size, false_alarm / NUM_STATEMENTS
+    cells = token_cells(target, ratio_order(target, law.inclusion_probs()), number)
+    labels, ceiling = cells.labels[output_tokens], acceptance_ceiling(target, law)
+    counts = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
     return Losslessness(
-        num_samples=tokens.size,
+        num_samples=number,
         false_alarm=false_alarm,
         impossible=int(np.count_nonzero(labels == IMPOSSIBLE)),
         p_value=exact_p_value(cells.counts(labels), cells.probs, share, rng=rng),
         num_cells=cells.probs.size,
         total_variation_bound=total_variation_bound(labels, cells.probs, share),
-        detectable=detectable_total_variation(tokens.size, cells.probs.size, share),
-        acceptance=observed_acceptance(tuples, tokens, acceptance_ceiling(target, law), share),
-        worst=largest_deviations(counts, target * tokens.size),
+        detectable=detectable_total_variation(number, cells.probs.size, share),
+        acceptance=observed_acceptance(draft_tokens, output_tokens, ceiling, share),
+        worst=largest_deviations(counts, target * number),
     )
+
+
+def samples_to_detect(
+    target_probs: ArrayLike,
+    law: DraftLaw,
+    output_law: ArrayLike | None = None,
+    *,
+    total_variation: float | None = None,
+    power: float = 0.9,
+    false_alarm: float = 1e-3,
+) -> int | None:
+    """How many samples :func:`losslessness` needs to find a deviation by its test of the law.
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (V,)
+        p.
+    law : DraftLaw
+        The law of the drafts, without leading axes; it decides which tokens are pooled.
+    output_law : array_like, shape (V,), optional
+        The law that the faulty rule gives the output token.
+    total_variation : float, optional
+        In its place: any deviation of the cells' laws with this total variation or more.
+    power : float
+        With which probability it must be found.
+    false_alarm : float
+        Of the whole audit.
+
+    Returns
+    -------
+    int or None
+        None where more than 10^12 are needed: the deviation does not show on the cells.
+
+    Raises
+    ------
+    ValueError
+        For invalid input, or unless exactly one of ``output_law`` and ``total_variation`` is given.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
+
+    Notes
+    -----
+    G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), an
+    approximation for large N. For a total variation t, KL ≥ 2t² (Pinsker). A token with p = 0 is found at its
+    first occurrence.
+    """
+    p = validate_position(target_probs, law)
+    validate_fraction("power", power)
+    level = validate_level(false_alarm) / NUM_STATEMENTS
+    order = ratio_order(p, law.inclusion_probs())
+    if (output_law is None) == (total_variation is None):
+        raise ValueError(
+            "output_law: got both or neither of it and total_variation, wanted exactly one"
+        )
+    if total_variation is not None:
+        validate_fraction("total_variation", total_variation)
+
+        def found(num_samples: int) -> float:
+            num_cells = token_cells(p, order, num_samples).probs.size
+            return _power(num_samples, 2.0 * total_variation**2, num_cells, level)
+
+        return fewest(found, power)
+    output = validate_probs("output_law", output_law)  # type: ignore[arg-type]
+    if output.shape != p.shape:
+        raise ValueError(f"output_law: got shape {output.shape}, wanted {p.shape}")
+    return fewest(lambda number: _chance_to_find(p, order, output, number, level), power)
+
+
+def _chance_to_find(
+    target: FloatArray, order: IntArray, output: FloatArray, num_samples: int, level: float
+) -> float:
+    """P(an audit sees an impossible token, or that its test of the law fails)."""
+    cells = token_cells(target, order, num_samples)
+    pooled = cells.pooled(output)
+    possible = float(pooled.sum())
+    if possible == 0:
+        return 1.0
+    divergence = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
+    missed = 1.0 - _power(num_samples, divergence, cells.probs.size, level)
+    return 1.0 - min(possible, 1.0) ** num_samples * missed
+
+
+def _power(num_samples: int, divergence: float, num_cells: int, level: float) -> float:
+    if num_cells < 2 or divergence == 0:
+        return level
+    threshold = chdtri(num_cells - 1, level)
+    return 1.0 - float(chndtr(threshold, num_cells - 1, 2.0 * num_samples * divergence))

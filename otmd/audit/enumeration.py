@@ -5,18 +5,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.acceptance import acceptance_ceiling
-from otmd.audit.arguments import validate_position
-from otmd.audit.samplers import ConditionalLaw
-from otmd.audit.words import TokenDeviation, deviation_table, largest_deviations
+from otmd.audit.samples import (
+    ConditionalLaw,
+    TokenDeviation,
+    acceptance_ceiling,
+    as_array,
+    deviation_table,
+    largest_deviations,
+    validate_position,
+    validate_verifier,
+)
 from otmd.drafts import DraftLaw
-from otmd.probabilities import FloatArray, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_probs
 from otmd.verifiers import Verifier
 
 
 @dataclass(frozen=True)
 class GuiltyDrafts:
-    """A tuple of drafts on which a rule emits too much of a token that it emits too often.
+    """A tuple of drafts on which a rule emits tokens that it emits too often.
 
     Attributes
     ----------
@@ -25,8 +31,8 @@ class GuiltyDrafts:
     prob : float
         How likely they are drafted.
     excess : float
-        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output
-        law. The parts of all tuples sum to the total variation.
+        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
+        The parts of all tuples sum to the total variation.
     """
 
     tokens: tuple[int, ...]
@@ -35,7 +41,7 @@ class GuiltyDrafts:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactAudit:
+class EnumeratedAudit:
     """The output law of a rule, held against the target token by token.
 
     Attributes
@@ -101,13 +107,13 @@ class ExactAudit:
         )
 
 
-def exact(
+def enumerated(
     verifier: Verifier | ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     tol: float = 1e-12,
-) -> ExactAudit:
-    """Audit a rule whose law given the drafts is known, by enumerating them; for small vocabularies.
+) -> EnumeratedAudit:
+    """Audit a rule whose law given the drafts is known, over all tuples of drafts; for small vocabularies.
 
     Parameters
     ----------
@@ -122,22 +128,23 @@ def exact(
 
     Returns
     -------
-    ExactAudit
+    EnumeratedAudit
 
     Raises
     ------
     ValueError
         For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
         Verifier that does not serve the law.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
     """
+    validate_verifier(verifier)
     p = validate_position(target_probs, law)
     if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
         raise ValueError(f"tol: got {tol!r}, wanted a positive number")
     conditional = (
         verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     )
-    if not callable(conditional):
-        raise ValueError(f"verifier: got {verifier!r}, wanted a Verifier or a callable")
     output, accepted = np.zeros(p.size), 0.0
     tuples, probs = law.enumerate()
     for tokens, prob in zip(tuples, probs, strict=True):
@@ -152,7 +159,7 @@ def exact(
             part = float(prob * (_law_given(conditional, tokens, p.size) @ share))
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
         guilty.sort(key=lambda own: -own.excess)
-    return ExactAudit(
+    return EnumeratedAudit(
         p,
         output,
         float(tol),
@@ -163,8 +170,8 @@ def exact(
     )
 
 
-def _law_given(conditional: ConditionalLaw, tokens, vocab_size: int) -> FloatArray:
-    law = validate_probs("rule", conditional(tokens))
+def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:
+    law = validate_probs("verifier", as_array("verifier", conditional(draft_tokens)))
     if law.shape != (vocab_size,):
-        raise ValueError(f"rule: got a law of shape {law.shape}, wanted ({vocab_size},)")
+        raise ValueError(f"verifier: got a law of shape {law.shape}, wanted ({vocab_size},)")
     return law

@@ -1,14 +1,28 @@
-"""Is a rule lossless, by its output alone: looking after every batch, and stopping at will."""
+"""Bets against a claim, and an audit of a rule by them that may be stopped at any time.
+
+A bet pays a factor whose expectation is at most 1 under the claim, given what came before. By Ville's
+inequality (1939) the product of the factors ever reaches 1/a with probability at most a. So one may look
+after every sample and stop at will (Shafer & Vovk 2019; Waudby-Smith & Ramdas 2024).
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp
 
-from otmd.audit.acceptance import acceptance_ceiling, is_accepted
-from otmd.audit.arguments import validate_level, validate_position
-from otmd.audit.betting import CellBets, ChanceBets, mean_wealth
-from otmd.audit.cells import MOST_CELLS, Cells, make_cells, ratio_order
-from otmd.audit.samplers import validate_emitted
-from otmd.audit.words import TokenDeviation, deviation_table, largest_deviations
+from otmd.audit.counts import MOST_CELLS, Cells, make_cells, ratio_order
+from otmd.audit.samples import (
+    TokenDeviation,
+    acceptance_ceiling,
+    as_array,
+    deviation_table,
+    is_accepted,
+    largest_deviations,
+    validate_emitted,
+    validate_level,
+    validate_position,
+)
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -18,13 +32,101 @@ NUMBERS_OF_CELLS = (2, 4, 16, MOST_CELLS)
 STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 """Of the bets on an acceptance above the ceiling, see :class:`ChanceBets`."""
 _RARE_MASS = 1e-6
+_ROWS_AT_ONCE = 4096
+
+
+class CellBets:
+    """Bets that the cells occur as often as they did before, not as the claim expects.
+
+    The factor for a sample in cell k is r(k)/π(k) with the predicted r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)),
+    O_k how often k occurred before and E_k how often it was expected. With one π for all samples this is the
+    likelihood ratio of a Dirichlet mixture with parameters cπ against π.
+
+    Parameters
+    ----------
+    num_cells : int
+        K.
+    caution : float
+        c > 0, how many samples' worth of trust in the claim; the larger, the smaller the deviations sought.
+    """
+
+    def __init__(self, num_cells: int, caution: float) -> None:
+        self.caution = caution
+        self.log_wealth = 0.0
+        self._observed = np.zeros(num_cells)
+        self._expected = np.zeros(num_cells)
+
+    def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
+        """Bet on samples in turn.
+
+        Parameters
+        ----------
+        labels : ndarray of int64, shape (M,)
+            Their cells.
+        probs : ndarray of float64, shape (K,) or (M, K)
+            π, of all samples or of each one; it may depend on the samples before.
+
+        Returns
+        -------
+        ndarray of float64, shape (M,)
+            Logarithm of the wealth after each.
+        """
+        expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
+        path = np.empty(labels.size)
+        for start in range(0, labels.size, _ROWS_AT_ONCE):
+            own = slice(start, start + _ROWS_AT_ONCE)
+            path[own] = self._bet(labels[own], expected[own])
+        return path
+
+    def _bet(self, labels: IntArray, probs: FloatArray) -> FloatArray:
+        happened = np.zeros(probs.shape)
+        happened[np.arange(labels.size), labels] = 1.0
+        observed, expected = _before(self._observed, happened), _before(self._expected, probs)
+        trust = self.caution * probs
+        factor = (observed[:-1] + trust) / np.where(probs > 0, expected[:-1] + trust, 1.0)
+        own = factor[np.arange(labels.size), labels]
+        with np.errstate(divide="ignore"):
+            gains = np.log(own) - np.log((probs * factor).sum(axis=-1))
+        self._observed, self._expected = observed[-1], expected[-1]
+        path = self.log_wealth + np.cumsum(gains)
+        self.log_wealth = float(path[-1])
+        return path
+
+
+class ChanceBets:
+    """Bets that something happens more often than a largest chance allows.
+
+    The factor is 1 + s(X/a − 1) for a chance of at most a, with the stake s in (0, 1).
+    """
+
+    def __init__(self, stake: float) -> None:
+        self.stake = stake
+        self.log_wealth = 0.0
+
+    def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:
+        """Bet on events (M,) in turn, each with its largest chance; logarithms of wealth (M,)."""
+        with np.errstate(divide="ignore"):
+            paid = np.where(happened, 1.0 / np.asarray(largest), 0.0)
+        path = self.log_wealth + np.cumsum(np.log1p(self.stake * (paid - 1.0)))
+        self.log_wealth = float(path[-1]) if path.size else self.log_wealth
+        return path
+
+
+def mean_wealth(paths: Sequence[FloatArray]) -> FloatArray:
+    """Logarithm of the mean of wealths: the stake is shared, so it is a bet as well."""
+    return logsumexp(np.stack(paths), axis=0) - np.log(len(paths))
+
+
+def _before(start: FloatArray, steps: FloatArray) -> FloatArray:
+    """Running sums (M + 1, K) that begin with ``start``."""
+    return start + np.concatenate([np.zeros((1, start.size)), np.cumsum(steps, axis=0)])
 
 
 class SequentialAudit:
     """An audit that may be looked at after every batch, and stopped at any time.
 
     Half of the stake bets that the tokens do not follow p, on coarse and fine cells of the tokens and for
-    large and small deviations, the other half that the acceptance rate is above what a lossless rule can
+    large and small deviations. The other half bets that the acceptance rate is above what a lossless rule can
     have. For a lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability
     (Ville's inequality), so nothing has to be decided in advance.
 
@@ -32,7 +134,7 @@ class SequentialAudit:
     ----------
     target_probs : array_like, shape (V,)
         p.
-    drafts : DraftLaw
+    law : DraftLaw
         The law that the drafts are drawn from, without leading axes.
     false_alarm : float
         Probability, at most, that a lossless rule is ever called faulty.
@@ -52,12 +154,14 @@ class SequentialAudit:
     ------
     ValueError
         For invalid input.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
     """
 
     def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
         self._target = validate_position(target_probs, law)
         self.false_alarm = validate_level(false_alarm)
-        self._drafts = law
+        self._law = law
         self._ceiling = acceptance_ceiling(self._target, law)
         self._cells = _partitions(self._target, law)
         self._bets = [
@@ -69,14 +173,14 @@ class SequentialAudit:
         self.log_wealth = self.largest_log_wealth = 0.0
         self.detected_at: int | None = None
 
-    def update(self, drafts: ArrayLike, tokens: ArrayLike) -> None:
+    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
         """Look at more samples.
 
         Parameters
         ----------
-        drafts : array_like of int, shape (M, n)
+        draft_tokens : array_like of int, shape (M, n)
             Drafts, drawn from the declared law.
-        tokens : array_like of int, shape (M,)
+        output_tokens : array_like of int, shape (M,)
             What the rule made of them.
 
         Raises
@@ -84,10 +188,10 @@ class SequentialAudit:
         ValueError
             For tokens that are not in the vocabulary, or shapes that do not match.
         """
-        tuples = self._drafts.validate_tokens(drafts, "drafts")
+        tuples = self._law.validate_tokens(as_array("draft_tokens", draft_tokens))
         if tuples.ndim != 2:
-            raise ValueError(f"drafts: got shape {tuples.shape}, wanted (M, n)")
-        out = validate_emitted(tokens, len(tuples), self._target.size, "tokens")
+            raise ValueError(f"draft_tokens: got shape {tuples.shape}, wanted (M, n)")
+        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
         if not out.size:
             return
         path = self._bet(out, is_accepted(tuples, out))
@@ -156,6 +260,6 @@ class SequentialAudit:
 def _partitions(target: FloatArray, law: DraftLaw) -> list[Cells]:
     order = ratio_order(target, law.inclusion_probs())
     every = [make_cells(target, order, number) for number in NUMBERS_OF_CELLS]
-    # Two parts without a cut between them: what is rare, and everything else.
+    # Two parts without a cut between them: the rare tokens, and everything else.
     every.append(make_cells(target, order, 1, rare_mass=_RARE_MASS))
     return [cells for cells in every if cells.probs.size > 1] or every[:1]

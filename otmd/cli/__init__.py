@@ -1,7 +1,7 @@
 """The command line: ``otmd collect | measure | solve | report | decode | audit | demo``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 130 interrupted. Results go to
-standard output, progress and errors to standard error.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted.
+Results go to standard output, progress and errors to standard error.
 """
 
 import os
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-OK, FAILED, USAGE, FAULT_FOUND, INTERRUPTED = 0, 1, 2, 3, 130
+OK, FAILED, USAGE, FAULT_FOUND, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 class UsageError(Exception):
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 130 interrupted.
+        0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens

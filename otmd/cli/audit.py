@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts.types import NonNegativeFloat, NonNegativeInt
 
-from otmd.cli import FAULT_FOUND, OK, UsageError
+from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli.options import Json
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def audit(
     *,
     law: str = "with-replacement",
     false_alarm: float = 1e-3,
+    bias: float = 0.1,
     target_temperature: NonNegativeFloat | None = None,
     target_top_k: NonNegativeInt | None = None,
     target_top_p: float | None = None,
@@ -39,7 +40,8 @@ def audit(
 ) -> int:
     """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
 
-    The exit code is 3 where a fault is found.
+    The exit code is 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE, where too few rows were recorded to
+    tell.
 
     Parameters
     ----------
@@ -50,6 +52,8 @@ def audit(
         drafts that the text before them decides (n-grams, the argmax, a tree of the likeliest tokens).
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
+    bias : float
+        A run passes only if a bias of this size (total variation) would have been found with probability 0.9.
     target_temperature : float
         For recorded logits: what the engine divided the target's by. Leave these eight out where rows hold
         probabilities, or their own settings.
@@ -74,17 +78,20 @@ def audit(
     """
     import numpy as np
 
-    from otmd.audit.dump_audit import dump
-    from otmd.audit.dump_laws import DUMP_LAWS
+    from otmd.audit import recorded_run
+    from otmd.audit.run_tally import RUN_LAWS
 
-    if law not in DUMP_LAWS:
-        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(DUMP_LAWS)}")
-    if not 1e-5 <= false_alarm <= 0.25:
-        raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 1e-5 to 0.25")
-    found = dump(
+    if law not in RUN_LAWS:
+        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(RUN_LAWS)}")
+    if not 2e-5 <= false_alarm <= 0.25:
+        raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 2e-5 to 0.25")
+    if not 0 < bias < 1:
+        raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
+    found = recorded_run(
         file,
         law,
         false_alarm,
+        bias=bias,
         target_processing=_processing(
             "target", target_temperature, target_top_k, target_top_p, target_min_p
         ),
@@ -94,7 +101,7 @@ def audit(
         rng=np.random.default_rng(seed),
     )
     print(json.dumps(found.to_dict(), indent=1) if json_output else found)
-    return FAULT_FOUND if found.faulty else OK
+    return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
 def _processing(

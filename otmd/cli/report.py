@@ -47,6 +47,8 @@ def report(
     from otmd.measurement import draw_gaps, load_results, print_report, report_json, summarise
     from otmd.measurement.summary import DEFAULT_BY
 
+    if results.exists() and not (results.is_file() or results.is_dir()):
+        raise ValueError(f"{results}: got no regular file (a pipe or a device), wanted one")
     table = load_results(results)
 
     def summary(by: tuple[str, ...]):

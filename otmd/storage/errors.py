@@ -6,8 +6,9 @@ class TornFileError(ValueError):
 
 
 def one_line(said: object) -> str:
-    """What an error says, or a file holds, without its line breaks."""
-    return " ".join(str(said).split())
+    """What an error says, or a file holds, without its line breaks; control characters are escaped."""
+    text = " ".join(str(said).split())
+    return "".join(own if own.isprintable() else ascii(own)[1:-1] for own in text)
 
 
 def named(field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import otmd
-from otmd.audit.controls import pair
+from otmd.audit.faults import pair
 
 P, Q = pair(6, seed=41)
 P_ZERO = np.array([0.0, 0.5, 0.3, 0.0, 0.15, 0.05])

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from otmd.audit.bounds import chance_at_least, chance_at_most, total_variation_bound
-from otmd.audit.cells import IMPOSSIBLE
+from otmd.audit.counts import IMPOSSIBLE, chance_at_least, chance_at_most, total_variation_bound
 
 LEVELS = (0.2, 0.05, 0.001)
 

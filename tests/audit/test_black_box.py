@@ -13,8 +13,8 @@ from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.acceptance import acceptance_ceiling
 from otmd.audit.black_box import judge_tokens
+from otmd.audit.samples import acceptance_ceiling
 
 FALSE_ALARM = 1e-3
 LAW = otmd.WithReplacement(Q, 2)
@@ -47,12 +47,12 @@ def test_a_verifier_passes_with_many_samples(rule, law, target):
 @pytest.mark.parametrize("control", audit.negative_controls(), ids=lambda own: own.name)
 def test_every_fault_is_found(control):
     rng = np.random.default_rng(13)
-    where = control.target_probs, control.drafts, 200_000, FALSE_ALARM
-    sampler = audit.sampler_of(control.rule, rng=rng)
+    where = control.target_probs, control.law, 200_000, FALSE_ALARM
+    sampler = audit.sampler_of(control.verifier, rng=rng)
     found = audit.losslessness(sampler, *where, batched=True, rng=rng)
     assert found.faulty
     assert found.verdict.startswith("not lossless: ")
-    exact = audit.exact(control.rule, control.target_probs, control.drafts)
+    exact = audit.enumerated(control.verifier, control.target_probs, control.law)
     assert found.total_variation_bound <= exact.total_variation
 
 
@@ -143,7 +143,7 @@ def test_the_report_can_be_read():
     assert largest[worst.token] > 0.7 * largest.max()
 
 
-GOOD = {"sampler": sound, "target_probs": P, "drafts": LAW, "num_samples": 10, "batched": True}
+GOOD = {"verifier": sound, "target_probs": P, "law": LAW, "num_samples": 10, "batched": True}
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ GOOD = {"sampler": sound, "target_probs": P, "drafts": LAW, "num_samples": 10, "
         ({"target_probs": [0.5, 0.6]}, "target_probs"),
         ({"target_probs": [0.5, 0.5]}, r"target_probs.*2.*6"),
         ({"target_probs": np.stack([P, P])}, "leading axes"),
-        ({"drafts": Q}, "drafts.*DraftLaw"),
-        ({"drafts": otmd.WithReplacement(np.stack([Q, Q]), 2)}, "one position"),
+        ({"law": Q}, "law.*DraftLaw"),
+        ({"law": otmd.WithReplacement(np.stack([Q, Q]), 2)}, "one position"),
         ({"num_samples": 1}, "num_samples"),
         ({"num_samples": 2.5}, "num_samples"),
         ({"false_alarm": 0.0}, "false_alarm"),
@@ -161,19 +161,61 @@ GOOD = {"sampler": sound, "target_probs": P, "drafts": LAW, "num_samples": 10, "
         ({"false_alarm": True}, "false_alarm"),
         ({"false_alarm": 1e-9}, r"level.*SequentialAudit"),
         ({"rng": 0}, "rng"),
-        ({"sampler": 3}, "sampler.*callable"),
-        ({"sampler": lambda x: x}, r"sampler.*\(10,\)"),
-        ({"sampler": lambda x: np.full(len(x), 0.5)}, "sampler.*float64"),
-        ({"sampler": lambda x: np.full(len(x), 6)}, r"sampler.*\[0, 6\)"),
-        ({"sampler": lambda x: np.full(len(x), -1)}, r"sampler.*\[0, 6\)"),
-        ({"sampler": lambda x: x, "batched": False}, r"sampler.*batched=True"),
-        ({"sampler": lambda x: 0.5, "batched": False}, "sampler.*float64"),
-        ({"sampler": otmd.SpecHub()}, "SpecHub"),
+        ({"verifier": 3}, "verifier.*callable"),
+        ({"verifier": lambda x: x}, r"verifier.*\(10,\)"),
+        ({"verifier": lambda x: np.full(len(x), 0.5)}, "verifier.*float64"),
+        ({"verifier": lambda x: np.full(len(x), 6)}, r"verifier.*\[0, 6\)"),
+        ({"verifier": lambda x: np.full(len(x), -1)}, r"verifier.*\[0, 6\)"),
+        ({"verifier": lambda x: x, "batched": False}, r"verifier.*batched=True"),
+        ({"verifier": lambda x: 0.5, "batched": False}, "verifier.*float64"),
+        ({"verifier": otmd.SpecHub()}, "SpecHub"),
     ],
 )
 def test_bad_input_is_named(change, told):
     with pytest.raises(ValueError, match=f"(?s){told}"):
         audit.losslessness(**{"rng": np.random.default_rng(0), **GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (
+            lambda rng: audit.losslessness(otmd.TargetOnly, P, LAW, rng=rng),
+            r"instance: TargetOnly\(\)",
+        ),
+        (
+            lambda rng: audit.losslessness(sound, P, otmd.WithReplacement, rng=rng),
+            "law: got the class",
+        ),
+        (lambda rng: audit.losslessness(sound, LAW, P, rng=rng), "are the two swapped"),
+        (lambda rng: audit.draft_law(LAW, LAW.sample(rng, 9), rng=rng), "are the two swapped"),
+        (
+            lambda rng: audit.enumerated(otmd.TargetOnly, P, LAW),
+            "verifier: got the class TargetOnly",
+        ),
+        (lambda rng: audit.SequentialAudit(LAW, P), "are the two swapped"),
+        (lambda rng: audit.samples_to_detect(P, otmd.Hub, total_variation=0.1), "class Hub"),
+    ],
+)
+def test_classes_and_swapped_arguments_are_named(call, told):
+    with pytest.raises(TypeError, match=told):
+        call(np.random.default_rng(0))
+
+
+def test_torch_tensors_are_arrays():
+    torch = pytest.importorskip("torch")
+    rng, half = np.random.default_rng(0), torch.tensor([0.5, 0.25, 0.25], dtype=torch.bfloat16)
+    p, law = half.clone().requires_grad_(), otmd.WithReplacement([0.5, 0.25, 0.25], 1)
+    assert not audit.enumerated(lambda _: half.requires_grad_(), p, law).faulty
+    batched = lambda own: torch.as_tensor(own[:, 0])  # noqa: E731
+    assert not audit.losslessness(batched, p, law, 500, batched=True, rng=rng).faulty
+    running = audit.SequentialAudit(p, law)
+    running.update(torch.zeros((4, 1), dtype=torch.int64), torch.tensor([0, 1, 2, 0]))
+    assert running.num_samples == 4
+    assert not audit.draft_law(torch.as_tensor(law.sample(rng, 50)), law, rng=rng).faulty
+    row = {"target_probs": p, "draft_probs": half, "draft_tokens": torch.tensor([1])}
+    found = audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3, rng=rng)
+    assert not found.cases
 
 
 def test_a_sampler_from_a_law():
@@ -192,7 +234,7 @@ def test_a_sampler_from_a_law():
     others = drafts[:, 0] != 5
     hits = int((tokens[others] == drafts[others, 0]).sum())
     assert stats.binomtest(hits, int(others.sum()), 0.5).pvalue > 1e-6
-    with pytest.raises(ValueError, match="rule"):
+    with pytest.raises(ValueError, match="verifier"):
         audit.sampler_of(lambda _: [0.5, 0.6], rng=rng)(drafts)
     with pytest.raises(ValueError, match="rng"):
         audit.sampler_of(rule, rng=None)

@@ -14,11 +14,8 @@ from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.controls import pair
-from otmd.audit.drawn import draft_law
-from otmd.audit.faults import tempered, top_k
-from otmd.audit.mistakes import mistakes
-from otmd.audit.tuple_cells import counts_of_extremes, counts_of_tuples
+from otmd.audit.draft_samples import counts_of_extremes, counts_of_tuples, draft_law, mistakes
+from otmd.audit.faults import pair, tempered, top_k
 
 LAWS: dict[str, otmd.DraftLaw] = {
     "with replacement": otmd.WithReplacement(Q, 3),
@@ -185,8 +182,8 @@ def test_a_mistake_without_a_name_is_found_by_the_test():
 @pytest.mark.parametrize(
     ("samples", "law", "options", "told"),
     [
-        ([[0, 1]], Q, {}, "drafts.*DraftLaw"),
-        ([[0, 1, 2]], otmd.WithReplacement(np.stack([Q, Q]), 3), {}, "drafts.*leading axes"),
+        ([[0, 1]], Q, {}, "law.*DraftLaw"),
+        ([[0, 1, 2]], otmd.WithReplacement(np.stack([Q, Q]), 3), {}, "law.*leading axes"),
         ([0, 1, 2], LAWS["with replacement"], {}, r"samples.*\(N, n\)"),
         (np.empty((0, 3), int), LAWS["with replacement"], {}, "samples.*N ≥ 1"),
         ([[0, 1]], LAWS["with replacement"], {}, "samples"),

@@ -9,13 +9,13 @@ import pytest
 import otmd
 from otmd import audit
 from otmd.audit import faults
-from otmd.audit.controls import (
+from otmd.audit.faults import (
+    BreaksAtFirstRejection,
     broken_block_verification,
     negative_controls,
     pair,
     renormalised_rounded_drafts,
 )
-from otmd.audit.sequence_faults import BreaksAtFirstRejection
 from otmd.sequences import BlockVerification, IIDPaths, TableModel, output_law
 
 P, Q = pair(5, seed=3)
@@ -23,7 +23,7 @@ P, Q = pair(5, seed=3)
 
 @pytest.mark.parametrize("control", negative_controls(), ids=lambda own: own.name)
 def test_every_control_is_faulty(control):
-    found = audit.exact(control.rule, control.target_probs, control.drafts)
+    found = audit.enumerated(control.verifier, control.target_probs, control.law)
     assert found.faulty
     assert found.total_variation > 1e-4
 
@@ -35,7 +35,7 @@ def test_names_are_told_apart():
 
 def test_the_sound_version_of_the_sequence_fault_is_sound():
     own = broken_block_verification(BlockVerification())
-    assert not audit.exact(own.rule, own.target_probs, own.drafts).faulty
+    assert not audit.enumerated(own.verifier, own.target_probs, own.law).faulty
 
 
 def test_the_sequence_fault_is_the_rule_of_its_output_law():
@@ -44,7 +44,7 @@ def test_the_sequence_fault_is_the_rule_of_its_output_law():
     rng = np.random.default_rng(1)
     target, draft = TableModel.random(3, 1, rng), TableModel.random(3, 1, rng)
     law = output_law(BreaksAtFirstRejection(), target, IIDPaths(draft, num_paths=1, depth=2))
-    found = audit.exact(own.rule, own.target_probs, own.drafts)
+    found = audit.enumerated(own.verifier, own.target_probs, own.law)
     np.testing.assert_allclose(found.output_law, law.sum(axis=-1).ravel(), atol=1e-12)
 
 
@@ -62,7 +62,7 @@ def test_k_seq_is_lossless_from_its_smallest_scale_on():
     smallest = naive.k_seq_rho(P.tolist(), Q.tolist(), 3)
     for part, faulty in [(0.9, True), (1.0, False), (1.3, False)]:
         rule = faults.KSequentialAt(P, Q, part * smallest)
-        assert audit.exact(rule, P, drafts, tol=1e-9).faulty == faulty
+        assert audit.enumerated(rule, P, drafts, tol=1e-9).faulty == faulty
 
 
 def test_a_coarse_coin_is_what_the_coins_say():
@@ -106,7 +106,7 @@ def test_temperatures_and_cuts():
 
 def test_rounding_alone_is_beyond_what_an_audit_can_find():
     own = renormalised_rounded_drafts()
-    found = audit.exact(own.rule, own.target_probs, own.drafts)
+    found = audit.enumerated(own.verifier, own.target_probs, own.law)
     assert found.faulty
     assert found.total_variation < 1 / 256
-    assert audit.samples_to_detect(own.target_probs, own.drafts, found.output_law) > 10_000_000
+    assert audit.samples_to_detect(own.target_probs, own.law, found.output_law) > 10_000_000

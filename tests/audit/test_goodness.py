@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from otmd.audit import goodness
-from otmd.audit.goodness import every_count, exact_p_value, g_statistic
+from otmd.audit import counts as module
+from otmd.audit.counts import every_count, exact_p_value, g_statistic
 
 ALARM = 1e-6
 LAWS = {
@@ -79,7 +79,7 @@ def test_p_values_by_draws_agree_with_the_listed_ones(monkeypatch):
     probs, counts = np.array([0.7, 0.25, 0.05]), np.array([2, 4, 1])
     rng = np.random.default_rng(1)
     listed = exact_p_value(counts, probs, 1e-3, rng=rng)
-    monkeypatch.setattr(goodness, "_MOST_ENUMERATED", 0)
+    monkeypatch.setattr(module, "_MOST_ENUMERATED", 0)
     drawn = [exact_p_value(counts, probs, 1e-3, rng=rng) for _ in range(200)]
     # 20 extreme draws give an estimate with a relative error of about 1/√20 each.
     assert np.mean(drawn) == pytest.approx(listed, rel=0.1)
@@ -87,7 +87,7 @@ def test_p_values_by_draws_agree_with_the_listed_ones(monkeypatch):
 
 @pytest.mark.parametrize("level", [0.02, 0.3])
 def test_p_values_by_draws_are_super_uniform(monkeypatch, level):
-    monkeypatch.setattr(goodness, "_MOST_ENUMERATED", 0)
+    monkeypatch.setattr(module, "_MOST_ENUMERATED", 0)
     rng, probs, runs = np.random.default_rng(2), np.full(40, 1 / 40), 2000
     every = rng.multinomial(100, probs, size=runs)
     small = sum(exact_p_value(counts, probs, 0.01, rng=rng) <= level for counts in every)

@@ -9,7 +9,7 @@ from honest import P, Q
 import otmd
 from otmd import audit
 from otmd.audit.black_box import judge_tokens
-from otmd.audit.power import detectable_total_variation
+from otmd.audit.counts import detectable_total_variation
 
 LAW = otmd.WithReplacement(Q, 2)
 FALSE_ALARM = 0.05
@@ -88,10 +88,10 @@ def test_the_detectable_distance_is_the_inverse():
         ({"total_variation": 1.5}, "total_variation"),
         ({"total_variation": 0.1, "power": 1}, "power"),
         ({"total_variation": 0.1, "false_alarm": -1}, "false_alarm"),
-        ({"total_variation": 0.1, "drafts": P}, "drafts"),
+        ({"total_variation": 0.1, "law": P}, "law"),
     ],
     ids=str,
 )
 def test_bad_input_is_named(options, told):
     with pytest.raises(ValueError, match=told):
-        audit.samples_to_detect(**{"target_probs": P, "drafts": LAW, **options})
+        audit.samples_to_detect(**{"target_probs": P, "law": LAW, **options})

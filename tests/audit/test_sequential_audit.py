@@ -78,10 +78,10 @@ def test_a_sound_rule_is_never_called_faulty(rule, law, target):
 @pytest.mark.parametrize("control", audit.negative_controls(), ids=lambda own: own.name)
 def test_every_fault_is_found(control):
     rng = np.random.default_rng(22)
-    sampler = audit.sampler_of(control.rule, rng=rng)
-    own = audit.SequentialAudit(control.target_probs, control.drafts)
+    sampler = audit.sampler_of(control.verifier, rng=rng)
+    own = audit.SequentialAudit(control.target_probs, control.law)
     while not own.faulty and own.num_samples < 200_000:
-        drafts = control.drafts.sample(rng, 2_000)
+        drafts = control.law.sample(rng, 2_000)
         own.update(drafts, sampler(drafts))
     assert own.faulty
     assert own.num_samples - 2_000 < own.detected_at <= own.num_samples
@@ -141,12 +141,12 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
 @pytest.mark.parametrize(
     ("drafts", "tokens", "told"),
     [
-        ([[0, 1]], [6], r"tokens.*\[0, 6\)"),
-        ([[0, 1]], [0.5], "tokens.*float64"),
-        ([[0, 1]], [0, 1], r"tokens.*\(1,\)"),
-        ([[0]], [0], "drafts"),
-        ([0, 1], [0], r"drafts.*\(M, n\)"),
-        ([[0, 9]], [0], "drafts"),
+        ([[0, 1]], [6], r"output_tokens.*\[0, 6\)"),
+        ([[0, 1]], [0.5], "output_tokens.*float64"),
+        ([[0, 1]], [0, 1], r"output_tokens.*\(1,\)"),
+        ([[0]], [0], "draft_tokens"),
+        ([0, 1], [0], r"draft_tokens.*\(M, n\)"),
+        ([[0, 9]], [0], "draft_tokens"),
     ],
 )
 def test_bad_samples_are_named(drafts, tokens, told):

@@ -6,9 +6,9 @@ import numpy as np
 
 from fuzz import files
 from fuzz.choices import Choices
-from otmd.audit.dump_audit import dump
-from otmd.audit.dump_laws import DUMP_LAWS
 from otmd.audit.records import FIELDS
+from otmd.audit.run_audit import recorded_run
+from otmd.audit.run_tally import RUN_LAWS
 from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
@@ -20,13 +20,15 @@ def one_input(data: bytes) -> None:
     choices = Choices(data)
     kind = choices.pick(SUFFIXES)
     make = {"jsonl": _lines, "parquet": _parquet, "safetensors": _safetensors}[kind]
-    law, seed = choices.pick(DUMP_LAWS), choices.below(3)
+    law, seed = choices.pick(RUN_LAWS), choices.below(3)
     processing = Processing(top_k=2) if choices.below(4) == 1 else None
     content = make(choices) if choices.often() else choices.rest()
     path = files.folder() / f"run.{kind}"
     path.write_bytes(files.damaged(content, choices))
     try:
-        found = dump(path, law, target_processing=processing, rng=np.random.default_rng(seed))
+        found = recorded_run(
+            path, law, target_processing=processing, rng=np.random.default_rng(seed)
+        )
         str(found)
         found.to_dict()
     except ALLOWED as error:

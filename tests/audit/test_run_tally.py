@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.audit.cells import places_in_order, ratio_order, ratio_places
-from otmd.audit.dump_bands import BY_MASS, BY_RATIO, BandCounts, mass_bands, ratio_bands
-from otmd.audit.dump_laws import ceiling, next_draft_laws, wrong_with_drafts
-from otmd.audit.dump_tally import Tally, mass_before, ratios
+from otmd.audit.counts import places_in_order, ratio_order
 from otmd.audit.records import read_records
+from otmd.audit.run_tally import (
+    BY_MASS,
+    BY_RATIO,
+    BandCounts,
+    Tally,
+    ceiling,
+    mass_bands,
+    mass_before,
+    next_draft_laws,
+    ratio_bands,
+    ratios,
+    wrong_with_drafts,
+)
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
@@ -30,7 +40,7 @@ def test_places_without_a_sort_are_those_of_the_sorted_tokens():
         for token in np.flatnonzero(p):
             assert mass_before(p, -p, token) == pytest.approx(by_mass[token], abs=1e-12)
             if distinct:
-                wanted = ratio_places(p, q)[token]
+                wanted = places_in_order(p, ratio_order(p, q))[token]
                 assert mass_before(p, ratio, token) == pytest.approx(wanted, abs=1e-12)
     assert ratio_order(P, Q).tolist() == [1, 0, 2, 3]
 
@@ -106,6 +116,6 @@ def test_hostile_distributions_pass(law):
         output = int(rng.choice(p.size, p=np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)))
         own = {"target_probs": p, "draft_probs": q, "draft_tokens": drafts}
         rows.append(own | {"output_token": output})
-    report = otmd.audit.dump(rows, law, rng=rng)
+    report = otmd.audit.recorded_run(rows, law, rng=rng)
     assert not report.cases
     assert report.num_rows == len(hostile_pairs())

@@ -8,8 +8,15 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit.dump_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, dump
-from otmd.audit.faults import CoarseCoin, SkippedDuplicates
+from otmd.audit.faults import (
+    CoarseCoin,
+    FirstDraftKept,
+    ResidualFromDraft,
+    ResidualFromTarget,
+    SkippedDuplicates,
+    UnnormalisedResidual,
+)
+from otmd.audit.run_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, recorded_run
 from otmd.probabilities import Processing
 
 RUNS, FALSE_ALARM = 12, 0.05
@@ -42,7 +49,7 @@ SOUND = {
 
 
 def audited(engine: Engine, law: str = "with-replacement", rows: int = 1200, seed: int = 1):
-    return dump(engine.run(rows, seed), law, rng=np.random.default_rng(seed))
+    return recorded_run(engine.run(rows, seed), law, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -50,7 +57,9 @@ def test_sound_engines_pass_at_the_stated_rate(name):
     """One such test fails by chance with probability 1e-4 at most, were the seeds not fixed."""
     engine, law = SOUND[name]
     alarms = sum(
-        dump(engine.run(150, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)).faulty
+        recorded_run(
+            engine.run(150, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)
+        ).faulty
         for seed in range(RUNS)
     )
     assert alarms <= binom.isf(1e-4, RUNS, FALSE_ALARM)
@@ -59,7 +68,7 @@ def test_sound_engines_pass_at_the_stated_rate(name):
 def test_a_sound_engine_with_a_thousand_tokens_passes():
     report = audited(Engine(vocab_size=1000, depth=3), rows=600)
     assert not report.faulty, report.verdict
-    assert report.verdict.startswith("no fault found in")
+    assert report.verdict.startswith("INCONCLUSIVE: no fault found")
 
 
 def test_raw_q_recorded_where_drafts_are_cut_by_top_k():
@@ -111,10 +120,28 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
     assert [own.kind for own in report.cases] == ["impossible_accepted"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (ResidualFromTarget, "the token is drawn from p"),
+        (ResidualFromDraft, "the token is drawn from q"),
+        (UnnormalisedResidual, "the residual is not renormalised"),
+        (FirstDraftKept, "the first draft is emitted unverified"),
+    ],
+)
+def test_the_fault_of_the_rule_is_named(rule, told):
+    report = audited(Engine(num_drafts=2, rule=rule), rows=1500)
+    assert report.outcome == "FAULTY"
+    (own,) = report.explanations.values()
+    assert told in own.mistake
+    assert f"\nLikeliest cause: {own.mistake}\n" in str(report)
+
+
 def test_skipped_duplicates():
     engine = Engine(num_drafts=3, rule=SkippedDuplicates, draft=Processing(0.4))
     report = audited(engine, rows=4000, seed=2)
     assert [own.name for own in report.claims if own.refuted] == [OUTPUT]
+    assert report.explanations[OUTPUT].mistake == "a draft that repeats a rejected one is skipped"
     sound = Engine(num_drafts=3, draft=Processing(0.4))
     assert not audited(sound, rows=4000, seed=2).faulty
 
@@ -137,5 +164,5 @@ def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():
     """The negative control of what the page says of such rows."""
     rows = [row for row in Engine().run(1500, 1) if row["depth"] == 0]
     chosen = [row for row in rows if row["output_token"] in row["draft_tokens"]]
-    assert dump(chosen, rng=np.random.default_rng(0)).faulty
-    assert not dump(rows, rng=np.random.default_rng(0)).faulty
+    assert recorded_run(chosen, rng=np.random.default_rng(0)).faulty
+    assert not recorded_run(rows, rng=np.random.default_rng(0)).faulty

@@ -13,15 +13,15 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.dump_audit import dump
-from otmd.audit.records_jsonl import LONGEST_LINE
+from otmd.audit.record_files import LONGEST_LINE
+from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
 SEED = 3
 
 
 def audit_text(source, **options) -> str:
-    return str(dump(source, rng=np.random.default_rng(SEED), **options))
+    return str(recorded_run(source, rng=np.random.default_rng(SEED), **options))
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,17 @@ def test_parquet_has_nulls_and_other_lists(tmp_path):
         "output_token": pa.array([None, 0], pa.int8()),
         "request": ["a", "b"],
     }
-    report = dump(write_parquet(tmp_path / "a.parquet", columns), rng=np.random.default_rng(0))
+    report = recorded_run(
+        write_parquet(tmp_path / "a.parquet", columns), rng=np.random.default_rng(0)
+    )
     assert [own.num_samples for own in report.claims] == [1, 1]
     assert not report.cases
+
+
+def test_blank_lines_are_no_rows(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(GOOD + "\n" + GOOD + "  \n\n")
+    assert recorded_run(path, rng=np.random.default_rng(0)).num_rows == 2
 
 
 def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
@@ -102,14 +110,21 @@ def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
     upper = (probs.view(np.uint32) >> 16).astype(np.uint16)
     arrays = {"target_probs": upper, "output_token": np.array([0, 1, 2, 2])}
     path = write_safetensors(tmp_path / "a.safetensors", arrays)
-    assert not dump(path, rng=np.random.default_rng(0)).cases
+    assert not recorded_run(path, rng=np.random.default_rng(0)).cases
 
 
 GOOD = '{"target_probs": [0.5, 0.5], "output_token": 0}\n'
 BAD_LINES = {
     "no JSON": ("{", "row 2: no JSON, cut short"),
     "malformed": ("{a}\n", "row 2: no JSON, malformed"),
-    "an empty line": ("\n", "row 2: no JSON"),
+    "the same key twice": (
+        '{"target_probs": [1], "target_probs": [1]}\n',
+        "row 2: no JSON, malformed (the field target_probs stands there twice)",
+    ),
+    "a key that clears the terminal": (
+        '{"\\u001b[2J": 1, "target_probs": [1]}\n',
+        "row 2: \\x1b[2J: got an unknown field",
+    ),
     "no text": (b"\xff\xfe\n", "row 2: no JSON"),
     "deep": ("[" * 100_000 + "\n", "row 2: no JSON"),
     "a list": ("[1]\n", "row 2: got list, wanted a JSON object"),
@@ -203,7 +218,7 @@ def test_sources_that_are_none(source, message):
 )
 def test_wrong_arguments_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        dump([{"target_probs": [1.0]}], **{"rng": np.random.default_rng(0)} | options)
+        recorded_run([{"target_probs": [1.0]}], **{"rng": np.random.default_rng(0)} | options)
 
 
 def test_too_many_rows(monkeypatch):

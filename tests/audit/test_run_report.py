@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.boundary import KINDS, BoundaryCases
-from otmd.audit.dump_audit import dump
+from otmd.audit.run_audit import recorded_run
+from otmd.audit.run_report import KINDS, BoundaryCase
+from otmd.audit.run_tally import RowLists
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 
 
 def audited(rows, law="with-replacement", **options):
-    return dump(rows, law, rng=np.random.default_rng(0), **options)
+    return recorded_run(rows, law, rng=np.random.default_rng(0), **options)
 
 
 def chain_row(step, depth, drafts, output):
@@ -162,9 +163,37 @@ def test_sparse_rows_agree_with_full_ones():
     assert str(audited(full)) == str(audited(sparse))
 
 
+def test_rows_of_several_vocabularies_are_named():
+    other = {"target_probs": [0.5, 0.5], "output_token": 0}
+    report = audited([ROW, other, ROW, other])
+    assert report.vocabularies == {3: (2, (1, 3)), 2: (2, (2, 4))}
+    assert "  2 tokens: 2 rows (2, 4)" in str(report)
+    assert "several vocabularies" not in str(audited([ROW]))
+
+
+def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
+    report = audited([{"target_probs": [0.5, 0.5]}])
+    assert report.outcome == "INCONCLUSIVE"
+    assert "nothing to test" in report.verdict
+    assert not [line for line in str(report).splitlines() if line.endswith(":")]
+    few = audited([ROW] * 10)
+    assert str(few).startswith(
+        "INCONCLUSIVE: no fault found, but 10 rows are too few to find a bias"
+    )
+    assert f"about {few.rows_needed:,} would do" in few.verdict
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(2, size=(few.rows_needed, 2)).tolist()
+    rows = [HALVES | {"draft_tokens": [x], "output_token": y} for x, y in tokens]
+    enough = audited(rows)
+    assert enough.outcome == "PASS"
+    assert audited(rows, bias=0.05).outcome == "INCONCLUSIVE"
+    assert enough.to_dict()["outcome"] == "PASS"
+    assert "Deviations without an alarm above mean nothing" in str(enough)
+
+
 def test_only_the_first_rows_are_listed():
-    cases = BoundaryCases()
+    cases = RowLists()
     for row in range(1, 9):
         cases.add("target_nan", row)
-    (found,) = cases.found()
+    (found,) = BoundaryCase.of(cases.found)
     assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): target: NaN")

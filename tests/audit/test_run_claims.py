@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
-from otmd.audit.cells import IMPOSSIBLE
-from otmd.audit.dump_bound import mean_total_variation_bound
-from otmd.audit.dump_claims import Evidence, judge_claim
+from otmd.audit.counts import IMPOSSIBLE, total_variation_bound
+from otmd.audit.run_audit import Evidence, judge_claim
 
 LEVEL, RUNS = 0.1, 400
 
@@ -29,7 +28,7 @@ def test_the_bound_holds_for_dependent_positions():
     wrong = below = 0
     for _ in range(RUNS):
         labels, distance = adaptive_run(rng)
-        bound = mean_total_variation_bound(labels, np.array([0.5, 0.5]), LEVEL)
+        bound = total_variation_bound(labels, np.array([0.5, 0.5]), LEVEL, independent=False)
         wrong += bound > distance
         below += bound == 0
     assert wrong <= binom.isf(1e-6, RUNS, LEVEL)
@@ -39,7 +38,7 @@ def test_the_bound_holds_for_dependent_positions():
 def test_the_bound_is_near_the_distance_with_many_samples():
     rng = np.random.default_rng(1)
     labels = rng.choice(4, 40_000, p=[0.4, 0.3, 0.2, 0.1])
-    bound = mean_total_variation_bound(labels, np.full(4, 0.25), 1e-3)
+    bound = total_variation_bound(labels, np.full(4, 0.25), 1e-3, independent=False)
     assert 0.17 < bound <= 0.2
 
 
@@ -47,14 +46,16 @@ def test_the_bound_takes_a_law_for_each_position():
     rng = np.random.default_rng(2)
     probs = np.where(rng.random((20_000, 1)) < 0.5, [[0.9, 0.1]], [[0.2, 0.8]])
     honest = (rng.random(20_000) >= probs[:, 0]).astype(np.int64)
-    assert mean_total_variation_bound(honest, probs, 1e-3) == 0
-    assert mean_total_variation_bound(np.ones(20_000, np.int64), probs, 1e-3) > 0.5
+    assert total_variation_bound(honest, probs, 1e-3, independent=False) == 0
+    assert total_variation_bound(np.ones(20_000, np.int64), probs, 1e-3, independent=False) > 0.5
 
 
 def test_impossible_outcomes_count_as_too_often():
     labels = np.where(np.arange(2000) % 2, IMPOSSIBLE, 0)
-    assert mean_total_variation_bound(labels, np.array([1.0]), 1e-3) > 0.4
-    assert mean_total_variation_bound(np.zeros(1, np.int64), np.array([1.0]), 1e-3) == 0
+    assert total_variation_bound(labels, np.array([1.0]), 1e-3, independent=False) > 0.4
+    assert (
+        total_variation_bound(np.zeros(1, np.int64), np.array([1.0]), 1e-3, independent=False) == 0
+    )
 
 
 def test_numbers_that_are_not_uniform_refute_a_claim():
@@ -74,6 +75,6 @@ def test_bets_on_classes_find_what_cells_of_numbers_hide():
     numbers, none = rng.random(2000), np.zeros(2000, bool)
     probs = np.tile([0.5, 0.5], (2000, 1))
     labels = (rng.random(2000) < 0.6).astype(np.int64)
-    found = judge_claim("it is so", Evidence(numbers, none, labels, probs), 1e-3, rng=rng)
+    found = judge_claim("it is so", Evidence(numbers, none, [(labels, probs)]), 1e-3, rng=rng)
     assert found.betting_p_value <= 1e-3
     assert found.p_value > 1e-3

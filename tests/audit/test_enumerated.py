@@ -17,7 +17,7 @@ P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 
 def test_the_known_value_of_skipped_duplicates():
     """p = (.6, .3, .1), q = (.2, .2, .6), two drafts: the output is (27/50, 9/25, 1/10)."""
-    found = audit.exact(faults.SkippedDuplicates(P, Q), P, otmd.WithReplacement(Q, 2))
+    found = audit.enumerated(faults.SkippedDuplicates(P, Q), P, otmd.WithReplacement(Q, 2))
     np.testing.assert_allclose(found.output_law, [0.54, 0.36, 0.1], atol=1e-15)
     assert found.faulty
     assert found.total_variation == pytest.approx(0.06, abs=1e-15)
@@ -37,7 +37,7 @@ def test_it_is_the_twins(pair, n):
     ]
     for rule, twin in rules:
         rate, output = naive.judged(law, twin, p.size)
-        found = audit.exact(rule, p, drafts, tol=1e-9)
+        found = audit.enumerated(rule, p, drafts, tol=1e-9)
         np.testing.assert_allclose(found.output_law, np.array(output, float), atol=1e-10)
         assert found.acceptance == pytest.approx(float(rate), abs=1e-10)
         assert found.faulty == (np.abs(np.array(output, float) - p).max() > 1e-9)
@@ -47,19 +47,21 @@ def test_it_is_the_twins(pair, n):
 @given(pair=pairs(max_vocab=4), n=num_drafts(3))
 def test_sound_steps_are_lossless(pair, n):
     p, q = pair
-    found = audit.exact(faults.RecursiveRejectionSteps(p, q), p, otmd.WithReplacement(q, n), 1e-10)
+    found = audit.enumerated(
+        faults.RecursiveRejectionSteps(p, q), p, otmd.WithReplacement(q, n), 1e-10
+    )
     assert not found.faulty
     assert str(found) == found.verdict
     assert found.worst_drafts == ()
     if np.count_nonzero(q) >= n:
         steps = faults.WithoutReplacementSteps(p, q)
-        assert not audit.exact(steps, p, otmd.WithoutReplacement(q, n), 1e-10).faulty
+        assert not audit.enumerated(steps, p, otmd.WithoutReplacement(q, n), 1e-10).faulty
 
 
 def test_the_parts_of_the_total_variation_sum_to_it():
     """Few enough tuples that all of them are shown."""
     rule = lambda drafts: np.eye(3)[drafts[0]]  # noqa: E731
-    found = audit.exact(rule, P, otmd.WithReplacement(Q, 1))
+    found = audit.enumerated(rule, P, otmd.WithReplacement(Q, 1))
     assert found.total_variation == pytest.approx(0.5)
     assert [own.tokens for own in found.worst_drafts] == [(2,), (0,), (1,)]
     assert sum(own.excess for own in found.worst_drafts) == pytest.approx(0.5)
@@ -74,7 +76,7 @@ def test_the_parts_of_the_total_variation_sum_to_it():
 def test_parts_share_an_excess_by_what_they_emit():
     """Twin of the parts' definition, by loops over tuples and tokens."""
     rule, drafts = faults.SkippedDuplicates(P, Q), otmd.WithReplacement(Q, 2)
-    found = audit.exact(rule, P, drafts)
+    found = audit.enumerated(rule, P, drafts)
     parts = {}
     for tokens, prob in zip(*drafts.enumerate(), strict=True):
         law = rule(tokens)
@@ -92,22 +94,22 @@ def test_parts_share_an_excess_by_what_they_emit():
     ("change", "told"),
     [
         ({"target_probs": P[:2]}, "target_probs"),
-        ({"drafts": Q}, "drafts"),
+        ({"law": Q}, "law"),
         ({"tol": 0.0}, "tol"),
         ({"tol": True}, "tol"),
         ({"tol": np.nan}, "tol"),
-        ({"rule": 1}, "rule"),
-        ({"rule": lambda _: P[:2] / P[:2].sum()}, r"rule.*\(2,\).*\(3,\)"),
-        ({"rule": lambda _: P / 2}, "rule.*sums"),
-        ({"rule": otmd.SpecHub()}, "SpecHub"),
-        ({"drafts": otmd.WithReplacement(Q, 20)}, "enumerate"),
+        ({"verifier": 1}, "verifier"),
+        ({"verifier": lambda _: P[:2] / P[:2].sum()}, r"verifier.*\(2,\).*\(3,\)"),
+        ({"verifier": lambda _: P / 2}, "verifier.*sums"),
+        ({"verifier": otmd.SpecHub()}, "SpecHub"),
+        ({"law": otmd.WithReplacement(Q, 20)}, "enumerate"),
     ],
 )
 def test_bad_input_is_named(change, told):
     good = {
-        "rule": otmd.RecursiveRejection(),
+        "verifier": otmd.RecursiveRejection(),
         "target_probs": P,
-        "drafts": otmd.WithReplacement(Q, 2),
+        "law": otmd.WithReplacement(Q, 2),
     }
     with pytest.raises(ValueError, match=f"(?s){told}"):
-        audit.exact(**{**good, **change})
+        audit.enumerated(**{**good, **change})

@@ -1,0 +1,280 @@
+"""What the audits of a rule share: checked arguments, its samples, its acceptance, its worst tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.audit.counts import chance_at_least, chance_at_most
+from otmd.drafts import DraftLaw, Joint, ProposalLaw
+from otmd.drafts.base import draw_tokens, validate_rng
+from otmd.optimum import optimal_acceptance
+from otmd.optimum.bounds import draft_probability_bound
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    validate_probs,
+    validate_same_vocabulary,
+)
+from otmd.verifiers import Verifier
+
+Sampler = Callable[[IntArray], ArrayLike]
+"""From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
+ConditionalLaw = Callable[[IntArray], ArrayLike]
+"""From drafts (n,) to the law of the output token (V,)."""
+# A maximum flow over more tuples would take longer than the audit.
+_MOST_TUPLES = 5_000
+# What rounding may take from a ceiling.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The acceptance rate: how often the output token was among the drafts.
+
+    Attributes
+    ----------
+    rate : float
+        Observed.
+    low, high : float
+        Exact confidence bounds (Clopper–Pearson).
+    ceiling : float
+        What no lossless rule exceeds: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for a law
+        without a closed form and with too many tuples for a maximum flow.
+    """
+
+    rate: float
+    low: float
+    high: float
+    ceiling: float
+
+    @property
+    def too_high(self) -> bool:
+        """Whether the rate is above the ceiling beyond chance, which proves a fault."""
+        return self.low > self.ceiling
+
+
+@dataclass(frozen=True)
+class TokenDeviation:
+    """How far one token is from what was expected.
+
+    Attributes
+    ----------
+    token : int
+        Its id.
+    observed, expected : float
+        Counts, or probabilities where the output law is exact.
+    """
+
+    token: int
+    observed: float
+    expected: float
+
+
+def as_array(name: str, value: Any) -> Any:
+    """Return a torch tensor as an array, from any device and with gradients; anything else as it is.
+
+    bfloat16, which NumPy lacks, becomes float32.
+    """
+    if not hasattr(value, "detach"):
+        return value
+    try:
+        tensor = value.detach().cpu()
+        return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
+    except (RuntimeError, TypeError) as error:
+        raise TypeError(
+            f"{name}: got a {type(value).__name__} that does not become an array ({error})"
+        ) from error
+
+
+def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
+    """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
+    if isinstance(law, type) and issubclass(law, DraftLaw):
+        raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
+    if isinstance(others, DraftLaw):
+        raise TypeError(
+            f"law: got {type(law).__name__} and a {type(others).__name__} in the place of the array before "
+            "it: are the two swapped?"
+        )
+    if not isinstance(law, DraftLaw):
+        raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
+    if law.batch_shape:
+        raise ValueError(f"law: got leading axes {law.batch_shape}, wanted one position")
+    return law
+
+
+def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
+    """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
+    own = validate_law(law, target_probs)
+    p = validate_probs("target_probs", as_array("target_probs", target_probs))
+    validate_same_vocabulary(p, own.vocab_size, own.batch_shape)
+    if p.ndim != 1:
+        raise ValueError(f"target_probs: got leading axes {p.shape[:-1]}, wanted one position")
+    return p
+
+
+def validate_verifier(verifier: object) -> None:
+    """Raise TypeError for a class, ValueError for what is neither a Verifier nor a callable."""
+    if isinstance(verifier, type):
+        name = verifier.__name__
+        raise TypeError(f"verifier: got the class {name}, wanted an instance: {name}()")
+    if not isinstance(verifier, Verifier) and not callable(verifier):
+        raise ValueError(f"verifier: got {verifier!r}, wanted a Verifier or a callable")
+
+
+def validate_level(false_alarm: object) -> float:
+    """Return the rate of false alarms, or raise ValueError unless it is in (0, 1/4]."""
+    validate_fraction("false_alarm", false_alarm)
+    rate = float(false_alarm)  # type: ignore[arg-type]
+    if rate > 0.25:
+        raise ValueError(f"false_alarm: got {false_alarm!r}, wanted at most 0.25")
+    return rate
+
+
+def validate_fraction(name: str, value: object) -> None:
+    """Raise ValueError unless the value is a number strictly between 0 and 1."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.floating)
+        or not 0 < value < 1
+    ):
+        raise ValueError(f"{name}: got {value!r}, wanted a number between 0 and 1")
+
+
+def emitted_tokens(
+    verifier: Sampler | Verifier,
+    target: FloatArray,
+    law: DraftLaw,
+    draft_tokens: IntArray,
+    batched: bool,
+    rng: np.random.Generator,
+) -> IntArray:
+    """What a rule emits for drafts (N, n); ValueError for what are not N tokens of the vocabulary."""
+    validate_verifier(verifier)
+    if isinstance(verifier, Verifier):
+        return np.asarray(verifier.verify(target, law, draft_tokens, rng=rng).token)
+    if batched:
+        emitted = verifier(draft_tokens)
+        return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
+    tokens = np.empty(len(draft_tokens), np.int64)
+    for row, own in enumerate(draft_tokens):
+        token = np.asarray(as_array("verifier", verifier(own)))
+        if token.ndim:
+            raise ValueError(
+                f"verifier: got an array of shape {token.shape} for drafts of shape {own.shape}, wanted a "
+                "token; batched=True takes all draws in one call"
+            )
+        tokens[row] = validate_emitted(token[None], 1, law.vocab_size, "verifier")[0]
+    return tokens
+
+
+def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
+    """Return tokens as int64 of shape (count,), or raise ValueError under that name."""
+    array = np.asarray(as_array(name, tokens))
+    if array.dtype.kind not in "iu" or array.shape != (count,):
+        raise ValueError(
+            f"{name}: got {array.dtype} of shape {array.shape}, wanted integers of shape ({count},)"
+        )
+    if count and (array.min() < 0 or array.max() >= vocab_size):
+        raise ValueError(
+            f"{name}: got ids from {array.min()} to {array.max()}, wanted ids in [0, {vocab_size})"
+        )
+    return array.astype(np.int64)
+
+
+def sampler_of(
+    verifier: ConditionalLaw, *, rng: np.random.Generator
+) -> Callable[[IntArray], IntArray]:
+    """A batched sampler of a rule that is given by its conditional law.
+
+    Parameters
+    ----------
+    verifier : callable
+        From drafts (n,) to the law of the output token (V,). It is called once for each tuple of drafts.
+    rng : numpy.random.Generator
+        Draws the tokens.
+
+    Returns
+    -------
+    callable
+        From drafts (N, n) to tokens (N,).
+
+    Raises
+    ------
+    ValueError
+        If ``rng`` is not a Generator; when called, for a law that is no distribution.
+    """
+    validate_rng(rng)
+    known: dict[tuple[int, ...], FloatArray] = {}
+
+    def sample(draft_tokens: IntArray) -> IntArray:
+        every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
+        which = which.ravel()
+        tokens = np.empty(len(draft_tokens), np.int64)
+        rows = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+        for own, where in zip(every, rows, strict=True):
+            key = tuple(own.tolist())
+            if key not in known:
+                known[key] = validate_probs("verifier", as_array("verifier", verifier(own)))
+            tokens[where] = draw_tokens(known[key], rng, where.size)
+        return tokens
+
+    return sample
+
+
+def observed_acceptance(
+    draft_tokens: IntArray, output_tokens: IntArray, ceiling: float, level: float
+) -> Acceptance:
+    """The acceptance among drafts (N, n) and output tokens (N,); each bound fails with half the level."""
+    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
+    trials = output_tokens.size
+    low = chance_at_least(hits, trials, level / 2)
+    return Acceptance(hits / trials, low, chance_at_most(hits, trials, level / 2), ceiling)
+
+
+def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
+    """Whether each output token (N,) is among its drafts (N, n)."""
+    return (draft_tokens == output_tokens[:, None]).any(axis=-1)
+
+
+def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
+    """See :attr:`Acceptance.ceiling`; rounded up."""
+    if isinstance(law, ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
+        rate = float(optimal_acceptance(target, law).rate)
+    else:
+        rate = float(draft_probability_bound(target, law))
+    return min(1.0, rate + _SLACK)
+
+
+def num_tuples(law: DraftLaw) -> int:
+    """How many tuples of drafts have to be looked at to list a law at a single position."""
+    if isinstance(law, Joint):
+        return len(law.tuples)
+    return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
+
+
+def largest_deviations(
+    observed: FloatArray, expected: FloatArray, most: int = 5
+) -> tuple[TokenDeviation, ...]:
+    """The tokens with the largest (O − E)/√E, impossible ones first; those that deviate at all."""
+    off = observed - expected
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.where(off == 0, 0.0, np.abs(off) / np.sqrt(expected))
+    by_size = np.lexsort((-np.abs(off), -size))[:most]
+    return tuple(
+        TokenDeviation(int(y), float(observed[y]), float(expected[y])) for y in by_size if off[y]
+    )
+
+
+def deviation_table(worst: tuple[TokenDeviation, ...], number: str = ".1f") -> str:
+    """Lines of token, observed, expected, difference and ratio."""
+    lines = [f"  {'token':>8} {'observed':>12} {'expected':>12} {'difference':>12} {'ratio':>8}"]
+    for own in worst:
+        ratio = f"{own.observed / own.expected:8.3f}" if own.expected > 0 else f"{'∞':>8}"
+        cells = (own.observed, own.expected, own.observed - own.expected)
+        numbers = " ".join(f"{value:>12{number}}" for value in cells)
+        lines.append(f"  {own.token:>8} {numbers} {ratio}")
+    return "\n".join(lines)
