@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from otmd.harness.context_ngram import ContextNGram
-from otmd.harness.drafts import Draft, NGramDraft
-from otmd.harness.forward import forward_logits
-from otmd.harness.models import LanguageModel
+from otmd.harness.draft_models import Draft, NGramDraft
+from otmd.harness.models import LanguageModel, forward_logits
+from otmd.harness.ngram import ContextNGram
 from otmd.probabilities import FloatArray, Processing
 from otmd.sequences.models import Prefix
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(
-    description: str, total: float, shown: bool = True, unit: str = "count"
+    description: str, total: float | None, shown: bool = True, unit: str = "count"
 ) -> Iterator[Callable[[float, str], None]]:
     """Show a bar while the block runs.
 
@@ -14,8 +14,8 @@ def progress_bar(
     ----------
     description : str
         What is being done.
-    total : float
-        Where the bar is full.
+    total : float or None
+        Where the bar is full; None if that is not known.
     shown : bool
         With False nothing is printed and ``rich`` is not imported.
     unit : {"count", "bytes"}

@@ -1,15 +1,19 @@
-"""What is wrong with a file, in one line."""
+"""Errors of files and folders, each told in one line."""
 
 
-class TornFileError(ValueError):
-    """A file is cut short, or not what its name says."""
+class DatasetError(ValueError):
+    """A stored file or folder is unfinished, torn or altered."""
+
+
+class FolderLockedError(RuntimeError):
+    """Another process is writing into the same folder."""
 
 
 def one_line(said: object) -> str:
-    """What an error says, or a file holds, without its line breaks."""
+    """Return the text of an error, or of a field of a file, without line breaks."""
     return " ".join(str(said).split())
 
 
 def named(field: str) -> str:
-    """The name that a file gives a field, for a message of one line."""
+    """Return the name that a file gives a field, short enough for a message."""
     return one_line(field)[:40]

@@ -7,13 +7,14 @@ import pytest
 from scipy.stats import chisquare
 
 import otmd
-from otmd.harness import LanguageModel, NGram, NGramDraft, Speculation, decode, skip_layers
+from otmd.harness import LanguageModel, NGram, NGramDraft, Speculation, decode
 from otmd.harness.continuations import (
     CachedContinuations,
     CountedContinuations,
     Recomputed,
     continuations,
 )
+from otmd.harness.variants import skip_layers
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,

@@ -7,11 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.harness.context_ngram import LONGEST, ContextNGram
-from otmd.harness.layer_skip import skip_layers
 from otmd.harness.loading import load_target
 from otmd.harness.models import LanguageModel, describe_tokenizer
-from otmd.harness.ngram import NGram
+from otmd.harness.ngram import LONGEST, ContextNGram, NGram
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -118,6 +116,8 @@ def load_draft(
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
+        from otmd.harness.variants import skip_layers
+
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
