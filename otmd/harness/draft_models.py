@@ -134,24 +134,10 @@ def load_draft(
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
-    """Check that two models speak of the same tokens, and find the padding rows.
+    """Check that two models have the same tokens: how many, and how many padding rows follow them.
 
-    Parameters
-    ----------
-    target, draft : LanguageModel or Draft
-        Models with a ``tokenizer`` and a ``vocab_size``.
-
-    Returns
-    -------
-    vocab_size : int
-        How many tokens there are.
-    padding : dict
-        Under "target" and "draft", how many rows of the logits come after the last token.
-
-    Raises
-    ------
-    ValueError
-        If the maps from token to id differ, or a logits matrix is too narrow.
+    The padding is a dict of "target" and "draft". Raises ValueError if the maps from token to id differ, or
+    a logits matrix has fewer rows than there are tokens.
     """
     ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if ours != theirs:

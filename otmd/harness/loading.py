@@ -139,27 +139,10 @@ def _weights_hash(folder: Path) -> str:
 
 
 def converted_gguf(path: Path, progress: bool = True) -> Path:
-    """Folder with the float32 weights and the tokenizer of a GGUF file.
+    """Folder with the float32 weights and the tokenizer of a GGUF file, named by its SHA-256.
 
-    It is converted once and kept in the cache under the file's hash, so that later loads take a
-    fraction of a second.
-
-    Parameters
-    ----------
-    path : Path
-        A GGUF file of a decoder-only model that transformers can read.
-    progress : bool
-        Show a bar while converting.
-
-    Returns
-    -------
-    Path
-        A folder for ``from_pretrained``; its name is the file's SHA-256.
-
-    Raises
-    ------
-    ValueError
-        If transformers cannot read the file.
+    The file is converted once; later loads take a fraction of a second. Raises ValueError if transformers
+    cannot read the file.
     """
 
     def fill(folder: Path) -> None:

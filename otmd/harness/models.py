@@ -148,18 +148,9 @@ def _backend(model: Any) -> str:
 
 
 def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: Any) -> Any:
-    """Logits (B, K, V) at the positions ``keep`` alone.
+    """Call a decoder-only model: logits (B, K, V) at the K positions ``keep`` (an integer tensor) alone.
 
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A decoder-only language model.
-    keep : (K,) integer tensor
-        Positions along the inputs.
-    position_ids : (B, T) integer tensor, optional
-        Passed to models that take them; others count by the attention mask.
-    **inputs
-        Passed on to the model.
+    ``position_ids`` (B, T) go to models that take them; others count positions by the attention mask.
     """
     takes = inspect.signature(model.forward).parameters
     if position_ids is not None and "position_ids" in takes:
@@ -171,22 +162,7 @@ def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: An
 
 
 def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """Draw a token from one row of logits.
-
-    Parameters
-    ----------
-    logits : (V,) array
-        Raw logits.
-    temperature : float
-        0 takes the likeliest, ties to the lowest id.
-    rng : numpy.random.Generator
-        Gives one uniform number where the temperature is positive.
-
-    Returns
-    -------
-    int
-        The token's id.
-    """
+    """Draw a token from raw logits (V,); temperature 0 takes the likeliest, ties to the lowest id."""
     if temperature == 0:
         return int(np.argmax(logits))
     scaled = logits.astype(np.float64) / temperature
@@ -204,32 +180,11 @@ def generate_batch(
     stop_tokens: frozenset[int],
     vocab_size: int,
 ) -> list[list[int]]:
-    """Continue every prompt of one batch.
+    """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
 
-    The prompts are padded on the left; each has a generator of its own, so that what is drawn
-    for one does not hang on who else is in the batch, but for rounding.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A decoder-only language model in evaluation mode.
-    prompts : sequence of sequences of int
-        Token ids, none empty.
-    max_new_tokens : int
-        Where to stop.
-    temperature : float
-        Of the sampling; 0 is greedy.
-    rngs : sequence of numpy.random.Generator
-        One a prompt.
-    stop_tokens : frozenset of int
-        A sequence ends with the first of these that it draws.
-    vocab_size : int
-        Only the first so many tokens are ever drawn.
-
-    Returns
-    -------
-    list of list of int
-        The new tokens alone.
+    Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on the
+    other prompts, except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
+    Only tokens below ``vocab_size`` are drawn. Returns the new tokens of each prompt.
     """
     import torch
     from transformers import DynamicCache

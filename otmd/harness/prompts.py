@@ -131,13 +131,7 @@ def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
 
 
 def read_user_file(path: Path) -> list[Prompt]:
-    """Read a user's ``.jsonl`` or ``.txt`` file.
-
-    Raises
-    ------
-    ValueError
-        If the ending is another, a line is not a JSON object with a text, or nothing is in it.
-    """
+    """Read a user's ``.jsonl`` or ``.txt`` file, or raise ValueError if it holds no prompts."""
     if path.suffix == ".jsonl":
         rows = _json_lines(path.read_text("utf-8"), path)
         prompts = [_user_prompt(row, path, number) for number, row in enumerate(rows, 1)]

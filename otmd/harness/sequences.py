@@ -61,13 +61,7 @@ def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 
 def answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt's answer, tokenised by itself.
-
-    Raises
-    ------
-    ValueError
-        If the prompt has no answer.
-    """
+    """Token ids of a prompt's answer, tokenised by itself; ValueError if it has none."""
     if prompt.answer is None:
         raise ValueError(
             f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
@@ -79,13 +73,7 @@ def answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
 def check_prompts(
     target: LanguageModel, prompts: Sequence[Prompt], max_length: int | None, settings: RunSettings
 ) -> None:
-    """Find out before anything is computed whether every prompt can be used.
-
-    Raises
-    ------
-    ValueError
-        If a prompt is empty, too long with its answer, or lacks the answer that is needed.
-    """
+    """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
     for prompt in prompts:
         length = len(prompt_tokens(target.tokenizer, prompt))
         if length == 0:
@@ -130,10 +118,9 @@ def with_samples(
 
 
 def chosen_positions(sequence: TokenSequence, count: int) -> list[int]:
-    """Positions of the answer, spread evenly: the middles of ``count`` equal parts.
+    """Positions of the answer, spread evenly: the middles of ``count`` equal parts, or all if fewer.
 
-    Position t stands for the law of token t given all tokens before it. An answer with fewer
-    tokens than ``count`` gives all of them.
+    Position t stands for the law of token t given all tokens before it.
     """
     length = len(sequence.tokens) - sequence.start
     if length <= count:

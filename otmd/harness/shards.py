@@ -51,18 +51,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says.
+    """A manifest: its rows, how the data set was made, and its shards (``name``, ``bytes``, ``sha256``).
 
-    Attributes
-    ----------
-    rows : list of Row
-        One a position.
-    places : list of (int, int)
-        For each row the number of its shard in ``shards`` and its row there.
-    shards : list of dict
-        ``name``, ``bytes`` and ``sha256`` of each shard.
-    metadata : dict
-        How the data set was made.
+    For each row, ``places`` has the number of its shard in ``shards`` and its row there.
     """
 
     rows: list[Row]
@@ -79,20 +70,10 @@ def write_shard(
     rows: list[Row],
     texts: list[dict[str, Any]],
 ) -> Path:
-    """Write a shard and return its path.
+    """Write a shard of raw logits (N, V) with its N rows, and return its path.
 
-    Parameters
-    ----------
-    store : Store
-        Of layout :data:`SHARDS`.
-    number : int
-        The shard's place among the shards.
-    target_logits, draft_logits : (N, V) arrays
-        Raw logits.
-    rows : list of Row
-        One for each of the N.
-    texts : list of dict
-        ``prompt_id``, ``tokens`` and ``start`` of the token sequences that the rows are positions of.
+    ``number`` is its place among the shards. ``texts`` are dicts of ``prompt_id``, ``tokens`` and ``start``:
+    the token sequences that the rows are positions of.
     """
     from safetensors.numpy import save
 
@@ -107,19 +88,9 @@ def write_shard(
 
 
 def read_shard(path: Path, sha256: str | None = None) -> Shard:
-    """Open a shard.
+    """Open a shard, or raise DatasetError if it is missing, torn or altered.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    sha256 : str, optional
-        Its hash, if it was checked before; otherwise it is computed and compared with the name.
-
-    Raises
-    ------
-    DatasetError
-        If the shard is missing, torn or altered.
+    The hash is computed and compared with the name, unless it is given because it was checked before.
     """
     if not path.is_file():
         raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
@@ -152,13 +123,7 @@ SHARDS = Layout(
 
 
 def read_texts(path: Path) -> list[dict[str, Any]]:
-    """Token sequences of a shard: dicts of ``prompt_id``, ``tokens`` and ``start``.
-
-    Raises
-    ------
-    DatasetError
-        If the shard is torn, or was not written by otmd.
-    """
+    """Token sequences of a shard (see :func:`write_shard`), or DatasetError if otmd did not write it."""
     try:
         return json.loads(read_safetensors(path)[1]["otmd"])["texts"]
     except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
@@ -187,13 +152,7 @@ def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, An
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest.
-
-    Raises
-    ------
-    DatasetError
-        If the file is torn or was not written by otmd.
-    """
+    """Read a folder's manifest, or raise DatasetError if it is torn or was not written by otmd."""
     path = folder / MANIFEST
     try:
         about = json.loads(read_metadata(path)[b"otmd"])

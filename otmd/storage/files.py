@@ -90,22 +90,11 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, which is created where it is missing.
+    """Hold the lock of a folder, which is created where it is missing, during the block.
 
-    The operating system frees the lock when the process ends, so a killed process blocks nobody.
-
-    Parameters
-    ----------
-    folder : Path
-    wait : bool
-        Wait while another process holds the lock, instead of raising an error.
-
-    Raises
-    ------
-    FolderLockedError
-        If another process holds the lock; the message names it.
-    OSError
-        If the disk is full, or the folder cannot be written to or has no locks.
+    The operating system frees the lock when the process ends, so a killed process blocks nobody. If another
+    process holds it: wait for that, or raise FolderLockedError, which names the process. Raises OSError, with
+    advice, if the disk is full, or the folder cannot be written to or has no locks.
     """
     from filelock import FileLock, Timeout
 

@@ -24,13 +24,9 @@ _HEADERS = {
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Load every array of an npz file.
 
-    Raises
-    ------
-    DatasetError
-        If the file is cut short, is no npz file, or an array is not as large as it says.
-    ValueError
-        If an array is of another type than numbers and texts (pickled objects, above all), or the arrays
-        are too large for the file.
+    Raises DatasetError if the file is cut short, is no npz file, or an array is not as large as it says;
+    ValueError if an array holds other than numbers and texts (pickled objects, above all), or the arrays
+    unpack to far more than the file.
     """
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
@@ -51,15 +47,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Load the array of an npy file.
-
-    Raises
-    ------
-    DatasetError
-        If the file is cut short or is no npy file.
-    ValueError
-        If the array is of another type than numbers and texts.
-    """
+    """Load the array of an npy file; errors as of :func:`read_npz`."""
     with path.open("rb") as stream:
         return _array(str(path), stream, path.stat().st_size)
 

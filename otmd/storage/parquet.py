@@ -55,10 +55,7 @@ def parquet_bytes(table: "pl.DataFrame") -> bytes:
 def read_parquet(path: Path) -> "pl.DataFrame":
     """Read what :func:`write_parquet` wrote, and compare the checksums.
 
-    Raises
-    ------
-    ValueError
-        If the file is torn, altered or no Parquet file.
+    Raises ValueError if the file is torn, altered or no Parquet file.
     """
     import polars as pl
     import pyarrow as pa
@@ -125,12 +122,8 @@ def one_line_errors(path: Path) -> Iterator[None]:
 def open_parquet(path: Path) -> "ParquetFile":
     """Open a file for reading in batches.
 
-    Raises
-    ------
-    ValueError
-        If the footer is too long, or a row group claims to unpack to much more than is stored of it.
-    pyarrow.ArrowException, OSError
-        If it is no Parquet file.
+    Raises ValueError if the footer is too long, or a row group claims to unpack to much more than is stored
+    of it; ArrowException or OSError if it is no Parquet file.
     """
     from pyarrow.parquet import ParquetFile
 

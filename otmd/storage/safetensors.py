@@ -28,15 +28,7 @@ _LONGEST_AXIS = 1 << 48
 
 @dataclass(frozen=True, eq=False)
 class StoredArray:
-    """An array on disk.
-
-    Attributes
-    ----------
-    raw : ndarray
-        Memory-mapped; bfloat16 as its 16 bits.
-    bfloat16 : bool
-        Whether it is bfloat16, which NumPy does not have.
-    """
+    """An array on disk: ``raw`` is memory-mapped, bfloat16 (which NumPy does not have) as its 16 bits."""
 
     raw: np.ndarray
     bfloat16: bool = False
@@ -57,12 +49,8 @@ class StoredArray:
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
     """Map every array of a safetensors file, and read its text metadata.
 
-    Raises
-    ------
-    DatasetError
-        If the file is cut short, or its header is too long or does not fit it.
-    ValueError
-        If an array is of a type that is not read.
+    Raises DatasetError if the file is cut short, or its header is too long or does not fit it; ValueError if
+    an array is of a type that is not read.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:

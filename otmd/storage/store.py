@@ -78,14 +78,8 @@ class Store(Generic[Part]):
     def held(self) -> Iterator[None]:
         """Begin or continue the run, and keep other processes out of the folder during the block.
 
-        Raises
-        ------
-        ValueError
-            If the folder holds a run with another description, or files of something else.
-        FolderLockedError
-            If another process holds the folder.
-        OSError
-            If the disk is full or the folder cannot be written to.
+        Raises ValueError as :meth:`check` does, FolderLockedError if another process holds the folder, and
+        OSError if the disk is full or the folder cannot be written to.
         """
         # Checked before the lock is taken, since the lock is a file, too.
         self._check_files()
@@ -102,7 +96,7 @@ class Store(Generic[Part]):
             yield
 
     def check(self) -> None:
-        """Raise ValueError if the folder holds another run or files of something else."""
+        """Raise ValueError if the folder holds a run with another description, or other files."""
         self._check_files()
         difference = "" if self.overwrite else self._difference()
         if difference:
