@@ -1,6 +1,5 @@
 """Results of a long run, kept part by part: an interruption loses nothing, a rerun goes on."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,21 +7,22 @@ from typing import Any
 
 import polars as pl
 
-from otmd.harness.lock import folder_lock
-from otmd.measurement.store import read_parquet, write_parquet
+from otmd.storage.parquet import parquet_bytes, read_parquet, write_parquet
+from otmd.storage.store import Layout, Store
 
 
 class ProgressStore:
-    """Named parts of one table; a part that is there is not made again.
+    """Named parts of one table; a stored part is not made again.
 
-    Unlike those of ``otmd.measurement.run_sweep``, parts are called by what they hold and not by the code
-    that made them, and what is made next may depend on one. The table that results is also the record of
-    what need not be made: a rerun on stored results prints them.
+    Unlike those of ``otmd.measurement.run_sweep``, parts are named by what they hold and not by the code
+    that made them, and a part may depend on earlier ones. The table also tells later runs what is stored.
 
     Parameters
     ----------
     path : Path
         The Parquet file of the whole table. Its parts lie beside it until :meth:`finish`.
+    store : Store
+        Of the parts, held by the caller.
 
     Raises
     ------
@@ -30,16 +30,10 @@ class ProgressStore:
         If the whole table cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Store[pl.DataFrame]) -> None:
         self.path = path
-        self._parts = _parts_of(path)
-        self._done: dict[str, pl.DataFrame] = {}
-        for part in sorted(self._parts.glob("*.parquet")):
-            try:
-                self._done[part.stem] = read_parquet(part)
-            except ValueError:
-                # Torn: its rows are made again.
-                part.unlink()
+        self._store = store
+        self._done = dict(store.whole_parts())
         if path.exists():
             try:
                 whole = read_parquet(path)
@@ -54,7 +48,7 @@ class ProgressStore:
         """Return the rows of a part, made now unless they are stored."""
         if name not in self._done:
             rows = pl.DataFrame([{"part": name, **row} for row in make()])
-            write_parquet(self._parts / f"{name}.parquet", rows)
+            self._store.write(name, parquet_bytes(rows))
             self._done[name] = rows
         return self._done[name].to_dicts()
 
@@ -63,22 +57,19 @@ class ProgressStore:
         tables = [self._done[name] for name in sorted(self._done)]
         whole = pl.concat(tables, how="diagonal_relaxed")
         write_parquet(self.path, whole)
-        shutil.rmtree(self._parts, ignore_errors=True)
+        self._store.remove_parts()
         return whole
 
 
 @contextmanager
 def progress_store(path: Path) -> Iterator[ProgressStore]:
-    """Open a store, and keep other processes from it meanwhile.
+    """Open a store, and keep other processes from it during the block.
 
     Raises
     ------
     FolderLockedError
         If another process holds it.
     """
-    with folder_lock(_parts_of(path)):
-        yield ProgressStore(path)
-
-
-def _parts_of(path: Path) -> Path:
-    return path.with_suffix(".parts")
+    store = Store(path.with_suffix(".parts"), None, Layout(read_parquet))
+    with store.held():
+        yield ProgressStore(path, store)

@@ -21,7 +21,7 @@ def tiny(monkeypatch) -> LanguageModel:
     monkeypatch.setattr(
         "otmd.harness.load_draft", lambda *_: NGramDraft(counts, model.tokenizer, 4)
     )
-    monkeypatch.setattr("otmd.harness.run_description.held_out_corpus", lambda *_: None)
+    monkeypatch.setattr("otmd.harness.collection.held_out_corpus", lambda *_: None)
     return model
 
 
@@ -103,7 +103,7 @@ def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypa
         yield from list(decode_in_turn(target, prompts, ways, *rest))[:finished]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("otmd.harness.comparison.decode_in_turn", interrupted)
+    monkeypatch.setattr("otmd.harness.decode_in_turn", interrupted)
     assert main(["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]) == 130
     out, err = capsys.readouterr()
     assert f"interrupted. {finished} of 1 prompts were finished" in err

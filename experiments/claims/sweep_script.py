@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from otmd.measurement import Sweep, read_tasks, run_sweep
-from otmd.measurement.store import write_parquet
+from otmd.storage.parquet import write_parquet
 
 RESULTS = Path("paper_figures/results")
 

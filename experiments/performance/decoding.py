@@ -16,14 +16,14 @@ import polars as pl
 
 import otmd
 from otmd.harness import LanguageModel, load_draft, load_prompts, load_target, pack_weights
+from otmd.harness.collection import held_out_corpus
 from otmd.harness.continuations import CachedContinuations, continuations
-from otmd.harness.drafts import Draft
-from otmd.harness.run_description import held_out_corpus
+from otmd.harness.draft_models import Draft
 from otmd.harness.sequences import prompt_tokens
-from otmd.measurement.store import write_parquet
 from otmd.sequences import IIDPaths, TokenLevel, TokenTree
 from otmd.sequences.chance import Sampled
 from otmd.sequences.trees import Context, DraftTree
+from otmd.storage.parquet import write_parquet
 
 OUTPUT = Path("paper_figures/results/decoding.parquet")
 WAYS = {

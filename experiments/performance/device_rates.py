@@ -17,7 +17,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from otmd.measurement.store import write_parquet
+from otmd.storage.parquet import write_parquet
 from otmd.tensors import (
     TensorRatioCurve,
     greedy_rates,

@@ -24,7 +24,7 @@ from global_resolution import resolve
 
 import otmd
 from otmd.harness import open_dataset
-from otmd.measurement.store import write_parquet
+from otmd.storage.parquet import write_parquet
 
 OUTPUT = Path("paper_figures/results/optimal_plan.parquet")
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)

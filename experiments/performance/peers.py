@@ -24,7 +24,7 @@ from optimal_plan import THREADS, synthetic_positions
 from peer_solvers import Floats, Peer, Run, list_peers
 
 import otmd
-from otmd.measurement.store import write_parquet
+from otmd.storage.parquet import write_parquet
 from otmd.verifiers import verifiers_serving
 
 OUTPUT = Path("paper_figures/results/peers.parquet")

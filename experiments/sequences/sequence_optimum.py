@@ -20,7 +20,6 @@ from target_texts import Pair, Text
 import otmd
 from otmd import Processing
 from otmd.harness.continuations import continuations
-from otmd.measurement.store import write_parquet
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -32,6 +31,7 @@ from otmd.sequences import (
     block_efficiency,
     optimal_block_efficiency,
 )
+from otmd.storage.parquet import write_parquet
 from otmd.transport.solution import SolverError
 
 # The program's own tolerance.

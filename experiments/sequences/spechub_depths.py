@@ -17,7 +17,7 @@ from steps_along_text import Starts, decoded, token_level_starts
 from target_texts import Laws, Pair, Text, laws_along
 
 import otmd
-from otmd.measurement.store import write_parquet
+from otmd.storage.parquet import write_parquet
 
 OUTPUT = Path("paper_figures/results/spechub_depths.parquet")
 DRAFTS = 2

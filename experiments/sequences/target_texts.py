@@ -13,7 +13,7 @@ import numpy as np
 from otmd import Processing
 from otmd.harness import Draft, LanguageModel, Prompt
 from otmd.harness.continuations import continuations
-from otmd.harness.generation import sample_token
+from otmd.harness.models import sample_token
 from otmd.harness.sequences import prompt_tokens
 from otmd.probabilities import FloatArray
 from otmd.sequences.trees import Prefix

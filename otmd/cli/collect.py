@@ -33,6 +33,7 @@ def collect(
     batch_size: PositiveInt = 8,
     device: str | None = None,
     model_dtype: str | None = None,
+    overwrite: bool = False,
     json_output: Json = False,
     quiet: bool = False,
 ) -> None:
@@ -72,6 +73,8 @@ def collect(
         As torch calls it; cuda where there is one.
     model_dtype : str
         As torch calls it.
+    overwrite : bool
+        Replace a dataset with other settings that the folder holds.
     json_output : bool
         Print a JSON object instead of a line.
     quiet : bool
@@ -97,6 +100,7 @@ def collect(
             batch_size=batch_size,
             device=device,
             model_dtype=model_dtype,
+            overwrite=overwrite,
             progress=show,
         )
     except KeyboardInterrupt as stop:

@@ -106,7 +106,7 @@ def decode(
     quiet : bool
         Show no progress bar.
     """
-    from otmd.harness import comparison
+    from otmd import harness
     from otmd.harness.progress import progress_bar
     from otmd.harness.sequences import prompt_tokens
     from otmd.measurement.style import figure_paths
@@ -127,7 +127,7 @@ def decode(
     report = partial(_report, model, chosen, texts, show, figures, json_output)
     try:
         tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
-        finished = comparison.decode_in_turn(model, tokens, ways, max_new_tokens, processing, seed)
+        finished = harness.decode_in_turn(model, tokens, ways, max_new_tokens, processing, seed)
         with progress_bar("decoding", len(chosen), progress) as update:
             for text in finished:
                 texts.append(text)
@@ -156,7 +156,8 @@ def _prompts(
 def _target(
     name: str, device: str | None, dtype: str | None, threads: int | None, progress: bool
 ) -> "LanguageModel":
-    from otmd.harness import can_pack, load_target, pack_weights
+    from otmd.harness import load_target, pack_weights
+    from otmd.harness.variants import can_pack
 
     if threads is not None:
         import torch
@@ -168,7 +169,7 @@ def _target(
 
 def _draft(spec: str, model: "LanguageModel", prompts: "list[Prompt]", progress: bool) -> "Draft":
     from otmd.harness import load_draft
-    from otmd.harness.run_description import held_out_corpus
+    from otmd.harness.collection import held_out_corpus
 
     return load_draft(spec, model, held_out_corpus(spec, model, prompts, progress))
 

@@ -116,7 +116,7 @@ def _dataset(
 ) -> "Dataset":
     """Open what an earlier run collected, or collect it; torch is imported only for the latter."""
     from otmd.harness import DatasetError, collect, load_prompts, open_dataset
-    from otmd.harness.files import write_atomically
+    from otmd.storage.files import write_atomically
 
     record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
     if record.exists() and (found := _recorded(record)) != wanted:

@@ -1,21 +1,37 @@
 """Run target and draft over prompts and store their raw logits, resumably."""
 
+import hashlib
 import json
+import re
+import warnings
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from otmd.harness.dataset import Dataset, open_dataset
-from otmd.harness.drafts import Draft, load_draft
-from otmd.harness.files import make_folder, remove_leftovers, write_atomically
+from otmd.harness.draft_models import Draft, common_vocabulary, load_draft
+from otmd.harness.errors import HarnessError
 from otmd.harness.loading import load_target
-from otmd.harness.lock import folder_lock
-from otmd.harness.manifest import write_manifest
 from otmd.harness.models import LanguageModel
-from otmd.harness.prompts import Prompt, check_unique
-from otmd.harness.run_description import check_same_settings, describe_run, held_out_corpus
-from otmd.harness.sequences import check_prompts
-from otmd.harness.settings import RunSettings
-from otmd.harness.shard_run import Run, collect_shards
+from otmd.harness.progress import progress_bar
+from otmd.harness.prompts import Prompt, check_unique, load_prompts
+from otmd.harness.sequences import (
+    RunSettings,
+    TokenSequence,
+    check_prompts,
+    chosen_positions,
+    prompt_tokens,
+    with_answers,
+    with_samples,
+)
+from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
+from otmd.storage.store import Store
+
+FORMAT = 1
 
 
 def collect(
@@ -33,25 +49,26 @@ def collect(
     batch_size: int = 8,
     device: str | None = None,
     model_dtype: str | None = None,
+    overwrite: bool = False,
     progress: bool = True,
 ) -> Dataset:
     """Store the next-token logits of two models at chosen positions of the prompts' answers.
 
-    One shard is written for each batch of prompts. A run that was interrupted goes on where it
-    stopped when it is called again in the same folder; a shard that is torn or altered is made
-    anew. On a finished folder nothing is computed.
+    One shard is written for each batch of prompts. An interrupted run goes on where it stopped when it is
+    called again with the same folder; a torn or altered shard is made anew. On a finished folder nothing is
+    computed.
 
     Parameters
     ----------
     target : str or LanguageModel
         A model, or its name as ``load_target`` takes it ("default" needs no hub).
     draft : str or Draft
-        A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file
-        is fitted on those built-in prompts and their answers that are not among ``prompts``.
+        A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file is
+        fitted on the built-in prompts, with their answers, that are not among ``prompts``.
     prompts : sequence of Prompt
         What is asked; ids are unique.
     folder : str or Path
-        Where the data set goes; created where it is missing.
+        Where the data set goes; a new or empty folder, or one that an equal run began.
     positions_per_prompt : int
         How many positions of each answer are stored, spread evenly over it.
     mode : {"samples", "text"}
@@ -68,6 +85,8 @@ def collect(
         Prompts sampled from together, and stored in one shard.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
+    overwrite : bool
+        Remove a run with other settings from the folder, instead of raising an error.
     progress : bool
         Show a bar.
 
@@ -78,8 +97,8 @@ def collect(
     Raises
     ------
     ValueError
-        If an argument is out of range, the folder was begun with other settings, the two
-        vocabularies differ, or a prompt with its answer is too long for a model.
+        If an argument is out of range, the folder was begun with other settings or holds other files,
+        the two vocabularies differ, or a prompt with its answer is too long for a model.
     HarnessError
         If a model gives logits that are not numbers.
     FolderLockedError
@@ -99,15 +118,128 @@ def collect(
     if isinstance(draft, str):
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
-    folder = make_folder(Path(folder).absolute())
-    metadata = describe_run(target, draft, prompts, settings)
+    metadata = _describe_run(target, draft, prompts, settings)
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     check_prompts(target, prompts, min(lengths, default=None), settings)
-    run = Run(target, draft, folder, settings, metadata["vocab_size"])
-    with folder_lock(folder):
-        check_same_settings(folder, metadata)
-        remove_leftovers(folder)
-        write_atomically(folder / "collect.json", json.dumps(metadata, indent=1).encode() + b"\n")
-        shards = collect_shards(run, prompts, progress)
-        write_manifest(folder, shards, metadata)
-    return open_dataset(folder, verify=False)
+    store = Store(Path(folder).absolute(), metadata, SHARDS, overwrite)
+    with store.held():
+        run = _Run(target, draft, store, settings, metadata["vocab_size"])
+        write_manifest(store.folder, _collect_shards(run, prompts, progress), metadata)
+    return open_dataset(store.folder, verify=False)
+
+
+def held_out_corpus(
+    spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
+) -> list[list[int]] | None:
+    """Tokens of the built-in prompts and answers that are not among ``prompts``.
+
+    None where the draft is no n-gram model that wants a corpus.
+    """
+    if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
+        return None
+    used = {prompt.text for prompt in prompts}
+    others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
+    tokenizer = target.tokenizer
+    return [
+        prompt_tokens(tokenizer, prompt)
+        + tokenizer(prompt.answer or "", add_special_tokens=False).input_ids
+        for prompt in others
+    ]
+
+
+def _describe_run(
+    target: LanguageModel, draft: Draft, prompts: Sequence[Prompt], settings: RunSettings
+) -> dict[str, Any]:
+    """Everything that decides what a run stores, ready for JSON.
+
+    Warns where padding rows are cut from a model's logits, and names them.
+    """
+    vocab_size, padding = common_vocabulary(target, draft)
+    for role, rows in padding.items():
+        if rows:
+            warnings.warn(
+                f"{role}: the last {rows} rows of its logits stand for no token of its tokenizer "
+                f"(padding); rows {vocab_size} to {vocab_size + rows - 1} are cut",
+                stacklevel=3,
+            )
+    texts = json.dumps([asdict(prompt) for prompt in prompts]).encode()
+    return {
+        "format": FORMAT,
+        "otmd": version("otmd"),
+        "target": target.describe(),
+        "draft": draft.describe(),
+        "vocab_size": vocab_size,
+        "padding_rows_cut": padding,
+        "prompts": {"count": len(prompts), "sha256": hashlib.sha256(texts).hexdigest()},
+        "chat_template": bool(target.tokenizer.chat_template),
+        **asdict(settings),
+    }
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Everything a shard is made from, but its prompts."""
+
+    target: LanguageModel
+    draft: Draft
+    store: Store[Shard]
+    settings: RunSettings
+    vocab_size: int
+
+
+def _collect_shards(run: _Run, prompts: list[Prompt], progress: bool) -> list[Shard]:
+    """Make every shard that is not there yet, one for each batch of prompts, and open all."""
+    size = run.settings.batch_size
+    label = f"Collecting {run.target.name} | {run.draft.name}"
+    existing = {int(name[:6]): shard for name, shard in run.store.whole_parts()}
+    shards = []
+    with progress_bar(label, len(prompts), progress) as update:
+        for number, start in enumerate(range(0, len(prompts), size)):
+            batch = prompts[start : start + size]
+            update(start, f"{batch[0].domain}: {run.settings.mode}")
+            shard = existing.get(number)
+            if shard is None:
+                sequences = _sequences(run, batch)
+                update(start + len(batch) / 2, f"{batch[0].domain}: logits")
+                shard = read_shard(_store(run, sequences, number))
+            shards.append(shard)
+        update(len(prompts), "")
+    return shards
+
+
+def _sequences(run: _Run, batch: list[Prompt]) -> list[TokenSequence]:
+    settings = run.settings
+    if settings.mode == "text":
+        return with_answers(run.target, batch, settings.max_new_tokens)
+    return with_samples(
+        run.target, batch, settings.max_new_tokens, settings.temperature, settings.seed
+    )
+
+
+def _store(run: _Run, sequences: list[TokenSequence], number: int) -> Path:
+    rows: list[Row] = []
+    columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for sequence in sequences:
+        places = chosen_positions(sequence, run.settings.positions_per_prompt)
+        prompt = sequence.prompt
+        rows += [Row(prompt.id, prompt.domain, t, sequence.tokens[t]) for t in places]
+        for model, column in zip((run.target, run.draft), columns, strict=True):
+            logits = model.logits(sequence.tokens[:-1], rows=[t - 1 for t in places])
+            logits = logits[:, : run.vocab_size]
+            column.append(_storable(logits, run.settings.dtype, model.name, prompt))
+    texts: list[dict[str, Any]] = [
+        {"prompt_id": s.prompt.id, "tokens": s.tokens, "start": s.start} for s in sequences
+    ]
+    target_logits, draft_logits = map(np.concatenate, columns)
+    return write_shard(run.store, number, target_logits, draft_logits, rows, texts)
+
+
+def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:
+    if np.isnan(logits).any() or np.isposinf(logits).any():
+        raise HarnessError(
+            f"{name} gave logits that are not numbers on {prompt.id!r}; try another model_dtype"
+        )
+    limit = np.finfo(dtype).max
+    if (np.abs(logits[np.isfinite(logits)]) > limit).any():
+        raise ValueError(f"dtype: {name} gave logits beyond {limit:g}, wanted dtype='float32'")
+    return logits.astype(dtype)

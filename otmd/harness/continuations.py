@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from otmd.harness.context_ngram import ContextNGram
-from otmd.harness.drafts import Draft, NGramDraft
-from otmd.harness.forward import forward_logits
-from otmd.harness.models import LanguageModel
+from otmd.harness.draft_models import Draft, NGramDraft
+from otmd.harness.models import LanguageModel, forward_logits
+from otmd.harness.ngram import ContextNGram
 from otmd.probabilities import FloatArray, Processing
 from otmd.sequences.trees import Prefix
 
@@ -44,15 +43,7 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
 
 
 class Recomputed(Continuations):
-    """Continuations by a model that is asked afresh each time.
-
-    Parameters
-    ----------
-    model : Draft
-        The model.
-    tokens : sequence of int
-        The text, not empty.
-    """
+    """Continuations by a model that computes everything anew each time."""
 
     def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
         self.model = model
@@ -72,15 +63,7 @@ class Recomputed(Continuations):
 
 
 class CountedContinuations(Continuations):
-    """Continuations by an n-gram model, which may count the text as it grows.
-
-    Parameters
-    ----------
-    draft : NGramDraft
-        The model.
-    tokens : sequence of int
-        The text, not empty.
-    """
+    """Continuations by an n-gram model, which may count the text as it grows."""
 
     def __init__(self, draft: NGramDraft, tokens: Sequence[int]) -> None:
         self._model = ContextNGram(draft.model, draft.context)
@@ -103,12 +86,7 @@ class CountedContinuations(Continuations):
 class CachedContinuations(Continuations):
     """Continuations by a language model with a key-value cache.
 
-    Parameters
-    ----------
-    model : LanguageModel
-        The model; it must take four-dimensional attention masks, as transformers' decoders do.
-    tokens : sequence of int
-        The text, not empty.
+    The model must take four-dimensional attention masks, as transformers' decoders do.
     """
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:

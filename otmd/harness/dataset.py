@@ -1,5 +1,6 @@
 """Stored next-token distributions of two models, read a few rows at a time."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,13 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from otmd.harness.dumps import Position, read_dump
-from otmd.harness.errors import DatasetError
-from otmd.harness.manifest import FILE, read_manifest
-from otmd.harness.shards import read_shard
-from otmd.harness.stored_arrays import StoredArray
+from otmd.harness.shards import MANIFEST, RECORD, read_manifest, read_shard
+from otmd.storage.errors import DatasetError
+from otmd.storage.npz import read_npz
+from otmd.storage.safetensors import StoredArray, read_safetensors
 
-__all__ = ["Dataset", "Position", "open_dataset"]
+
+@dataclass(frozen=True)
+class Position:
+    """Where a row of a data set comes from.
+
+    Attributes
+    ----------
+    index : int
+        The row.
+    prompt_id, domain : str
+        The prompt, and the group it belongs to.
+    position : int
+        The row's distributions are those of token ``position``, given all tokens before it.
+    """
+
+    index: int
+    prompt_id: str
+    domain: str
+    position: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +105,11 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     Parameters
     ----------
     path : str or Path
-        A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and
-        ``draft_logits`` or ``target_probs`` and ``draft_probs``, each (N, V), and optionally
-        ``prompt_id``, ``domain`` and ``position``, each (N,).
+        A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, ``domain`` and
+        ``position``, each (N,), and ``metadata``, a JSON object. A safetensors file, which holds no texts,
+        may have the last four in its metadata, as JSON. By default every row is a prompt of its own, of the
+        domain "dump", and its position is its number.
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
@@ -110,16 +130,12 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
         return _open_folder(path, verify)
     if not path.is_file():
         raise ValueError(f"path: there is no data set {path}")
-    dump = read_dump(path)
-    places = np.stack([np.zeros(len(dump.positions), np.int64), np.arange(len(dump.positions))], 1)
-    vocab_size = dump.target.raw.shape[1]
-    tables = [(dump.target, dump.draft)]
-    return Dataset(path, dump.kind, dump.metadata, dump.positions, vocab_size, tables, places)
+    return _open_dump(path)
 
 
 def _open_folder(folder: Path, verify: bool) -> Dataset:
-    if not (folder / FILE).is_file():
-        if not (folder / "collect.json").is_file():
+    if not (folder / MANIFEST).is_file():
+        if not (folder / RECORD).is_file():
             raise ValueError(f"path: {folder} is no folder made by collect")
         raise DatasetError(f"{folder} is unfinished; call collect again to go on where it stopped")
     manifest = read_manifest(folder)
@@ -146,6 +162,87 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         raise DatasetError(f"{folder} has a manifest with rows that its shards lack")
     places = np.array(manifest.places, dtype=np.int64).reshape(-1, 2)
     return Dataset(folder, "logits", manifest.metadata, positions, vocab_size, tables, places)
+
+
+def _open_dump(path: Path) -> Dataset:
+    if path.suffix == ".npz":
+        arrays = {name: StoredArray(array) for name, array in read_npz(path).items()}
+        texts = {}
+        if "metadata" in arrays:
+            texts["metadata"] = str(arrays.pop("metadata").raw)
+    elif path.suffix == ".safetensors":
+        arrays, texts = read_safetensors(path)
+    else:
+        raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
+    kind = _kind(path, arrays)
+    target, draft = arrays[f"target_{kind}"], arrays[f"draft_{kind}"]
+    _check_shapes(path, kind, target, draft)
+    count, vocab_size = target.raw.shape
+    prompts = _labels(path, "prompt_id", arrays, texts, count) or range(count)
+    domains = _labels(path, "domain", arrays, texts, count) or ["dump"] * count
+    places = _labels(path, "position", arrays, texts, count) or range(count)
+    positions = [
+        Position(row, str(prompts[row]), str(domains[row]), places[row]) for row in range(count)
+    ]
+    metadata = _json(path, "metadata", texts.get("metadata", "{}"), dict)
+    metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
+    rows = np.stack([np.zeros(count, np.int64), np.arange(count)], axis=1)
+    return Dataset(path, kind, metadata, positions, vocab_size, [(target, draft)], rows)
+
+
+def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
+    kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
+    if len(kinds) != 1:
+        raise ValueError(
+            f"{path}: wanted either target_logits and draft_logits or target_probs and "
+            f"draft_probs, found {sorted(arrays)}"
+        )
+    return kinds[0]
+
+
+def _check_shapes(path: Path, kind: str, target: StoredArray, draft: StoredArray) -> None:
+    for role, array in (("target", target), ("draft", draft)):
+        if array.raw.ndim != 2 or 0 in array.raw.shape:
+            raise ValueError(f"{path}: {role}_{kind} has shape {array.raw.shape}, wanted (N, V)")
+        if array.raw.dtype.kind != "f" and not array.bfloat16:
+            raise ValueError(f"{path}: {role}_{kind} is {array.dtype}, wanted a floating type")
+    if target.raw.shape != draft.raw.shape:
+        raise ValueError(
+            f"{path}: target_{kind} has shape {target.raw.shape} and draft_{kind} "
+            f"{draft.raw.shape}, wanted the same"
+        )
+
+
+def _labels(
+    path: Path, name: str, arrays: dict[str, StoredArray], texts: dict[str, str], count: int
+) -> list[Any]:
+    """The entries of a label for all rows; none where the file does not have it."""
+    wanted = "whole numbers" if name == "position" else "texts or numbers"
+    said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
+    if name in arrays:
+        if arrays[name].raw.shape != (count,):
+            raise ValueError(f"{said}, got shape {arrays[name].raw.shape}")
+        found = arrays[name].raw.tolist()
+    elif name in texts:
+        found = _json(path, name, texts[name], list)
+    else:
+        return []
+    if len(found) != count:
+        raise ValueError(f"{said}, got {len(found)}")
+    try:
+        return [int(entry) for entry in found] if name == "position" else found
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{said} ({error})") from error
+
+
+def _json(path: Path, name: str, text: str, wanted: type) -> Any:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {name} is not JSON ({error})") from error
+    if not isinstance(found, wanted):
+        raise ValueError(f"{path}: {name} must be a JSON {wanted.__name__}, got {text[:40]!r}")
+    return found
 
 
 def _row_dtype(array: StoredArray) -> np.dtype[Any]:

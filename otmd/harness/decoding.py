@@ -1,14 +1,14 @@
-"""Speculative decoding on real models: draft a tree, check it in one call, keep a path of it, and again."""
+"""Speculative decoding on real models: draft a tree, check it in one call, keep a path of it, repeat."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
 
 from otmd.harness.continuations import continuations
-from otmd.harness.drafts import Draft
+from otmd.harness.draft_models import Draft
 from otmd.harness.models import LanguageModel
 from otmd.probabilities import Processing, validate_count
 from otmd.sequences import SequenceRule, TreeLaw
@@ -16,6 +16,7 @@ from otmd.sequences.chance import Sampled
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix
 
 STAGES: tuple[str, ...] = ("prompt", "draft", "target", "verification", "rest")
+WARM_UP_TOKENS = 8
 _RAW = Processing()
 
 
@@ -119,6 +120,57 @@ def decode(
         if emitted[-1] in target.stop_tokens:
             break
     return decoder.decoded
+
+
+def decode_in_turn(
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    ways: Mapping[str, Speculation | None],
+    max_new_tokens: int,
+    processing: Processing,
+    seed: int = 0,
+) -> Iterator[dict[str, Decoded]]:
+    """Continue each prompt in several ways, for a comparison of their times.
+
+    The ways take turns prompt by prompt, and another one begins each time, so that other work of the machine
+    slows all of them equally. Before that, each way writes one short text that does not count, to compile.
+
+    Parameters
+    ----------
+    target : LanguageModel
+        The target model.
+    prompts : sequence of sequences of int
+        Token ids, none empty.
+    ways : mapping of str to Speculation or None
+        How to speculate, by name; None is the target alone.
+    max_new_tokens : int
+        Where a text stops, if no token ends it before.
+    processing : Processing
+        From the target's logits to probabilities.
+    seed : int
+        Of the sampling; each way and prompt starts from it anew.
+
+    Yields
+    ------
+    dict of str to Decoded
+        For each prompt, by name.
+
+    Raises
+    ------
+    ValueError
+        See :func:`otmd.harness.decode`.
+    """
+    names = list(ways)
+    for name in names:
+        rng = np.random.default_rng(seed)
+        decode(target, prompts[0], WARM_UP_TOKENS, ways[name], processing, rng=rng)
+    for number, prompt in enumerate(prompts):
+        found = {}
+        for turn in range(len(names)):
+            name = names[(number + turn) % len(names)]
+            rng = np.random.default_rng([seed, number])
+            found[name] = decode(target, prompt, max_new_tokens, ways[name], processing, rng=rng)
+        yield {name: found[name] for name in names}
 
 
 class _Decoder:

@@ -1,17 +1,13 @@
-"""What can go wrong outside the caller's arguments: the network, the disk, another process."""
+"""What can go wrong outside of a caller's arguments, which raise ``ValueError``."""
+
+from otmd.storage.errors import DatasetError, FolderLockedError
+
+__all__ = ["DatasetError", "FetchError", "FolderLockedError", "HarnessError"]
 
 
 class HarnessError(RuntimeError):
-    """Base of the errors below; wrong arguments raise ``ValueError`` instead."""
+    """A model gave what cannot be stored; also the base of :class:`FetchError`."""
 
 
 class FetchError(HarnessError):
     """A package could not be downloaded, or what came is not what was asked for."""
-
-
-class DatasetError(HarnessError):
-    """A stored data set is unfinished, torn or altered."""
-
-
-class FolderLockedError(HarnessError):
-    """Another process is writing into the same folder."""

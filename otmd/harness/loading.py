@@ -1,17 +1,20 @@
 """Loading a language model: from a hub, a folder, a GGUF file, or the default one."""
 
 import hashlib
+import io
+import os
 import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
-from otmd.harness.catalog import DEFAULT_MODEL
-from otmd.harness.files import sha256_of
-from otmd.harness.gguf_files import converted_gguf
 from otmd.harness.models import LanguageModel
-from otmd.harness.quiet import quiet_transformers
-from otmd.harness.wheels import fetch
+from otmd.harness.progress import progress_bar
+from otmd.harness.wheels import DEFAULT_MODEL, cached, fetch
 from otmd.storage.errors import one_line
+from otmd.storage.files import sha256_of
 
 
 def load_target(
@@ -133,3 +136,90 @@ def _weights_hash(folder: Path) -> str:
     if len(files) == 1:
         return sha256_of(files[0])
     return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
+
+
+def converted_gguf(path: Path, progress: bool = True) -> Path:
+    """Folder with the float32 weights and the tokenizer of a GGUF file, named by its SHA-256.
+
+    The file is converted once; later loads take a fraction of a second. Raises ValueError if transformers
+    cannot read the file.
+    """
+
+    def fill(folder: Path) -> None:
+        with progress_bar(f"Converting {path.name}, once", 3, progress) as update:
+            _convert(path, folder, update)
+
+    return cached("models", sha256_of(path), fill)
+
+
+def _convert(path: Path, folder: Path, update: Callable[[float, str], None]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    try:
+        # transformers draws a bar of its own here, which cannot be turned off.
+        with quiet_transformers(), redirect_stderr(io.StringIO()):
+            update(0, "tokenizer")
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
+            update(1, "weights")
+            loaded = AutoModelForCausalLM.from_pretrained(
+                str(path.parent), dtype=torch.float32, **where
+            )
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+        raise ValueError(f"{path}: transformers cannot read this GGUF file ({error})") from error
+    if _field(path, "tokenizer.ggml.pre") == "smollm":
+        split_digits(tokenizer)
+    update(2, "saving")
+    with quiet_transformers():
+        _clean_copy(loaded).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    update(3, "")
+
+
+def split_digits(tokenizer: Any) -> None:
+    """Give a converted tokenizer back the splitting of digits that conversion loses."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
+
+
+def _clean_copy(model: Any) -> Any:
+    # A model that came out of a quantised file refuses to be saved: its configuration still says
+    # quantised. The same weights under a configuration that never was can be saved.
+    settings = {
+        key: value
+        for key, value in model.config.to_dict().items()
+        if key not in {"quantization_config", "_name_or_path", "model_type"}
+    }
+    config = type(model.config)(**settings)
+    copy = type(model)(config)
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+def _field(path: Path, name: str) -> Any:
+    from gguf import GGUFReader
+
+    field = GGUFReader(os.fspath(path)).fields.get(name)
+    return None if field is None else field.contents()
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and messages below an error inside the block."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,14 +1,12 @@
-"""Language models behind one small interface."""
+"""Language models behind one small interface: logits after each prefix, and sampled continuations."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from otmd.harness.forward import forward_logits
-from otmd.harness.generation import generate_batch
 
 
 class LanguageModel:
@@ -96,7 +94,7 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue each prompt (token ids) as one batch; see ``generation.generate_batch``."""
+        """Continue each prompt (token ids) as one batch; see :func:`generate_batch`."""
         if temperature < 0 or max_new_tokens < 1:
             raise ValueError(
                 f"wanted temperature >= 0 and max_new_tokens >= 1, got {temperature}, "
@@ -147,3 +145,82 @@ def _backend(model: Any) -> str:
         f"transformers {transformers.__version__}, torch {torch.__version__}, "
         f"{model.device.type}, {dtype}"
     )
+
+
+def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: Any) -> Any:
+    """Call a decoder-only model: logits (B, K, V) at the K positions ``keep`` (an integer tensor) alone.
+
+    ``position_ids`` (B, T) go to models that take them; others count positions by the attention mask.
+    """
+    takes = inspect.signature(model.forward).parameters
+    if position_ids is not None and "position_ids" in takes:
+        inputs["position_ids"] = position_ids
+    if "logits_to_keep" in takes:
+        # Spares the output layer's product, the largest of all, at positions nobody looks at.
+        return model(**inputs, logits_to_keep=keep).logits
+    return model(**inputs).logits[:, keep]
+
+
+def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+    """Draw a token from raw logits (V,); temperature 0 takes the likeliest, ties to the lowest id."""
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = logits.astype(np.float64) / temperature
+    cumulative = np.cumsum(np.exp(scaled - scaled.max()))
+    chosen = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+    return int(chosen)
+
+
+def generate_batch(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    temperature: float,
+    rngs: Sequence[np.random.Generator],
+    stop_tokens: frozenset[int],
+    vocab_size: int,
+) -> list[list[int]]:
+    """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
+
+    Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on the
+    other prompts, except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
+    Only tokens below ``vocab_size`` are drawn. Returns the new tokens of each prompt.
+    """
+    import torch
+    from transformers import DynamicCache
+
+    device = model.device
+    longest = max(map(len, prompts))
+    inputs = torch.zeros((len(prompts), longest), dtype=torch.long)
+    mask = torch.zeros((len(prompts), longest), dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        inputs[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
+    inputs, mask = inputs.to(device), mask.to(device)
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    new: list[list[int]] = [[] for _ in prompts]
+    running = set(range(len(prompts)))
+    with torch.inference_mode():
+        cache = DynamicCache(config=model.config)
+        for _ in range(max_new_tokens):
+            output = forward_logits(
+                model,
+                torch.tensor([inputs.shape[1] - 1], device=device),
+                position_ids=places,
+                input_ids=inputs,
+                attention_mask=mask,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits = output[:, 0, :vocab_size].float().cpu().numpy()
+            for row in sorted(running):
+                token = sample_token(logits[row], temperature, rngs[row])
+                new[row].append(token)
+                if token in stop_tokens:
+                    running.discard(row)
+            if not running:
+                break
+            inputs = torch.tensor([[tokens[-1]] for tokens in new], device=device)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            places = places[:, -1:] + 1
+    return new

@@ -1,4 +1,4 @@
-"""An interpolated n-gram model over a tokenizer's tokens: the cheapest of drafts.
+"""Interpolated n-gram models over a tokenizer's tokens: the cheapest of drafts.
 
 Witten-Bell smoothing in its recursive, interpolated form (Witten & Bell 1991, method C; Chen &
 Goodman 1998, section 2.6): with c counts and N(h) the number of different tokens seen after h,
@@ -7,21 +7,26 @@ the recursion ends in the uniform law. It has no constants to tune and is positi
 """
 
 import hashlib
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from otmd.harness.stored_arrays import read_npz
+from otmd.probabilities import FloatArray, validate_count
+from otmd.storage.npz import read_npz
+
+# Shorter runs recur by chance in any text, and a model of other text knows more about them.
+SHORTEST, LONGEST = 2, 6
 
 
 class NGram:
     """Counts of every gram up to an order.
 
-    A gram of k tokens is numbered by its place among the sorted ``keys`` of order k, a key being
-    (number of the gram less its last token) · V + last token; a single token is its own number.
-    So the tokens seen after a context are a run of neighbours among the keys.
+    The number of a gram of k tokens is its place among the sorted ``keys`` of order k. Its key is (number of
+    the gram without its last token) · V + last token; a single token is its own number. So the tokens seen
+    after a context are neighbours among the keys.
 
     Parameters
     ----------
@@ -144,7 +149,7 @@ class NGram:
         DatasetError
             If it is cut short or is no npz file.
         """
-        named = {name: array.raw for name, array in read_npz(Path(path)).items()}
+        named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)
         expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
         whole = all(array.dtype.kind == "i" and array.ndim == 1 for array in named.values())
@@ -158,7 +163,7 @@ class NGram:
 def _check_counts(
     path: str | Path, unigrams: np.ndarray, keys: list[np.ndarray], counts: list[np.ndarray]
 ) -> None:
-    """Raise ValueError for counts that no sequences have, which would be read past their ends."""
+    """Raise ValueError for counts that no sequences have: reading by them would run out of bounds."""
     sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
     grams_before = unigrams.size
     for own_keys, own_counts in zip(keys, counts, strict=True):
@@ -168,3 +173,71 @@ def _check_counts(
         grams_before = own_keys.size
     if not sound:
         raise ValueError(f"{path} is no n-gram model: its counts are not those of sequences")
+
+
+class ContextNGram:
+    """An n-gram model of other text that also learns from the text as it is written.
+
+    Texts repeat themselves: prompt lookup decoding drafts what followed the last tokens earlier in the text
+    (Saxena 2023), REST what followed them in a datastore (He et al. 2024). Here it is a distribution, by
+    Witten-Bell smoothing again. With c and N counted in the text, h_k its last k tokens, and P_1 the law of
+    the other model, ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for
+    k = 2, 3, …, as long as h_k has been seen.
+
+    Parameters
+    ----------
+    model : NGram
+        Fitted on other text.
+    longest : int
+        The longest run of tokens whose followers are counted; below 2, nothing is.
+
+    Raises
+    ------
+    ValueError
+        For ``longest`` < 0.
+    """
+
+    def __init__(self, model: NGram, longest: int = LONGEST) -> None:
+        self.model = model
+        self.longest = validate_count("longest", longest, minimum=0)
+        self._last: deque[int] = deque(maxlen=max(longest, model.order - 1))
+        self._after: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+
+    def extend(self, tokens: Sequence[int] | np.ndarray) -> None:
+        """Append these tokens, in [0, V), to the text."""
+        for token in map(int, tokens):
+            last = tuple(self._last)
+            for length in range(SHORTEST, min(self.longest, len(last)) + 1):
+                self._after[last[-length:]][token] += 1
+            self._last.append(token)
+
+    def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
+        """Law of the token after the text and a prefix.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+            Tokens after the text; they are not counted.
+
+        Returns
+        -------
+        (V,) float64 array
+            Positive, sums to 1.
+        """
+        last = (*self._last, *prefix)
+        kept, masses = 1.0, defaultdict[int, float](float)
+        for length in range(SHORTEST, min(self.longest, len(last)) + 1):
+            after = self._after.get(last[-length:])
+            if after is None:
+                break  # a longer run cannot have been seen either
+            total = after.total() + len(after)
+            kept *= len(after) / total
+            for token in masses:
+                masses[token] *= len(after) / total
+            for token, times in after.items():
+                masses[token] += times / total
+        probs = self.model.probs(last)
+        if masses:
+            probs *= kept
+            probs[list(masses)] += list(masses.values())
+        return probs

@@ -6,25 +6,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(
-    description: str, total: float, shown: bool = True, unit: str = "count"
+    description: str, total: float | None, shown: bool = True, unit: str = "count"
 ) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar while the block runs.
+    """Show a bar during the block; with ``shown=False`` nothing is printed and ``rich`` is not imported.
 
-    Parameters
-    ----------
-    description : str
-        What is being done.
-    total : float
-        Where the bar is full.
-    shown : bool
-        With False nothing is printed and ``rich`` is not imported.
-    unit : {"count", "bytes"}
-        How the amount is written.
-
-    Yields
-    ------
-    callable
-        ``update(done, note)``: sets how much is done, and a short note beside the bar.
+    The bar is full at ``total`` (None: unknown), in ``unit`` "count" or "bytes". Yields
+    ``update(done, note)``, which sets how much is done and a short note beside the bar.
     """
     if not shown:
         yield lambda done, note="": None

@@ -1,15 +1,20 @@
-"""Prompts: what the target model is asked, by domain."""
+"""Prompts: what the target model is asked, from the built-in sources or from files of one's own."""
 
+import gzip
+import json
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from otmd.harness.prompt_sources import READERS, read_user_file
+from otmd.harness.wheels import PROMPT_PACKAGES, fetch
 
-DOMAINS = tuple(READERS)
+DOMAINS = tuple(PROMPT_PACKAGES)
+PASSAGE_WORDS = 150
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,14 @@ def load_prompts(
         raise ValueError(f"per_domain must be at least 1 or None, got {per_domain}")
     chosen: list[Prompt] = []
     for source in sources:
-        if source in READERS:
-            records = READERS[str(source)](progress)
+        if source in DOMAINS:
+            prompts = _read_built_in(str(source), progress)
         elif Path(source).is_file():
-            records = read_user_file(Path(source))
+            prompts = read_user_file(Path(source))
         else:
             raise ValueError(
                 f"sources: {str(source)!r} is neither a file nor one of {', '.join(DOMAINS)}"
             )
-        prompts = [Prompt(**record) for record in records]
         chosen += _choose(prompts, per_domain, seed, name=Path(source).name)
     check_unique(chosen)
     return chosen
@@ -103,3 +107,94 @@ def _choose(prompts: list[Prompt], count: int | None, seed: int, name: str) -> l
         return prompts
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return [prompts[i] for i in sorted(rng.permutation(len(prompts))[:count])]
+
+
+def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
+    (path,) = fetch(PROMPT_PACKAGES[domain], progress)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if domain == "code" else data).decode("utf-8")
+    if domain == "prose":
+        body = re.split(r"\*\*\* (?:START|END) OF THE PROJECT GUTENBERG .*", text)[1]
+        story = body.split("IN THE YEAR 2889.\n")[-1]  # what comes before is a title and notes
+        return passages(story, domain, "gutenberg-19362")
+    rows = _json_lines(text, path)
+    if domain == "code":
+        return [Prompt(r["task_id"], domain, r["prompt"], r["canonical_solution"]) for r in rows]
+    if domain == "maths":
+        # Answers hold calculator marks, <<3*4=12>>, which nobody writes.
+        answers = [re.sub("<<[^>]*>>", "", row["upstream_answer"]) for row in rows]
+        return [
+            Prompt(row["id"], domain, row["prompt"], answer)
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+    return [Prompt(f"mt-bench/{row['question_id']}", domain, row["turns"][0]) for row in rows]
+
+
+def read_user_file(path: Path) -> list[Prompt]:
+    """Read a user's ``.jsonl`` or ``.txt`` file, or raise ValueError if it holds no prompts."""
+    if path.suffix == ".jsonl":
+        rows = _json_lines(path.read_text("utf-8"), path)
+        prompts = [_user_prompt(row, path, number) for number, row in enumerate(rows, 1)]
+    elif path.suffix == ".txt":
+        prompts = passages(path.read_text("utf-8"), path.stem, path.stem)
+    else:
+        raise ValueError(f"{path}: prompts are read from .jsonl or .txt files")
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts")
+    return prompts
+
+
+def passages(text: str, domain: str, stem: str) -> list[Prompt]:
+    """Cut a text into passages of whole paragraphs, each of at least 150 words.
+
+    The first two thirds of a passage are the prompt, the rest is the answer. A shorter rest at the end
+    of the text is dropped, unless it is all there is.
+    """
+    paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
+    joined: list[str] = []
+    current = ""
+    for paragraph in filter(None, paragraphs):
+        current = f"{current}\n\n{paragraph}" if current else paragraph
+        if len(current.split()) >= PASSAGE_WORDS:
+            joined.append(current)
+            current = ""
+    if current and not joined:
+        joined.append(current)
+    prompts = []
+    for number, passage in enumerate(joined):
+        gaps = [gap.start() for gap in re.finditer(r"(?<=\S)\s+(?=\S)", passage)]
+        cut = gaps[len(gaps) * 2 // 3] if gaps else len(passage)
+        answer = passage[cut:] or None
+        prompts.append(Prompt(f"{stem}/{number:03}", domain, passage[:cut], answer, True))
+    return prompts
+
+
+def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: wanted a JSON object, got {line[:40]!r}")
+        rows.append(row)
+    return rows
+
+
+def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
+    text = row.get("text", row.get("prompt"))
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{path}, record {number}: wanted a string under 'text' (or 'prompt')")
+    answer = row.get("answer")
+    if answer is not None and not isinstance(answer, str):
+        raise ValueError(f"{path}, record {number}: 'answer' must be a string, got {answer!r}")
+    return Prompt(
+        str(row.get("id", f"{path.stem}/{number:03}")),
+        str(row.get("domain", path.stem)),
+        text,
+        answer,
+        bool(row.get("continuation", False)),
+    )

@@ -9,7 +9,32 @@ import numpy as np
 
 from otmd.harness.models import LanguageModel
 from otmd.harness.prompts import Prompt
-from otmd.harness.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of :func:`otmd.harness.collect`, checked; see there."""
+
+    positions_per_prompt: int
+    mode: str
+    temperature: float
+    max_new_tokens: int
+    dtype: str
+    seed: int
+    batch_size: int
+
+    def __post_init__(self):
+        for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.mode not in {"samples", "text"}:
+            raise ValueError(f"mode must be 'samples' or 'text', got {self.mode!r}")
+        if self.dtype not in {"float32", "float16"}:
+            raise ValueError(f"dtype must be 'float32' or 'float16', got {self.dtype!r}")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -36,13 +61,7 @@ def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 
 def answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt's answer, tokenised by itself.
-
-    Raises
-    ------
-    ValueError
-        If the prompt has no answer.
-    """
+    """Token ids of a prompt's answer, tokenised by itself; ValueError if it has none."""
     if prompt.answer is None:
         raise ValueError(
             f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
@@ -54,13 +73,7 @@ def answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
 def check_prompts(
     target: LanguageModel, prompts: Sequence[Prompt], max_length: int | None, settings: RunSettings
 ) -> None:
-    """Find out before anything is computed whether every prompt can be used.
-
-    Raises
-    ------
-    ValueError
-        If a prompt is empty, too long with its answer, or lacks the answer that is needed.
-    """
+    """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
     for prompt in prompts:
         length = len(prompt_tokens(target.tokenizer, prompt))
         if length == 0:
@@ -105,10 +118,9 @@ def with_samples(
 
 
 def chosen_positions(sequence: TokenSequence, count: int) -> list[int]:
-    """Positions of the answer, spread evenly: the middles of ``count`` equal parts.
+    """Positions of the answer, spread evenly: the middles of ``count`` equal parts, or all if fewer.
 
-    Position t stands for the law of token t given all tokens before it. An answer with fewer
-    tokens than ``count`` gives all of them.
+    Position t stands for the law of token t given all tokens before it.
     """
     length = len(sequence.tokens) - sequence.start
     if length <= count:

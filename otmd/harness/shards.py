@@ -1,24 +1,31 @@
-"""Shards: files of logits that describe themselves and are named after their own content.
+"""The files of a collected folder: shards of logits, and the manifest that lists their rows.
 
-A shard is ``NUMBER-HASH.safetensors``, HASH being the first 16 hexadecimal digits of the file's
-SHA-256. So a torn or altered shard is known by its name, and the manifest, which is derived from
-the shards alone, can be made again at any time.
+A shard is ``NUMBER-HASH.safetensors``, HASH being the first 16 hexadecimal digits of the file's SHA-256, so
+a torn or altered shard is known by its name. The manifest is derived from the shards and written last: a
+folder without it is unfinished. Its metadata hold, as JSON under ``otmd``, the description of the run and the
+size and SHA-256 of every shard.
 """
 
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from otmd.harness.errors import DatasetError
-from otmd.harness.files import sha256_of, write_atomically
-from otmd.harness.stored_arrays import StoredArray, read_safetensors
+from otmd.storage.errors import DatasetError, one_line
+from otmd.storage.files import sha256_of, write_atomically
+from otmd.storage.parquet import read_batches, read_metadata
+from otmd.storage.safetensors import StoredArray, read_safetensors
+from otmd.storage.store import Layout, Store
 
-NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
+RECORD, MANIFEST = "collect.json", "manifest.parquet"
+COLUMNS = {"prompt_id": str, "domain": str, "position": int, "token": int, "shard": str, "row": int}
+_NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
+_LONGEST_TEXT = 100_000
 
 
 @dataclass(frozen=True)
@@ -42,77 +49,54 @@ class Shard:
     draft: StoredArray
 
 
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest: its rows, how the data set was made, and its shards (``name``, ``bytes``, ``sha256``).
+
+    For each row, ``places`` has the number of its shard in ``shards`` and its row there.
+    """
+
+    rows: list[Row]
+    places: list[tuple[int, int]]
+    shards: list[dict[str, Any]]
+    metadata: dict[str, Any]
+
+
 def write_shard(
-    folder: Path,
+    store: Store[Shard],
     number: int,
     target_logits: np.ndarray,
     draft_logits: np.ndarray,
     rows: list[Row],
     texts: list[dict[str, Any]],
 ) -> Path:
-    """Write a shard atomically.
+    """Write a shard of raw logits (N, V) with its N rows, and return its path.
 
-    Parameters
-    ----------
-    folder : Path
-        Where.
-    number : int
-        Its place among the shards.
-    target_logits, draft_logits : (N, V) arrays
-        Raw logits.
-    rows : list of Row
-        One for each of the N.
-    texts : list of dict
-        The token sequences the rows are positions of, kept so that they can be read again.
-
-    Returns
-    -------
-    Path
-        The file.
+    ``number`` is its place among the shards. ``texts`` are dicts of ``prompt_id``, ``tokens`` and ``start``:
+    the token sequences that the rows are positions of.
     """
     from safetensors.numpy import save
 
     # One metadata entry alone: safetensors writes several in no fixed order, and equal content
-    # is to give equal bytes.
+    # must give equal bytes.
     about = json.dumps({"rows": [asdict(row) for row in rows], "texts": texts})
     arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
-    path = folder / f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
-    write_atomically(path, data)
-    return path
-
-
-def find_shards(folder: Path) -> dict[int, list[Path]]:
-    """Files in the folder that are named as shards, by number."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
-        match = NAME.fullmatch(path.name)
-        if match:
-            found.setdefault(int(match[1]), []).append(path)
-    return found
+    name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
+    store.write(name, data)
+    return store.path(name)
 
 
 def read_shard(path: Path, sha256: str | None = None) -> Shard:
-    """Open a shard.
+    """Open a shard, or raise DatasetError if it is missing, torn or altered.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    sha256 : str, optional
-        Its hash where that is known and was checked before; otherwise it is computed, and
-        compared with the name.
-
-    Raises
-    ------
-    DatasetError
-        If the shard is missing, torn or altered.
+    The hash is computed and compared with the name, unless it is given because it was checked before.
     """
     if not path.is_file():
         raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
     if sha256 is None:
         sha256 = sha256_of(path)
-        match = NAME.fullmatch(path.name)
+        match = _NAME.fullmatch(path.name)
         if match is None or match[2] != sha256[:16]:
             raise DatasetError(
                 f"the shard {path} is torn or was altered: its sha256 is {sha256}; "
@@ -133,15 +117,78 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
     return Shard(path, sha256, rows, target, draft)
 
 
-def read_texts(path: Path) -> list[dict[str, Any]]:
-    """Token sequences of a shard: dicts of ``prompt_id``, ``tokens`` and ``start``.
+SHARDS = Layout(
+    read_shard, ".safetensors", r"\d{6}-[0-9a-f]{16}", RECORD, MANIFEST, argument="folder"
+)
 
-    Raises
-    ------
-    DatasetError
-        If the shard is torn, or was not written by otmd.
-    """
+
+def read_texts(path: Path) -> list[dict[str, Any]]:
+    """Token sequences of a shard (see :func:`write_shard`), or DatasetError if otmd did not write it."""
     try:
         return json.loads(read_safetensors(path)[1]["otmd"])["texts"]
     except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error
+
+
+def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, Any]) -> None:
+    """Derive the manifest from the shards and write it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {**asdict(row), "shard": shard.path.name, "row": index}
+        for shard in shards
+        for index, row in enumerate(shard.rows)
+    ]
+    entries = [
+        {"name": s.path.name, "bytes": s.path.stat().st_size, "sha256": s.sha256} for s in shards
+    ]
+    types = [(name, pa.string() if kind is str else pa.int64()) for name, kind in COLUMNS.items()]
+    about = json.dumps({"metadata": metadata, "shards": entries})
+    table = pa.Table.from_pylist(rows, pa.schema(types)).replace_schema_metadata({"otmd": about})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_atomically(folder / MANIFEST, sink.getvalue().to_pybytes())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest, or raise DatasetError if it is torn or was not written by otmd."""
+    path = folder / MANIFEST
+    try:
+        about = json.loads(read_metadata(path)[b"otmd"])
+        shards, metadata = _check_shards(about["shards"]), dict(about["metadata"])
+        number = {shard["name"]: index for index, shard in enumerate(shards)}
+        rows, places = [], []
+        for batch in read_batches(path, list(COLUMNS)):
+            for values in zip(*(batch[name].to_pylist() for name in COLUMNS), strict=True):
+                *row, shard, place = values
+                _check_row(values)
+                rows.append(Row(*row))
+                places.append((number[shard], place))
+    except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise DatasetError(
+            f"{path} is torn or was not written by otmd ({one_line(error)}); call collect again, which "
+            "makes it anew from the shards"
+        ) from error
+    return Manifest(rows, places, shards, metadata)
+
+
+def _check_shards(shards: Any) -> list[dict[str, Any]]:
+    """Return the entries, or raise ValueError; a name must not lead out of the folder."""
+    kinds = {"name": str, "bytes": int, "sha256": str}
+    if not isinstance(shards, list) or not shards:
+        raise ValueError("it has no shards")
+    for shard in shards:
+        sound = isinstance(shard, dict) and all(
+            isinstance(shard.get(key), kind) for key, kind in kinds.items()
+        )
+        if not sound or _NAME.fullmatch(shard["name"]) is None:
+            raise ValueError(f"no entry of a shard: {shard!s:.80}")
+    return shards
+
+
+def _check_row(values: tuple[Any, ...]) -> None:
+    sound = all(isinstance(own, kind) for own, kind in zip(values, COLUMNS.values(), strict=True))
+    texts = (own for own in values if isinstance(own, str))
+    if not sound or values[-1] < 0 or max(map(len, texts)) > _LONGEST_TEXT:
+        raise ValueError(f"no row of a manifest: {values!s:.80}")

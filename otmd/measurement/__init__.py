@@ -19,8 +19,7 @@ from otmd.measurement.report import print_report, report_json
 from otmd.measurement.settings import DEFAULT_LAWS, DEFAULT_VERIFIERS
 from otmd.measurement.store import load_results, positions_stored
 from otmd.measurement.summary import summarise
-from otmd.measurement.sweep import Sweep, merge_sweeps, run_sweep
-from otmd.measurement.task_files import read_tasks
+from otmd.measurement.sweep import Sweep, merge_sweeps, read_tasks, run_sweep
 
 __all__ = [
     "DEFAULT_LAWS",

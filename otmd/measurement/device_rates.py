@@ -3,19 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from otmd.harness.drafts import Draft, common_vocabulary
+from otmd.harness.draft_models import Draft, common_vocabulary
 from otmd.harness.errors import HarnessError
-from otmd.harness.forward import forward_logits
-from otmd.harness.models import LanguageModel
+from otmd.harness.models import LanguageModel, forward_logits
 from otmd.harness.prompts import Prompt, check_unique
 from otmd.harness.sequences import (
+    RunSettings,
     TokenSequence,
     check_prompts,
     chosen_positions,
     with_answers,
     with_samples,
 )
-from otmd.harness.settings import RunSettings
 from otmd.measurement.rows import SCHEMA
 
 if TYPE_CHECKING:

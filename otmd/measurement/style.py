@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from otmd.harness.files import write_atomically
+from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,17 +1,19 @@
-"""Sweeps: a function over many parameters, the answer to each kept as a Parquet part of its own.
+"""Sweeps: a function over many parameters, each answer kept as a Parquet part of its own.
 
-A part's name is a hash of everything that its rows depend on, so that a sweep that was interrupted goes on,
-one that grew computes what is new, and the folders of several machines are merged by their union.
+A part's name is a hash of everything that its rows depend on. So an interrupted sweep goes on, a sweep that
+grew computes only what is new, and the folders of several machines are merged by their union.
 """
 
 import hashlib
 import inspect
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,12 @@ import numpy as np
 import polars as pl
 
 from otmd import __version__
-from otmd.harness.files import remove_leftovers, write_atomically
-from otmd.harness.lock import folder_lock
 from otmd.harness.progress import progress_bar
 from otmd.measurement.pool import available_cpus, run_jobs
-from otmd.measurement.store import read_parquet, write_parquet
+from otmd.storage.parquet import parquet_bytes, read_parquet
+from otmd.storage.store import Layout, Store
 
+LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
 Rows = Iterable[Mapping[str, Any]]
 
@@ -97,7 +99,8 @@ def run_sweep(
     Raises
     ------
     ValueError
-        For no tasks, two equal ones, none of a task's rows, or rows with a parameter's name.
+        For no tasks, two equal ones, a task without rows, rows with a parameter's name, or a folder that
+        holds other files.
     RuntimeError
         If a worker process died. What was finished is kept.
     FolderLockedError
@@ -105,28 +108,27 @@ def run_sweep(
     OSError
         If the disk is full or the folder cannot be written to. What was finished is kept.
     """
-    folder = Path(folder)
+    store = Store(Path(folder), None, LAYOUT)
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
         raise ValueError(
             f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
         )
-    with folder_lock(folder):
-        remove_leftovers(folder)
-        tables = _compute(sweep, keys, folder, workers or available_cpus(), executor, progress)
+    with store.held():
+        tables = _compute(sweep, keys, store, workers or available_cpus(), executor, progress)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 
 def _compute(
     sweep: Sweep,
     keys: list[str],
-    folder: Path,
+    store: Store[pl.DataFrame],
     workers: int,
     executor: Executor | None,
     progress: bool,
 ) -> dict[str, pl.DataFrame]:
     """Read the parts that are there, make the others, and return all by key."""
-    tables = {key: table for key in keys if (table := _read(folder, key)) is not None}
+    tables = {key: table for key in keys if (table := store.read(key)) is not None}
     left = [(key, task) for key, task in zip(keys, sweep.tasks, strict=True) if key not in tables]
     work = partial(_rows, sweep.function, sweep.seed)
     finished = len(keys) - len(left)
@@ -135,7 +137,7 @@ def _compute(
         # A pool that was interrupted is closed here, before the interrupt goes on.
         with closing(run_jobs(work, left, workers, executor)) as jobs:
             for (key, _), table in jobs:
-                write_parquet(_part(folder, key), table)
+                store.write(key, parquet_bytes(table))
                 tables[key] = table
                 finished += 1
                 update(finished, "")
@@ -164,16 +166,49 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     FolderLockedError
         If another process is computing into the folder.
     """
-    folder, copied = Path(folder), 0
-    with folder_lock(folder):
+    store, copied = Store(Path(folder), None, LAYOUT), 0
+    with store.held():
         for source in map(Path, sources):
             if not source.is_dir():
                 raise ValueError(f"sources: got {source}, wanted a folder of a sweep")
-            for part in sorted(source.glob("*.parquet")):
-                if _read(source, part.stem) is not None and _read(folder, part.stem) is None:
-                    write_atomically(folder / part.name, part.read_bytes())
+            other = Store(source, None, LAYOUT)
+            for key in other.names():
+                if other.read(key) is not None and store.read(key) is None:
+                    store.write(key, other.path(key).read_bytes())
                     copied += 1
     return copied
+
+
+def read_tasks(path: str | Path) -> list[dict[str, Any]]:
+    """Read the tasks of a TOML file: every combination of the lists of each table ``[[tasks]]``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file. A table's values are lists, or single values for all of its tasks.
+
+    Returns
+    -------
+    list of dict
+        Tasks that occur twice are there once.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML or holds no tasks.
+    """
+    try:
+        spec = tomllib.loads(Path(path).read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: cannot be read as TOML ({error})") from error
+    tables = spec.get("tasks")
+    if not isinstance(tables, list) or not tables or set(spec) != {"tasks"}:
+        raise ValueError(f"{path}: got {sorted(spec)}, wanted tables [[tasks]] and nothing else")
+    tasks = []
+    for table in tables:
+        lists = [value if isinstance(value, list) else [value] for value in table.values()]
+        tasks += [dict(zip(table, values, strict=True)) for values in product(*lists)]
+    return [task for i, task in enumerate(tasks) if task not in tasks[:i]]
 
 
 def _digest(of: Mapping[str, Any]) -> str:
@@ -192,15 +227,3 @@ def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]
     if both:
         raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
     return pl.DataFrame([{"task": key, **parameters, **row} for row in found])
-
-
-def _read(folder: Path, key: str) -> pl.DataFrame | None:
-    """The rows of a part; one that cannot be read counts as missing, so that it is made again."""
-    try:
-        return read_parquet(_part(folder, key))
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _part(folder: Path, key: str) -> Path:
-    return folder / f"{key}.parquet"

@@ -1,8 +1,12 @@
-"""What is wrong with a file, in one line."""
+"""Errors of files and folders, each told in one line."""
 
 
-class TornFileError(ValueError):
-    """A file is cut short, or not what its name says."""
+class DatasetError(ValueError):
+    """A stored file or folder is unfinished, torn or altered."""
+
+
+class FolderLockedError(RuntimeError):
+    """Another process is writing into the same folder."""
 
 
 def one_line(said: object) -> str:
@@ -12,5 +16,5 @@ def one_line(said: object) -> str:
 
 
 def named(field: str) -> str:
-    """The name that a file gives a field, for a message of one line."""
+    """Return the name that a file gives a field, short enough for a message."""
     return one_line(field)[:40]

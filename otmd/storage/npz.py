@@ -9,7 +9,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.storage.errors import TornFileError, named, one_line
+from otmd.storage.errors import DatasetError, named, one_line
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the arrays of a compressed file may exceed the file, which can say anything."""
@@ -24,16 +24,12 @@ _HEADERS = {
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Load every array of an npz file.
 
-    Raises
-    ------
-    TornFileError
-        If the file is cut short, is no npz file, or an array is not as large as it says.
-    ValueError
-        If an array is of another type than numbers and texts (pickled objects, above all), or the arrays
-        are too large for the file.
+    Raises DatasetError if the file is cut short, is no npz file, or an array is not as large as it says;
+    ValueError if an array holds other than numbers and texts (pickled objects, above all), or the arrays
+    unpack to far more than the file.
     """
     if not zipfile.is_zipfile(path):
-        raise TornFileError(f"{path} is torn or no npz file (it is no zip archive)")
+        raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
     try:
         # Opened here, since zipfile leaves a torn file open.
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
@@ -47,19 +43,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         NotImplementedError,
         RuntimeError,
     ) as error:
-        raise TornFileError(f"{path} is torn or no npz file ({error})") from error
+        raise DatasetError(f"{path} is torn or no npz file ({error})") from error
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Load the array of an npy file.
-
-    Raises
-    ------
-    TornFileError
-        If the file is cut short or is no npy file.
-    ValueError
-        If the array is of another type than numbers and texts.
-    """
+    """Load the array of an npy file; errors as of :func:`read_npz`."""
     with path.open("rb") as stream:
         return _array(str(path), stream, path.stat().st_size)
 
@@ -88,10 +76,10 @@ def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
             raise ValueError(f"format {version}")
         shape, _, dtype = _HEADERS[version](packed)
     except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
-        raise TornFileError(f"{name}: torn, or no array ({one_line(error)})") from error
+        raise DatasetError(f"{name}: torn, or no array ({one_line(error)})") from error
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
         raise ValueError(f"{name}: got dtype {dtype}, wanted numbers or texts (no allow_pickle)")
     if min(shape, default=0) < 0 or packed.tell() + dtype.itemsize * math.prod(shape) != size:
-        raise TornFileError(f"{name}: torn: it has {size} bytes for {dtype} of shape {shape}")
+        raise DatasetError(f"{name}: torn: it has {size} bytes for {dtype} of shape {shape}")
     packed.seek(0)
     return np.lib.format.read_array(packed, allow_pickle=False)

@@ -1,64 +1,132 @@
-"""What a Parquet file costs to read, from its pages: its footer alone can say anything.
+"""Parquet files: tables of results with checksums, and other people's tables in small batches.
 
-Equal values take next to no room, so a small file can hold any number of them, and Arrow reads a whole
-list at a time, however long. Hence the headers of all pages are read first: they say how much there is.
+Pyarrow's reader is trusted to be safe on damaged and crafted files. What a file *claims* is checked before it
+is read: equal values take next to no room, so a small file can unpack to more than the memory holds.
 """
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from otmd.storage.thrift import read_numbers
+from otmd.storage.errors import one_line
+from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData, ParquetFile
+    import polars as pl
+    from pyarrow.parquet import FileMetaData, ParquetFile
 
 MOST_UNPACKED = 48 << 20
 """Bytes that a row group may unpack to, beside twice what is stored of it."""
-MOST_PAGE = 16 << 20
-"""The same for a page."""
-MOST_TEXT = 4 << 20
-"""Bytes of a page of texts, each of which may be as long as the page."""
 ROWS_AT_ONCE = 8
+"""Rows of a batch: a row may hold a whole distribution."""
 _LONGEST_FOOTER = 8 << 20
 _MOST_ENTRIES = 1 << 17
-_LONGEST_PAGE_HEADER = 1 << 16
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 _WIDEST = 8
-# Fields of a page header (Parquet's parquet.thrift), with those of the header of each kind of page.
-_UNPACKED, _STORED, _NUM_VALUES = (2,), (3,), ((5, 1), (8, 1))
 
 
-def open_parquet(path: Path) -> "ParquetFile":
-    """Open a file to be read in batches, or raise ValueError where it would unpack to too much.
+def write_parquet(path: Path, table: "pl.DataFrame") -> None:
+    """Write a table as Parquet, whole or not at all, with a checksum of each page."""
+    write_atomically(path, parquet_bytes(table))
+
+
+def parquet_bytes(table: "pl.DataFrame") -> bytes:
+    """Return a table as the bytes of a Parquet file, with a checksum of each page."""
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    texts = [name for name, kind in table.schema.items() if kind == pl.String]
+    # Written by Arrow, since polars neither writes nor compares checksums.
+    pq.write_table(
+        table.to_arrow(),
+        buffer,
+        compression="zstd",
+        compression_level=9,
+        # Rates hardly ever repeat. (The stubs know of all columns or none.)
+        use_dictionary=texts,  # pyright: ignore[reportArgumentType]
+        write_page_checksum=True,
+    )
+    return buffer.getvalue()
+
+
+def read_parquet(path: Path) -> "pl.DataFrame":
+    """Read what :func:`write_parquet` wrote, and compare the checksums.
+
+    Raises ValueError if the file is torn, altered or no Parquet file.
+    """
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Read whole first, so that an error of the disk is not taken for one of the file.
+    data = io.BytesIO(path.read_bytes())
+    try:
+        table = pl.from_arrow(pq.read_table(data, page_checksum_verification=True))
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"{path}: torn, altered or no Parquet file ({said})") from error
+    assert isinstance(table, pl.DataFrame)
+    return table
+
+
+def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Read a few rows at a time, in memory that does not grow with the file.
+
+    Parameters
+    ----------
+    path : Path
+    columns : sequence of str, optional
+        Only these; all unless given.
+
+    Yields
+    ------
+    dict of str to pyarrow.Array
+        The columns of up to :data:`ROWS_AT_ONCE` rows, in the file's order.
 
     Raises
     ------
     ValueError
-        For a file that is too large for what is stored of it, or that is cut short.
-    pyarrow.ArrowException, OSError
-        For one that is no Parquet file.
+        If the file is torn, is no Parquet file, claims to unpack to too much, or lacks a column.
+    """
+    with one_line_errors(path), open_parquet(path) as stored:
+        wanted = list(columns) if columns is not None else stored.schema_arrow.names
+        missing = [name for name in wanted if name not in stored.schema_arrow.names]
+        if missing:
+            raise ValueError(f"{path}: has no columns {one_line(missing)[:80]}")
+        for batch in stored.iter_batches(ROWS_AT_ONCE, columns=wanted, use_threads=False):
+            yield dict(zip(batch.schema.names, batch.columns, strict=True))
+
+
+def read_metadata(path: Path) -> dict[bytes, bytes]:
+    """Read the key-value metadata of a file's schema; errors as of :func:`read_batches`."""
+    with one_line_errors(path), open_parquet(path) as stored:
+        return dict(stored.schema_arrow.metadata or {})
+
+
+@contextmanager
+def one_line_errors(path: Path) -> Iterator[None]:
+    """Turn what pyarrow says of a damaged file into a ValueError of one line."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: cut short, or no Parquet file ({one_line(error)})") from error
+
+
+def open_parquet(path: Path) -> "ParquetFile":
+    """Open a file for reading in batches.
+
+    Raises ValueError if the footer is too long, or a row group claims to unpack to much more than is stored
+    of it; ArrowException or OSError if it is no Parquet file.
     """
     from pyarrow.parquet import ParquetFile
 
-    _check_footer(path)
-    stored = ParquetFile(
-        path,
-        pre_buffer=False,
-        buffer_size=1 << 20,
-        thrift_string_size_limit=_LONGEST_FOOTER,
-        thrift_container_size_limit=_MOST_ENTRIES,
-    )
-    try:
-        with path.open("rb") as stream:
-            _check_groups(path, stream, stored.metadata)
-    except BaseException:
-        stored.close()
-        raise
-    return stored
-
-
-def _check_footer(path: Path) -> None:
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 8))
@@ -68,67 +136,38 @@ def _check_footer(path: Path) -> None:
             f"{path}: got a footer of {length} bytes, wanted at most {_LONGEST_FOOTER}: write larger "
             "row groups"
         )
+    stored = ParquetFile(
+        path,
+        pre_buffer=False,
+        buffer_size=1 << 20,
+        thrift_string_size_limit=_LONGEST_FOOTER,
+        thrift_container_size_limit=_MOST_ENTRIES,
+    )
+    try:
+        _check_groups(path, stored.metadata)
+    except BaseException:
+        stored.close()
+        raise
+    return stored
 
 
-def _check_groups(path: Path, stream: IO[bytes], metadata: "FileMetaData") -> None:
+def _check_groups(path: Path, metadata: "FileMetaData") -> None:
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)
-            values = _count_values(path, stream, column)
-            if "." not in column.path_in_schema:
-                # Numbers and texts of their own are read a few at a time.
-                continue
-            unpacked += values * _WIDTHS.get(column.physical_type, _WIDEST)
+            # Encoded values can take far less room than the numbers that they stand for.
+            numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
+            unpacked += max(column.total_uncompressed_size, numbers if _is_list(column) else 0)
             stored += column.total_compressed_size
         if unpacked > 2 * stored + MOST_UNPACKED:
             raise ValueError(
                 f"{path}: got a row group of {group.num_rows} rows that unpacks from {stored} to {unpacked} "
-                f"bytes, wanted at most twice as many and {MOST_UNPACKED}: write fewer rows a group"
+                f"bytes, wanted at most {2 * stored + MOST_UNPACKED}: write fewer rows a group"
             )
 
 
-def _count_values(path: Path, stream: IO[bytes], column: "ColumnChunkMetaData") -> int:
-    """Values of a column in a row group, as its pages say; their sizes are checked."""
-    values = 0
-    most = MOST_TEXT if column.physical_type == "BYTE_ARRAY" else MOST_PAGE
-    for unpacked, stored, own in _pages(path, stream, column):
-        beside = 0 if column.physical_type == "BYTE_ARRAY" else 2 * stored
-        if unpacked > beside + most:
-            raise ValueError(
-                f"{path}: {column.path_in_schema}: got a page that unpacks from {stored} to {unpacked} "
-                f"bytes, wanted at most {beside + most}: write smaller pages"
-            )
-        values += own
-    if values != column.num_values:
-        raise ValueError(
-            f"{path}: {column.path_in_schema}: got pages of {values} values in all, wanted "
-            f"{column.num_values}, as the footer says: cut short, or no Parquet file"
-        )
-    return values
-
-
-def _pages(
-    path: Path, stream: IO[bytes], column: "ColumnChunkMetaData"
-) -> Iterator[tuple[int, int, int]]:
-    """Bytes unpacked, bytes stored and values of each page that Arrow would read."""
-    at, values = column.data_page_offset, 0
-    if column.dictionary_page_offset and 0 < column.dictionary_page_offset < at:
-        at = column.dictionary_page_offset
-    end = at + column.total_compressed_size
-    while values < column.num_values and at < end:
-        stream.seek(max(0, at))
-        try:
-            length, fields = read_numbers(stream.read(_LONGEST_PAGE_HEADER))
-            unpacked, stored = fields[_UNPACKED], fields[_STORED]
-        except (ValueError, KeyError) as error:
-            raise ValueError(
-                f"{path}: {column.path_in_schema}: cut short, or no Parquet file: no page at byte {at}"
-            ) from error
-        own = sum(fields.get(place, 0) for place in _NUM_VALUES)
-        if min(unpacked, stored, own) < 0:
-            raise ValueError(f"{path}: {column.path_in_schema}: got a page with negative sizes")
-        yield unpacked, stored, own
-        values += own
-        at += length + stored
+def _is_list(column: Any) -> bool:
+    # A batch holds few values of other columns, however many there are.
+    return "." in column.path_in_schema

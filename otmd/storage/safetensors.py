@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.storage.errors import TornFileError, named
+from otmd.storage.errors import DatasetError, named
 
 DTYPES = {
     "F64": "<f8",
@@ -28,15 +28,7 @@ _LONGEST_AXIS = 1 << 48
 
 @dataclass(frozen=True, eq=False)
 class StoredArray:
-    """An array on disk.
-
-    Attributes
-    ----------
-    raw : ndarray
-        Memory-mapped; bfloat16 as its 16 bits.
-    bfloat16 : bool
-        Whether it is bfloat16, which NumPy does not have.
-    """
+    """An array on disk: ``raw`` is memory-mapped, bfloat16 (which NumPy does not have) as its 16 bits."""
 
     raw: np.ndarray
     bfloat16: bool = False
@@ -57,20 +49,16 @@ class StoredArray:
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
     """Map every array of a safetensors file, and read its text metadata.
 
-    Raises
-    ------
-    TornFileError
-        If the file is cut short, or its header is too long or does not fit it.
-    ValueError
-        If an array is of a type that is not read.
+    Raises DatasetError if the file is cut short, or its header is too long or does not fit it; ValueError if
+    an array is of a type that is not read.
     """
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if size < 8 or length > size - 8:
-            raise TornFileError(f"{path}: torn, or no safetensors file")
+            raise DatasetError(f"{path}: torn, or no safetensors file")
         if length > LONGEST_HEADER:
-            raise TornFileError(
+            raise DatasetError(
                 f"{path}: got a header of {length} bytes, wanted at most {LONGEST_HEADER}"
             )
         header = stream.read(length)
@@ -116,21 +104,21 @@ def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[st
         OverflowError,
         RecursionError,
     ) as error:
-        raise TornFileError(
+        raise DatasetError(
             f"{path}: torn, or no safetensors file: its header cannot be read ({error})"
         ) from error
     return entries, metadata
 
 
 def _check_places(path: Path, entries: dict[str, _Entry], size: int) -> None:
-    """Raise TornFileError unless the arrays lie one behind the other and fill the file."""
+    """Raise DatasetError unless the arrays lie one behind the other and fill the file."""
     at = 0
     for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
         if entry.begin != at:
-            raise TornFileError(f"{path}: torn: its arrays overlap or leave gaps")
+            raise DatasetError(f"{path}: torn: its arrays overlap or leave gaps")
         at = entry.end
     if at != size:
-        raise TornFileError(f"{path}: torn: its header speaks of another size than it has")
+        raise DatasetError(f"{path}: torn: its header speaks of another size than it has")
 
 
 def _map(path: Path, name: str, entry: _Entry, start: int) -> StoredArray:
@@ -140,7 +128,7 @@ def _map(path: Path, name: str, entry: _Entry, start: int) -> StoredArray:
         )
     dtype, bfloat16 = np.dtype(DTYPES[entry.dtype]), entry.dtype == "BF16"
     if entry.end - entry.begin != dtype.itemsize * math.prod(entry.shape):
-        raise TornFileError(
+        raise DatasetError(
             f"{path}: torn: {named(name)} has {entry.end - entry.begin} bytes for the shape {entry.shape}"
         )
     if 0 in entry.shape:

@@ -10,8 +10,8 @@ from pathlib import Path
 from fuzz import files
 from fuzz.choices import Choices
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
-from otmd.harness.run_description import check_same_settings
-from otmd.harness.shards import read_texts
+from otmd.harness.shards import SHARDS, read_texts
+from otmd.storage.store import Store
 
 ALLOWED = (ValueError, DatasetError)
 COLUMNS = ("prompt_id", "domain", "position", "token", "shard", "row")
@@ -119,4 +119,5 @@ def _settings(choices: Choices) -> None:
     folder.mkdir(exist_ok=True)
     content = f'{{"format": 1, "a": {files.json_value(choices)}}}'
     (folder / "collect.json").write_bytes(files.damaged(content.encode(), choices))
-    check_same_settings(folder, {"format": 1, "a": {"b": 2}})
+    (folder / "manifest.parquet").touch()
+    Store(folder, {"format": 1, "a": {"b": 2}}, SHARDS).check()

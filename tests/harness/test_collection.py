@@ -15,11 +15,11 @@ from otmd.harness import (
     Prompt,
     collect,
     open_dataset,
-    skip_layers,
 )
-from otmd.harness.lock import FILE
 from otmd.harness.sequences import prompt_tokens
-from otmd.harness.shards import find_shards, read_texts
+from otmd.harness.shards import read_texts
+from otmd.harness.variants import skip_layers
+from otmd.storage.files import LOCK
 
 OPTIONS = {
     "positions_per_prompt": 3,
@@ -35,7 +35,11 @@ def draft(tiny):
 
 
 def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != FILE}
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != LOCK}
+
+
+def shards(folder):
+    return sorted(folder.glob("*.safetensors"))
 
 
 def counting(monkeypatch, model, fail_at=None):
@@ -55,11 +59,7 @@ def counting(monkeypatch, model, fail_at=None):
 
 def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
     dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    texts = {
-        text["prompt_id"]: text
-        for paths in find_shards(tmp_path).values()
-        for text in read_texts(paths[0])
-    }
+    texts = {text["prompt_id"]: text for shard in shards(tmp_path) for text in read_texts(shard)}
     assert list(texts) == [prompt.id for prompt in prompts]
     target, other = dataset.arrays(range(len(dataset)))
     for place, p, q in zip(dataset.positions, target, other, strict=True):
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp
         counting(patched, tiny, fail_at=3)
         with pytest.raises(KeyboardInterrupt):
             collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(find_shards(folder)) == 2
+    assert len(shards(folder)) == 2
     with pytest.raises(DatasetError, match="unfinished"):
         open_dataset(folder)
     calls = counting(monkeypatch, tiny)
@@ -141,7 +141,7 @@ def test_a_finished_folder_is_not_computed_again(tiny, draft, prompts, tmp_path,
 def test_damage_is_found_and_mended(tiny, draft, prompts, tmp_path, monkeypatch, damage):
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
     before = contents(tmp_path)
-    shard = find_shards(tmp_path)[1][0]
+    shard = shards(tmp_path)[1]
     if damage == "cut":
         shard.write_bytes(shard.read_bytes()[:-5])
     elif damage == "altered":
@@ -183,11 +183,11 @@ def test_what_a_killed_writer_left_is_removed(tiny, draft, prompts, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"temperature": 0.5}, "temperature was 1.0, now 0.5"),
-        ({"seed": 7}, "seed was 0, now 7"),
-        ({"batch_size": 3}, "batch_size was 2, now 3"),
-        ({"dtype": "float16"}, "dtype was 'float32', now 'float16'"),
-        ({"mode": "text"}, "mode was 'samples', now 'text'"),
+        ({"temperature": 0.5}, "temperature: stored 1.0, asked 0.5"),
+        ({"seed": 7}, "seed: stored 0, asked 7"),
+        ({"batch_size": 3}, "batch_size: stored 2, asked 3"),
+        ({"dtype": "float16"}, "dtype: stored float32, asked float16"),
+        ({"mode": "text"}, "mode: stored samples, asked text"),
     ],
 )
 def test_other_settings_are_named(tiny, draft, prompts, tmp_path, change, message):
@@ -198,22 +198,22 @@ def test_other_settings_are_named(tiny, draft, prompts, tmp_path, change, messag
 
 def test_other_models_and_prompts_are_named(tiny, draft, prompts, tmp_path):
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match=r"draft\.name was 'skip:1,3', now 'skip:0'"):
+    with pytest.raises(ValueError, match=r"draft\.name: stored skip:1,3, asked skip:0"):
         collect(tiny, skip_layers(tiny, [0]), prompts, tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match=r"prompts\.count was 7, now 6"):
+    with pytest.raises(ValueError, match=r"prompts\.count: stored 7, asked 6"):
         collect(tiny, draft, prompts[:6], tmp_path, **OPTIONS)
 
 
 def test_a_foreign_collect_json_is_refused(tiny, draft, prompts, tmp_path):
     (tmp_path / "collect.json").write_text("not json")
-    with pytest.raises(ValueError, match="not written by collect"):
+    with pytest.raises(ValueError, match=r"not written by otmd.*--overwrite"):
         collect(tiny, draft, prompts, tmp_path, **OPTIONS)
 
 
 def test_two_at_a_time_are_refused(tiny, draft, prompts, tmp_path):
     code = (
         "import sys, pathlib\n"
-        "from otmd.harness.lock import folder_lock\n"
+        "from otmd.storage.files import folder_lock\n"
         "with folder_lock(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"
@@ -230,7 +230,7 @@ def test_two_at_a_time_are_refused(tiny, draft, prompts, tmp_path):
             collect(tiny, draft, prompts, tmp_path, **OPTIONS)
         other.kill()
     # The file is still there, but its holder is dead: nobody is stopped by it.
-    assert (tmp_path / FILE).is_file()
+    assert (tmp_path / LOCK).is_file()
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
 
 

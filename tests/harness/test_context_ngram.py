@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.naive_ngram import naive_ngram
 from otmd.harness import ContextNGram, NGram, NGramDraft, load_draft
-from otmd.harness.context_ngram import SHORTEST
 from otmd.harness.continuations import CountedContinuations
+from otmd.harness.ngram import SHORTEST
 from otmd.probabilities import Processing
 
 TOKENS = st.lists(st.integers(0, 3), max_size=30)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from otmd.harness import DatasetError, collect, open_dataset, skip_layers
+from otmd.harness import DatasetError, collect, open_dataset
+from otmd.harness.variants import skip_layers
 
 RNG = np.random.default_rng(0)
 TARGET = RNG.normal(size=(5, 11))

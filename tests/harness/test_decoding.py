@@ -7,13 +7,14 @@ import pytest
 from scipy.stats import chisquare
 
 import otmd
-from otmd.harness import LanguageModel, NGram, NGramDraft, Speculation, decode, skip_layers
+from otmd.harness import LanguageModel, NGram, NGramDraft, Speculation, decode
 from otmd.harness.continuations import (
     CachedContinuations,
     CountedContinuations,
     Recomputed,
     continuations,
 )
+from otmd.harness.variants import skip_layers
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -70,7 +71,7 @@ def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatc
         return forward(*args, **inputs)
 
     monkeypatch.setattr(tiny.model, "forward", counted)
-    monkeypatch.setattr("otmd.harness.forward.inspect.signature", lambda _: _Takes())
+    monkeypatch.setattr("otmd.harness.models.inspect.signature", lambda _: _Takes())
     cached = CachedContinuations(tiny, PROMPT)
     cached.logits([(7, 9), (8,)])
     cached.extend((7, 9, 4))

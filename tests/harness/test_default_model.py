@@ -9,13 +9,12 @@ import pytest
 import otmd
 from otmd.harness import (
     DEFAULT_DRAFT,
-    DEFAULT_MODEL,
     collect,
-    fetch,
     load_draft,
     load_prompts,
     load_target,
 )
+from otmd.harness.wheels import DEFAULT_MODEL, fetch
 
 pytestmark = pytest.mark.model
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from harness.conftest import WORDS, make_llama, make_tokenizer
-from otmd.harness import LanguageModel, NGram, collect, common_vocabulary, load_draft
+from otmd.harness import LanguageModel, NGram, collect, load_draft
+from otmd.harness.draft_models import common_vocabulary
 
 
 def test_skip(tiny):

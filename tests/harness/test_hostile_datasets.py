@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
-from otmd.harness.run_description import check_same_settings
-from otmd.harness.shards import Row, read_shard, read_texts, write_shard
-from otmd.storage.errors import TornFileError
+from otmd.harness.shards import SHARDS, Row, read_shard, read_texts, write_shard
 from otmd.storage.safetensors import read_safetensors
+from otmd.storage.store import Store
 
 DEEP = "[" * 100_000
 
@@ -32,19 +31,19 @@ def entry(begin: int, end: int) -> dict:
 )
 def test_arrays_that_overlap_or_leave_gaps(tmp_path, places):
     header = {f"a{i}": entry(*place) for i, place in enumerate(places)}
-    with pytest.raises(TornFileError, match="overlap or leave gaps"):
+    with pytest.raises(DatasetError, match="overlap or leave gaps"):
         read_safetensors(stored(tmp_path / "a.safetensors", header, max(end for _, end in places)))
 
 
 def test_an_axis_longer_than_any(tmp_path):
     header = {"a": {"dtype": "F32", "shape": [2**70, 0], "data_offsets": [0, 0]}}
-    with pytest.raises(TornFileError, match="an axis longer than"):
+    with pytest.raises(DatasetError, match="an axis longer than"):
         read_safetensors(stored(tmp_path / "a.safetensors", header, 0))
 
 
 @pytest.mark.parametrize("metadata", [3, [], {"domain": 3}, {"metadata": None}])
 def test_metadata_that_are_no_texts(tmp_path, metadata):
-    with pytest.raises(TornFileError, match="header cannot be read"):
+    with pytest.raises(DatasetError, match="header cannot be read"):
         read_safetensors(stored(tmp_path / "a.safetensors", {"__metadata__": metadata}, 0))
 
 
@@ -52,7 +51,7 @@ def test_a_header_of_millions_of_lists_costs_little(tmp_path):
     header = b'{"a":[' + b"[]," * (1 << 20) + b"[]]}"
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(TornFileError, match="more than 1048576 brackets"):
+    with pytest.raises(DatasetError, match="more than 1048576 brackets"):
         read_safetensors(path)
 
 
@@ -73,18 +72,19 @@ def test_json_that_is_too_deep(tmp_path):
     with pytest.raises(ValueError, match="not JSON"):
         load_prompts([tmp_path / "own.jsonl"], progress=False)
     (tmp_path / "collect.json").write_text('{"a": ' + DEEP)
-    with pytest.raises(ValueError, match="was not written by collect"):
-        check_same_settings(tmp_path, {})
+    with pytest.raises(ValueError, match="was not written by otmd"):
+        Store(tmp_path, {}, SHARDS).check()
 
 
 ROW = Row("a", "b", 1, 2)
 
 
 def test_a_shard_whose_logits_do_not_fit_its_rows(tmp_path):
-    path = write_shard(tmp_path, 0, np.zeros((1, 3)), np.zeros((1, 3)), [ROW], [])
+    store = Store(tmp_path, {}, SHARDS)
+    path = write_shard(store, 0, np.zeros((1, 3)), np.zeros((1, 3)), [ROW], [])
     assert read_shard(path).rows == [ROW]
     for target, draft in [((2, 3), (2, 3)), ((1, 3), (1, 4)), ((3,), (3,))]:
-        path = write_shard(tmp_path, 0, np.zeros(target), np.zeros(draft), [ROW], [])
+        path = write_shard(store, 0, np.zeros(target), np.zeros(draft), [ROW], [])
         with pytest.raises(DatasetError, match="is no shard of otmd: it has logits of shapes"):
             read_shard(path)
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from harness.conftest import make_llama, make_tokenizer
-from otmd.harness import LanguageModel, skip_layers
-from otmd.harness.layer_skip import find_decoder_layers
+from otmd.harness import LanguageModel
+from otmd.harness.variants import find_decoder_layers, skip_layers
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 

@@ -7,7 +7,7 @@ import pytest
 
 from harness.conftest import make_llama, make_tokenizer
 from otmd.harness import LanguageModel, load_target
-from otmd.harness.generation import sample_token
+from otmd.harness.models import sample_token
 
 
 def rngs(*seeds):

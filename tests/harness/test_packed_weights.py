@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.harness import can_pack, pack_weights, skip_layers
+from otmd.harness.variants import can_pack, pack_weights, skip_layers
 
 pytestmark = pytest.mark.skipif(
     not __import__("torch").backends.mkldnn.is_available(), reason="torch has no oneDNN here"

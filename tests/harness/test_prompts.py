@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from otmd.harness import Prompt, load_prompts, prompt_sources
-from otmd.harness.prompt_sources import passages
+from otmd.harness import Prompt, load_prompts, prompts
+from otmd.harness.prompts import passages
 
 BOOK = (
     "front matter\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\nIN THE YEAR 2889.\n\n"
@@ -32,8 +32,8 @@ def packages(tmp_path, monkeypatch):
     }
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
-    homes = {package: tmp_path / name for name, package in prompt_sources.PROMPT_PACKAGES.items()}
-    monkeypatch.setattr(prompt_sources, "fetch", lambda package, progress: (homes[package],))
+    homes = {package: tmp_path / name for name, package in prompts.PROMPT_PACKAGES.items()}
+    monkeypatch.setattr(prompts, "fetch", lambda package, progress: (homes[package],))
 
 
 def test_every_domain(packages):
@@ -65,18 +65,18 @@ def test_the_choice_is_by_seed_and_nested(packages):
 def test_passages_are_whole_and_keep_their_spaces():
     text = "\n\n".join(" ".join(f"w{i}x{j}" for j in range(90)) for i in range(5))
     records = passages(text, "d", "stem")
-    assert [r["id"] for r in records] == ["stem/000", "stem/001"]
-    first = records[0]["text"] + records[0]["answer"]
+    assert [r.id for r in records] == ["stem/000", "stem/001"]
+    first = records[0].text + records[0].answer
     assert first.split() == text.split()[:180]
-    assert records[0]["answer"][0].isspace()
-    assert len(records[0]["text"].split()) == 120
+    assert records[0].answer[0].isspace()
+    assert len(records[0].text.split()) == 120
 
 
 def test_a_short_text_is_one_passage():
     (record,) = passages("just three words", "d", "s")
-    assert record["text"] + record["answer"] == "just three words"
+    assert record.text + record.answer == "just three words"
     (alone,) = passages("one", "d", "s")
-    assert (alone["text"], alone["answer"]) == ("one", None)
+    assert (alone.text, alone.answer) == ("one", None)
 
 
 def test_own_jsonl(tmp_path):

@@ -1,16 +1,20 @@
 import dataclasses
+import errno
 import hashlib
 import os
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from otmd.harness import FetchError, Package, cache_folder, fetch
+from otmd.harness import FetchError
 from otmd.harness import wheels as wheels_module
-from otmd.harness.wheels import unpack
+from otmd.harness.wheels import Package, cache_folder, cached, fetch, unpack
+from otmd.storage.files import PART
 
 NAME = "otmd_test_data"
 
@@ -164,18 +168,38 @@ def test_the_cache_is_where_the_platform_has_it(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / "elsewhere"
 
 
-def test_the_bar_bears_files_that_vanish(tmp_path, monkeypatch):
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "large").write_bytes(b"12345")
-    (tmp_path / "small").write_bytes(b"1")
-    assert wheels_module._largest_file(tmp_path) == 5
-    real = os.stat
+def test_a_fetch_that_was_killed_leaves_nothing_after_the_next(index):
+    path = make_wheel(index, {"data.txt": "x"})
+    stale = cache_folder() / "wheels" / f".old.abc{PART}"
+    stale.mkdir(parents=True)
+    (stale / "half").write_text("1")
+    (found,) = fetch(package(path, "data.txt"), progress=False)
+    assert list((cache_folder() / "wheels").iterdir()) == [found.parent]
 
-    def vanished(path, *arguments, **options):
-        if str(path).endswith("large"):
-            raise FileNotFoundError(path)
-        return real(path, *arguments, **options)
 
-    monkeypatch.setattr(os, "stat", vanished)
-    assert wheels_module._largest_file(tmp_path) == 1
-    assert wheels_module._largest_file(tmp_path / "gone") == 0
+@pytest.mark.parametrize("error", [KeyError("killed"), OSError(errno.ENOSPC, "full")])
+def test_a_folder_of_the_cache_appears_whole_or_not_at_all(index, error):
+    def fill(fresh):
+        (fresh / "a").write_text("1")
+        raise error
+
+    with pytest.raises(type(error), match=r"killed|Make room"):
+        cached("models", "name", fill)
+    assert list((cache_folder() / "models").iterdir()) == []
+
+
+def test_the_first_of_two_writers_of_a_folder_wins_and_the_other_waits(index):
+    began, waits = threading.Event(), threading.Event()
+
+    def slow(fresh):
+        began.set()
+        assert not waits.wait(0.2)
+        (fresh / "a").write_text("slow")
+
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(cached, "models", "name", slow)
+        began.wait(10)
+        second = threads.submit(cached, "models", "name", lambda fresh: waits.set())
+        assert first.result(10) == second.result(10)
+    assert (first.result() / "a").read_text() == "slow"
+    assert list((cache_folder() / "models").iterdir()) == [first.result()]

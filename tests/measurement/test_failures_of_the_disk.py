@@ -19,7 +19,7 @@ from harness.conftest import WORDS, make_llama, make_tokenizer
 from toy_dump import write_dump
 
 from otmd.cli import FAILED, OK, main
-from otmd.harness.files import PART
+from otmd.storage.files import PART
 
 
 @pytest.fixture(scope="module")

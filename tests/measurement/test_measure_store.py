@@ -19,10 +19,10 @@ from toy_dump import write_dump
 
 import otmd
 from otmd.harness import FolderLockedError
-from otmd.harness.files import PART
 from otmd.measurement import load_results, measure, positions_stored
 from otmd.measurement.chunk import CHUNK_SIZE
 from otmd.measurement.store import Store
+from otmd.storage.files import PART
 
 SLOW = """
 import sys, time
@@ -221,15 +221,18 @@ def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
 )
 def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path, changes, named):
     quick(dataset, output=tmp_path)
-    with pytest.raises(ValueError, match=rf"output: .* with other settings \({named} "):
+    with pytest.raises(
+        ValueError,
+        match=rf"output: .* with other settings \({named}(\[0\]\.\w+)?: stored .*--overwrite",
+    ):
         quick(dataset, output=tmp_path, **changes)
 
 
 def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
     quick(dataset, output=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"other settings \(dataset "):
+    with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
         quick(write_dump(tmp_path / "other.npz", seed=1), output=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"other settings \(positions 18 there, 21 here"):
+    with pytest.raises(ValueError, match=r"other settings \(positions: stored 18, asked 21"):
         quick(write_dump(tmp_path / "more.npz", prompts=7), output=tmp_path / "out")
 
 
@@ -239,7 +242,7 @@ def test_a_dataset_that_differs_in_one_row_is_another(tmp_path):
     arrays = dict(np.load(path))
     arrays["target_logits"][5, 0] += 1
     np.savez(path, **arrays)
-    with pytest.raises(ValueError, match=r"other settings \(dataset "):
+    with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
         quick(path, output=tmp_path / "out")
 
 
@@ -253,7 +256,10 @@ def test_a_folder_of_something_else_is_refused(dataset, tmp_path):
 def test_a_torn_record_is_named(dataset, tmp_path, text):
     quick(dataset, output=tmp_path)
     (tmp_path / "measurement.json").write_text(text)
-    with pytest.raises(ValueError, match=r"measurement\.json is torn .* choose another folder"):
+    with pytest.raises(
+        ValueError,
+        match=r"measurement\.json is torn .* --overwrite to replace it, or another output",
+    ):
         quick(dataset, output=tmp_path)
 
 

@@ -20,8 +20,8 @@ from polars.testing import assert_frame_equal
 from sweep_toys import GRID, deadly, draws, other_keys
 
 from otmd.harness import FolderLockedError
-from otmd.harness.lock import FILE, folder_lock
 from otmd.measurement import Sweep, merge_sweeps, read_tasks, run_sweep
+from otmd.storage.files import LOCK, folder_lock
 
 WHOLE = Sweep(draws, GRID)
 
@@ -114,7 +114,7 @@ def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     subprocess.run(command, check=True, timeout=120)
     assert len(parts(folder)) == len(GRID)
     assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
-    assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), FILE}
+    assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), LOCK}
 
 
 def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from otmd.storage.errors import TornFileError
+from otmd.storage.errors import DatasetError
 from otmd.storage.npz import MOST_UNPACKED, read_npy, read_npz
 
 
@@ -82,7 +82,7 @@ def test_archives_that_are_not_served(tmp_path, at, value):
     content[central + at] = value
     content[at - 2] = value
     path.write_bytes(content)
-    with pytest.raises(TornFileError, match="torn or no npz file"):
+    with pytest.raises(DatasetError, match="torn or no npz file"):
         read_npz(path)
 
 
@@ -91,5 +91,5 @@ def test_bytes_that_cannot_be_unpacked(tmp_path):
     content = bytearray(path.read_bytes())
     content[40:60] = b"\xff" * 20
     path.write_bytes(content)
-    with pytest.raises(TornFileError, match="torn or no npz file"):
+    with pytest.raises(DatasetError, match="torn or no npz file"):
         read_npz(path)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from otmd.storage.parquet import open_parquet
-from otmd.storage.thrift import read_numbers
+from otmd.storage.parquet import ROWS_AT_ONCE, open_parquet, read_batches
 
 MOST_MEGABYTES = 256
 READ = """
@@ -72,17 +71,19 @@ def test_columns_add_up(tmp_path):
         open_parquet(written(tmp_path / "a.parquet", columns))
 
 
-def test_a_page_that_unpacks_to_far_more_is_refused(tmp_path):
+def test_a_group_that_unpacks_to_far_more_is_refused(tmp_path):
     options = {"use_dictionary": False, "compression": "gzip", "data_page_size": 1 << 30}
-    columns = {"target_probs": lists([5 << 20, 1])}
-    with pytest.raises(ValueError, match="a page that unpacks from"):
-        open_parquet(written(tmp_path / "a.parquet", columns, **options))
+    path = written(tmp_path / "a.parquet", {"target_probs": lists([13 << 20, 1])}, **options)
+    with pytest.raises(ValueError, match="row group of 2 rows that unpacks from"):
+        open_parquet(path)
 
 
-def test_a_long_text_for_every_row_is_refused(tmp_path):
-    columns = {"request": ["a" * (5 << 20)] * 64}
-    with pytest.raises(ValueError, match="request: got a page that unpacks"):
-        open_parquet(written(tmp_path / "a.parquet", columns))
+@pytest.mark.parametrize("length", [5 << 20, 40 << 20])
+def test_a_long_text_for_every_row_costs_little_or_is_refused(tmp_path, length):
+    path = written(tmp_path / "a.parquet", {"request": ["a" * length] * 64})
+    peak, said = megabytes(path)
+    assert "row 1" in said or "write fewer rows a group" in said
+    assert peak < MOST_MEGABYTES
 
 
 def test_many_dense_rows_in_one_group_are_read_in_little_memory(tmp_path):
@@ -92,16 +93,25 @@ def test_many_dense_rows_in_one_group_are_read_in_little_memory(tmp_path):
     assert peak < MOST_MEGABYTES
 
 
-def test_a_footer_that_says_fewer_values_than_the_pages(tmp_path):
-    """The number of values in the footer is changed: the pages still say what they hold."""
-    path = written(tmp_path / "a.parquet", {"target_probs": lists([300, 3])}, compression="none")
-    content = bytearray(path.read_bytes())
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    at = content.index(b"\xde\x04", footer)  # 303 as a zigzag varint
-    content[at : at + 2] = b"\xdc\x04"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"got pages of 303 values in all, wanted 302"):
-        open_parquet(path)
+def test_batches_are_the_rows_and_columns_that_are_wanted(tmp_path):
+    columns = {"a": lists([2, 0, 3] * 7), "b": pa.array(range(21)), "c": pa.array(["x"] * 21)}
+    path = written(tmp_path / "a.parquet", columns, row_group_size=10)
+    batches = list(read_batches(path, ["b", "a"]))
+    assert all(batch.keys() == {"a", "b"} for batch in batches)
+    assert [x for batch in batches for x in batch["b"].to_pylist()] == list(range(21))
+    assert max(len(batch["b"]) for batch in batches) <= ROWS_AT_ONCE
+    assert next(read_batches(path)).keys() == columns.keys()
+    with pytest.raises(ValueError, match="has no columns"):
+        next(read_batches(path, ["d"]))
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_file_that_is_cut_short_is_named_in_one_line(tmp_path, keep):
+    path = written(tmp_path / "a.parquet", {"b": pa.array(range(100))})
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"a\.parquet: .*no Parquet file") as caught:
+        list(read_batches(path))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_footer_that_is_too_long_is_refused_unread(tmp_path):
@@ -113,15 +123,3 @@ def test_a_footer_that_is_too_long_is_refused_unread(tmp_path):
         stream.write((1 << 29).to_bytes(4, "little") + b"PAR1")
     with pytest.raises(ValueError, match="got a footer of 536870912 bytes"):
         open_parquet(path)
-
-
-def test_a_structure_of_thrift():
-    # 1: i32 3; 3: i64 -1; 5: {1: i32 2}; 6: true; 7: binary of two bytes.
-    data = b"\x15\x06\x26\x01\x2c\x15\x04\x00\x11\x18\x02ab\x00rest"
-    assert read_numbers(data) == (14, {(1,): 3, (3,): -1, (5, 1): 2})
-
-
-@pytest.mark.parametrize("data", [b"", b"\x15", b"\x15" + b"\xff" * 20, b"\x1c" * 50, b"\x19\x15"])
-def test_what_is_no_structure(data):
-    with pytest.raises(ValueError, match=r"structure|number|kind"):
-        read_numbers(data)

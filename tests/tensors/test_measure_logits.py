@@ -12,7 +12,8 @@ from harness.conftest import prompts, tiny  # noqa: F401 - fixtures
 from tensor_pairs import in_each_dtype, on_each_device
 
 import otmd
-from otmd.harness import HarnessError, NGram, NGramDraft, collect, skip_layers
+from otmd.harness import HarnessError, NGram, NGramDraft, collect
+from otmd.harness.variants import skip_layers
 from otmd.measurement import summarise
 from otmd.measurement.device_rates import device_rates
 from otmd.measurement.rows import SCHEMA

@@ -7,11 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.harness.context_ngram import LONGEST, ContextNGram
-from otmd.harness.layer_skip import skip_layers
 from otmd.harness.loading import load_target
 from otmd.harness.models import LanguageModel, describe_tokenizer
-from otmd.harness.ngram import NGram
+from otmd.harness.ngram import LONGEST, ContextNGram, NGram
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -118,6 +116,8 @@ def load_draft(
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
+        from otmd.harness.variants import skip_layers
+
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
@@ -134,24 +134,10 @@ def load_draft(
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
-    """Check that two models speak of the same tokens, and find the padding rows.
+    """Check that two models have the same tokens: how many, and how many padding rows follow them.
 
-    Parameters
-    ----------
-    target, draft : LanguageModel or Draft
-        Models with a ``tokenizer`` and a ``vocab_size``.
-
-    Returns
-    -------
-    vocab_size : int
-        How many tokens there are.
-    padding : dict
-        Under "target" and "draft", how many rows of the logits come after the last token.
-
-    Raises
-    ------
-    ValueError
-        If the maps from token to id differ, or a logits matrix is too narrow.
+    The padding is a dict of "target" and "draft". Raises ValueError if the maps from token to id differ, or
+    a logits matrix has fewer rows than there are tokens.
     """
     ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if ours != theirs:

@@ -1,11 +1,21 @@
+"""Files are written whole or not at all, and one process at a time writes into a folder."""
+
 import errno
 import os
 import tempfile
 
 import pytest
 
-from otmd.harness import cache_folder
-from otmd.harness.files import PART, make_folder, new_folder, remove_leftovers, write_atomically
+from otmd.harness.wheels import cache_folder
+from otmd.storage.errors import FolderLockedError
+from otmd.storage.files import (
+    HOLDER,
+    PART,
+    folder_lock,
+    make_folder,
+    remove_leftovers,
+    write_atomically,
+)
 
 
 def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
@@ -57,21 +67,10 @@ def test_a_file_where_a_folder_would_be_is_named(tmp_path, monkeypatch):
         cache_folder,
         lambda: make_folder(tmp_path / "file"),
         lambda: write_atomically(tmp_path / "file" / "deep", b""),
-        lambda: new_folder(tmp_path / "file" / "deep").__enter__(),
+        lambda: folder_lock(tmp_path / "file" / "deep").__enter__(),
     ):
         with pytest.raises(OSError, match=rf"Choose another place.*{tmp_path / 'file'}"):
             begin()
-
-
-def test_a_full_disk_leaves_no_part_of_a_folder(tmp_path):
-    def fill():
-        with new_folder(tmp_path / "folder") as fresh:
-            (fresh / "a").write_text("1")
-            raise OSError(errno.ENOSPC, "full")
-
-    with pytest.raises(OSError, match="Make room"):
-        fill()
-    assert list(tmp_path.iterdir()) == []
 
 
 def refuse_to(monkeypatch, where, number):
@@ -89,22 +88,39 @@ def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden.own.file", "file.txt"]
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    def fail():
-        with new_folder(tmp_path / "folder") as fresh:
-            (fresh / "a").write_text("1")
-            raise KeyError("killed")
+def test_a_second_holder_is_refused_and_told_who_and_what_to_do(tmp_path):
+    with (
+        folder_lock(tmp_path / "new"),
+        pytest.raises(FolderLockedError, match=rf"\(process {os.getpid()} on .*Wait for it"),
+        folder_lock(tmp_path / "new"),
+    ):
+        pass
+    with folder_lock(tmp_path / "new"):
+        pass
 
-    with pytest.raises(KeyError):
-        fail()
-    assert list(tmp_path.iterdir()) == []
+
+def test_the_lock_ends_with_an_exception(tmp_path):
+    with pytest.raises(KeyError), folder_lock(tmp_path):
+        raise KeyError
+    with folder_lock(tmp_path):
+        assert str(os.getpid()) in (tmp_path / HOLDER).read_text()
 
 
-def test_the_first_of_two_writers_of_a_folder_wins(tmp_path):
-    folder = tmp_path / "folder"
-    with new_folder(folder) as slow:
-        (slow / "a").write_text("slow")
-        with new_folder(folder) as quick:
-            (quick / "a").write_text("quick")
-    assert (folder / "a").read_text() == "quick"
-    assert list(tmp_path.iterdir()) == [folder]
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
+    with pytest.raises(OSError, match=rf"local disk.*{tmp_path}"), folder_lock(tmp_path):
+        pass
+
+
+def test_a_disk_without_room_for_the_holders_name_is_named(tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match=rf"Make room.*{tmp_path}"), folder_lock(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,0 +1,155 @@
+"""Copies of a model that share its weights: with layers left out, or with weights packed for a CPU.
+
+Leaving layers out makes a self-speculative draft (Zhang et al. 2023, "Draft & Verify: Lossless Large Language
+Model Acceleration via Self-Speculative Decoding"; Elhoushi et al. 2024, "LayerSkip").
+
+Packing: a draft tree is checked by products of weight matrices with a few rows. On a CPU such a product can
+cost much more than one with a single row, though both read the same weights. oneDNN's own layout of the
+weights, made once, avoids most of that.
+"""
+
+import copy
+from collections.abc import Collection
+from itertools import chain
+from typing import Any
+
+import torch
+
+from otmd.harness.models import LanguageModel
+
+# oneDNN chooses the layout for a number of rows; this one serves 1 to 64 well.
+ROWS = 16
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:
+    """Leave out decoder layers, sharing every weight that stays.
+
+    Parameters
+    ----------
+    target : LanguageModel
+        A decoder-only model; it is not changed.
+    layers : collection of int
+        Which layers to leave out, counted from 0.
+
+    Returns
+    -------
+    LanguageModel
+        A model with fewer layers over the same weight tensors, named ``skip:…``.
+
+    Raises
+    ------
+    ValueError
+        If the decoder layers cannot be found, an index is out of range or occurs twice, or no layer
+        would be left out or left over.
+    """
+    name, count = find_decoder_layers(target.model)
+    wanted = sorted(layers)
+    if not wanted or len(set(wanted)) != len(wanted) or len(wanted) >= count:
+        raise ValueError(f"layers must be 1 to {count - 1} different layers, got {list(layers)}")
+    if wanted[0] < 0 or wanted[-1] >= count:
+        raise ValueError(f"layers must lie in [0, {count}), got {list(layers)}")
+    model = structural_copy(target.model)
+    kept = [index for index in range(count) if index not in set(wanted)]
+    stack = model.get_submodule(name)
+    _keep(stack, kept)
+    _keep_in_config(model.config.get_text_config(), kept, count)
+    spec = "skip:" + ",".join(map(str, wanted))
+    return LanguageModel(model, target.tokenizer, spec, target.revision)
+
+
+def find_decoder_layers(model: Any) -> tuple[str, int]:
+    """Name and length of the module list that holds the decoder layers.
+
+    Raises ValueError if not exactly one module list has as many entries as the configuration has layers.
+    """
+    count = model.config.get_text_config().num_hidden_layers
+    found = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count
+    ]
+    if len(found) != 1:
+        raise ValueError(
+            f"target: cannot tell the decoder layers of {type(model).__name__}: wanted one list "
+            f"of {count} modules, found {found or 'none'}"
+        )
+    return found[0], count
+
+
+def structural_copy(model: Any) -> Any:
+    """A copy of a model's modules that shares every parameter and buffer."""
+    # A deep copy whose memo already holds the tensors copies the modules and shares the weights.
+    shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def _keep(stack: Any, kept: list[int]) -> None:
+    layers = [stack[index] for index in kept]
+    del stack[len(layers) :]
+    for new_index, layer in enumerate(layers):
+        stack[new_index] = layer
+        # Key-value caches are addressed by these numbers, and must have no holes.
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = new_index
+
+
+def _keep_in_config(config: Any, kept: list[int], count: int) -> None:
+    for key, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) == count:
+            setattr(config, key, [value[index] for index in kept])
+    config.num_hidden_layers = len(kept)
+
+
+class PackedLinear(torch.nn.Module):
+    """A linear layer (CPU, float32 or bfloat16) with its weights in oneDNN's layout as well."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+        self.register_buffer("packed", packed, persistent=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Product of rows (…, I) with the weights (O, I), and the bias: (…, O)."""
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
+
+
+def can_pack(model: LanguageModel) -> bool:
+    """Whether the model runs on a CPU that oneDNN serves, in a dtype that it serves."""
+    inner = model.model
+    served = inner.device.type == "cpu" and inner.dtype in DTYPES
+    return served and torch.backends.mkldnn.is_available()
+
+
+def pack_weights(model: LanguageModel) -> LanguageModel:
+    """The same model with every linear layer packed.
+
+    Parameters
+    ----------
+    model : LanguageModel
+        It is not changed, and shares its weights with the result. The packed weights need as much memory
+        again.
+
+    Returns
+    -------
+    LanguageModel
+        Its logits differ by rounding: sums have another order, in the same precision.
+
+    Raises
+    ------
+    ValueError
+        For a model that is not on the CPU, in float32 or bfloat16, or a torch without oneDNN.
+    """
+    if not can_pack(model):
+        raise ValueError(
+            f"model: got {model.backend}, wanted float32 or bfloat16 on a CPU that oneDNN serves"
+        )
+    packed = structural_copy(model.model)
+    for parent in list(packed.modules()):
+        for name, layer in list(parent.named_children()):
+            # Subclasses (quantised layers, adapters) have a product of their own.
+            if type(layer) is torch.nn.Linear:
+                setattr(parent, name, PackedLinear(layer))
+    return LanguageModel(packed, model.tokenizer, model.name, model.revision)

@@ -1,0 +1,123 @@
+"""Files that are written whole or not at all, and the lock of a folder."""
+
+import errno
+import hashlib
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from otmd.storage.errors import FolderLockedError
+
+PART = ".otmd-part"
+"""End of the name of a file or folder that is still being written."""
+LOCK, HOLDER = "otmd.lock", "otmd.holder"
+"""The lock of a folder, and the file that names the process that holds it."""
+_MAKE_ROOM = "Make room there and run the same again; what was finished is kept"
+_GO_ELSEWHERE = "Choose a place that you may write to, or make this one writable"
+_NO_FOLDER = "Choose another place: a file stands where a folder would be"
+_NO_LOCKS = "Choose a place on a local disk: some network file systems have no locks"
+_ADVICE = {
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EFBIG: _MAKE_ROOM,
+    errno.EACCES: _GO_ELSEWHERE,
+    errno.EPERM: _GO_ELSEWHERE,
+    errno.EROFS: _GO_ELSEWHERE,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOLCK: _NO_LOCKS,
+    errno.ENOSYS: _NO_LOCKS,
+    errno.EOPNOTSUPP: _NO_LOCKS,
+}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def advice_on_failure(path: Path) -> Iterator[None]:
+    """Add the path and advice to an OSError of the block; its class and number stay."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _ADVICE:
+            raise
+        said = f"{os.strerror(error.errno)}. {_ADVICE[error.errno]}"
+        raise OSError(error.errno, said, str(path)) from error
+
+
+def make_folder(path: Path) -> Path:
+    """Create a folder and its parents where they are missing, and return it."""
+    with advice_on_failure(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file: a crash leaves the old content or the new, never a part of it.
+
+    The folder is created where it is missing.
+    """
+    make_folder(path.parent)
+    with advice_on_failure(path):
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files that a killed :func:`write_atomically` left in a folder.
+
+    The caller holds the folder's lock: another process may be writing otherwise.
+    """
+    for path in folder.glob(f".*{PART}"):
+        path.unlink()
+
+
+@contextmanager
+def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a folder, which is created where it is missing, during the block.
+
+    The operating system frees the lock when the process ends, so a killed process blocks nobody. If another
+    process holds it: wait for that, or raise FolderLockedError, which names the process. Raises OSError, with
+    advice, if the disk is full, or the folder cannot be written to or has no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    holder = make_folder(folder) / HOLDER
+    try:
+        with advice_on_failure(folder / LOCK):
+            lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        raise FolderLockedError(
+            f"another process is writing into {folder} ({_read_holder(holder)}). Wait for it, or stop it "
+            "and run the same again, which goes on from what it finished"
+        ) from None
+    with lock:
+        try:
+            with advice_on_failure(holder):
+                holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", "utf-8")
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+
+
+def _read_holder(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip() or "a process without a name"
+    except FileNotFoundError:
+        return "a process without a name"

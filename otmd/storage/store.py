@@ -1,0 +1,226 @@
+"""A folder of named parts: an interrupted run loses nothing that it stored, and the next one goes on from it.
+
+Beside the parts a folder may hold a *record* (JSON that describes the run) and a *result* (the file that a
+finished run writes). Runs with different descriptions never share a folder. One process at a time writes.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from otmd.storage.errors import one_line
+from otmd.storage.files import HOLDER, LOCK, folder_lock, remove_leftovers, write_atomically
+
+Part = TypeVar("Part")
+_LONGEST_VALUE = 60
+_MOST_DIFFERENCES = 6
+_MISSING = object()
+
+
+class Layout(NamedTuple, Generic[Part]):
+    """The files of one kind of store.
+
+    Attributes
+    ----------
+    read : callable
+        ``read(path)`` returns a part. It raises ValueError if the file is torn or its checksum is wrong.
+    suffix, pattern : str
+        End of the parts' file names, and a regular expression of what stands before it.
+    record, result : str
+        File names of the description and of the result; "" for none.
+    subfolder : str
+        Where the parts and the lock lie; "" for the folder itself.
+    argument : str
+        The caller's argument that names the folder, for error messages.
+    """
+
+    read: Callable[[Path], Part]
+    suffix: str = ".parquet"
+    pattern: str = ".+"
+    record: str = ""
+    result: str = ""
+    subfolder: str = ""
+    argument: str = "output"
+
+
+class Store(Generic[Part]):
+    """A folder of named parts.
+
+    Parameters
+    ----------
+    folder : Path
+        Created when the store is held for the first time.
+    description : dict or None
+        Everything that the parts depend on, in JSON's types; None if the parts' names say it.
+    layout : Layout
+    overwrite : bool
+        Remove an earlier run with another description, instead of raising an error.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        description: dict[str, Any] | None,
+        layout: Layout[Part],
+        overwrite: bool = False,
+    ) -> None:
+        self.folder, self.layout, self.overwrite = folder, layout, overwrite
+        self.parts = folder / layout.subfolder
+        self._record = folder / (layout.record or LOCK)
+        self._description = json.loads(json.dumps(description))
+        self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Begin or continue the run, and keep other processes out of the folder during the block.
+
+        Raises ValueError as :meth:`check` does, FolderLockedError if another process holds the folder, and
+        OSError if the disk is full or the folder cannot be written to.
+        """
+        # Checked before the lock is taken, since the lock is a file, too.
+        self._check_files()
+        with folder_lock(self.parts):
+            remove_leftovers(self.folder)
+            remove_leftovers(self.parts)
+            if self.overwrite and self._difference():
+                for path in (*map(self.path, self.names()), self.folder / self.layout.result):
+                    path.unlink(missing_ok=True)
+            self.check()
+            if self.layout.record and not self._begun():
+                text = json.dumps(self._description, indent=1, ensure_ascii=False)
+                write_atomically(self._record, text.encode() + b"\n")
+            yield
+
+    def check(self) -> None:
+        """Raise ValueError if the folder holds a run with another description, or other files."""
+        self._check_files()
+        difference = "" if self.overwrite else self._difference()
+        if difference:
+            raise ValueError(
+                f"{self.layout.argument}: {self.folder} {difference}; give --overwrite to replace it, "
+                f"or another {self.layout.argument}"
+            )
+
+    def finished(self) -> bool:
+        """Whether the result is there, and not to be overwritten."""
+        return self._has_result() and not (self.overwrite and self._difference())
+
+    def names(self) -> list[str]:
+        """Names of the parts, sorted. The files are not read: some may be torn."""
+        if not self.parts.is_dir():
+            return []
+        found = (self._pattern.fullmatch(path.name) for path in self.parts.iterdir())
+        return sorted(match[1] for match in found if match)
+
+    def path(self, name: str) -> Path:
+        """Return the file of a part."""
+        return self.parts / f"{name}{self.layout.suffix}"
+
+    def read(self, name: str) -> Part | None:
+        """Read a part; None if it is missing or torn, so that the caller makes it again."""
+        try:
+            return self.layout.read(self.path(name))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def whole_parts(self) -> Iterator[tuple[str, Part]]:
+        """Read the parts one after another, and remove the torn ones. The caller holds the store."""
+        for name in self.names():
+            part = self.read(name)
+            if part is None:
+                self.path(name).unlink()
+            else:
+                yield name, part
+
+    def write(self, name: str, data: bytes) -> None:
+        """Store a part. The caller holds the store."""
+        write_atomically(self.path(name), data)
+
+    def remove_parts(self) -> None:
+        """Remove the folder of the parts, with the lock. The caller holds the store."""
+        shutil.rmtree(self.parts, ignore_errors=True)
+
+    def _begun(self) -> bool:
+        return self._has_result() or bool(self.names())
+
+    def _has_result(self) -> bool:
+        return bool(self.layout.result) and (self.folder / self.layout.result).exists()
+
+    def _check_files(self) -> None:
+        """Raise ValueError if the folder belongs to something else."""
+        layout = self.layout
+        if self._record.exists() or not self.folder.is_dir():
+            return
+        own = {LOCK, HOLDER}
+        if not layout.record:
+            own |= {self.path(name).name for name in self.names()}
+        elif (self.parts / LOCK).exists() and not self.names():
+            # A run that was killed before it wrote its record. Parts without a record are refused, since
+            # their settings are unknown.
+            own.add(layout.subfolder)
+        names = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
+        foreign = [name for name in names if name not in own]
+        if foreign:
+            without = f" without their {layout.record}" if layout.record else ""
+            shown = one_line(", ".join(foreign[:3])) + ", …" * (len(foreign) > 3)
+            raise ValueError(
+                f"{layout.argument}: {self.folder} holds files{without} ({shown}), wanted a new or "
+                "empty folder, or one in which such a run was begun"
+            )
+
+    def _difference(self) -> str:
+        """What keeps this run out of the folder, in words; "" if nothing does."""
+        if not self.layout.record or not self._record.is_file():
+            return ""
+        try:
+            stored = dict(json.loads(self._record.read_text("utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            said = f"is torn or was not written by otmd ({_short(str(error))})"
+            return f"was begun by a run whose {self._record.name} {said}"
+        # A run that stored nothing yet may be followed by any other.
+        differing = describe_differences(stored, self._description) if self._begun() else []
+        shown = differing[:_MOST_DIFFERENCES]
+        if len(differing) > len(shown):
+            shown.append(f"and {len(differing) - len(shown)} more")
+        return f"was begun with other settings ({'; '.join(shown)})" if shown else ""
+
+
+def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Name the settings that differ: ``"temperature: stored 1.0, asked 0.6"``."""
+    there, here = _flat(stored), _flat(asked)
+    differing = []
+    for name in {**there, **here}:
+        old, new = there.get(name, _MISSING), here.get(name, _MISSING)
+        if old != new:
+            if (
+                isinstance(old, list)
+                and isinstance(new, list)
+                and len(f"{old}{new}") > _LONGEST_VALUE
+            ):
+                old, new = _without(old, new), _without(new, old)
+            differing.append(f"{_short(name)}: stored {_short(old)}, asked {_short(new)}")
+    return differing
+
+
+def _flat(nested: Any, name: str = "") -> dict[str, Any]:
+    """Name each value of nested settings by its path, as in ``processing[0].temperature``."""
+    if isinstance(nested, dict) and nested:
+        pairs = [(f"{name}.{key}" if name else key, value) for key, value in nested.items()]
+    elif isinstance(nested, list) and any(isinstance(value, dict) for value in nested):
+        pairs = [(f"{name}[{i}]", value) for i, value in enumerate(nested)]
+    else:
+        return {name: nested} if name else {}
+    return {path: own for key, value in pairs for path, own in _flat(value, key).items()}
+
+
+def _without(values: list[Any], others: list[Any]) -> str:
+    return ", ".join(str(value) for value in values if value not in others) or "nothing more"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is _MISSING else one_line(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
