@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from otmd.measurement.labels import (
+from otmd.measurement.report import (
     LAW_ORDER,
     VERIFIER_LABELS,
     in_order,
@@ -17,7 +17,7 @@ from otmd.measurement.labels import (
     worth_showing,
 )
 from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, marks, save_figure
-from otmd.measurement.summary import DEFAULT_BY, PROCESSING
+from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +38,9 @@ def draw_gaps(
     """Draw the gap to α* against the number of drafts, a panel a draft law and processing.
 
     The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's
-    intervals; the grey numbers over a panel are α* itself. Maximal coupling, the optimum of one
-    draft, is not drawn beside other verifiers.
+    intervals; the grey numbers over a panel are α* itself. ``Optimal`` is drawn at 0 for the laws
+    that it serves, measured or not, since it attains α*. Maximal coupling, the optimum of one draft,
+    is not drawn beside other verifiers.
 
     Parameters
     ----------
@@ -74,6 +75,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
     from matplotlib.figure import Figure
 
+    drawn = with_optimal(drawn)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
     steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}

@@ -21,7 +21,7 @@ import otmd
 from otmd.harness import FolderLockedError
 from otmd.harness.files import PART
 from otmd.measurement import load_results, measure, positions_stored
-from otmd.measurement.chunk import CHUNK_SIZE
+from otmd.measurement.run import CHUNK_SIZE
 from otmd.measurement.store import Store
 
 SLOW = """
