@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from cyclopts.types import NonNegativeFloat, PositiveInt
@@ -141,7 +140,7 @@ def decode(
         stop.add_note(f"{len(texts)} of {total} texts in each way were finished")
         if texts:
             report()
-            stop.add_note("and are what is printed.")
+            stop.add_note("and what is printed is of whole repeats.")
         raise
     report()
 
@@ -217,21 +216,8 @@ def _report(
         print(f"Figure: {path}")
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A draft tree as the options name it.
-
-    Attributes
-    ----------
-    kind : str
-        A key of ``DEFAULT_RULES``.
-    label : str
-        For tables.
-    depth : int
-        Its longest path.
-    law : callable
-        From a draft model to the law of trees.
-    """
+class Tree(NamedTuple):
+    """A draft tree as the options name it: ``kind`` is a key of ``DEFAULT_RULES``, ``label`` a heading."""
 
     kind: str
     label: str
@@ -277,9 +263,8 @@ def read_tree(
         if more:
             raise UsageError(f"--law: got {law!r}, wanted one law")
         label = f"tree {'×'.join(map(str, shape))}, {name}"
-        return Tree(
-            name, label, len(shape), lambda model: sequences.TokenTree(model, shape, node_law)
-        )
+        law_of = lambda model: sequences.TokenTree(model, shape, node_law)  # noqa: E731
+        return Tree(name, label, len(shape), law_of)
     length = depth or DEFAULT_DEPTH
     if paths is not None:
         label = f"{paths} paths of {length}"

@@ -73,22 +73,9 @@ def solve(
 def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Read the target's and the draft's distribution.
 
-    Parameters
-    ----------
-    target, draft : str
-        Numbers (``1/3,0,2/3``), or a ``.npy`` or ``.json`` file with one array; ``draft`` may be
-        left out where ``target`` is an ``.npz`` or ``.json`` file with both, named
-        ``target_probs`` and ``draft_probs``.
-
-    Returns
-    -------
-    target_probs, draft_probs : ndarray
-        As given, not checked.
-
-    Raises
-    ------
-    UsageError
-        If the text is neither numbers nor such a file.
+    Each is numbers (``1/3,0,2/3``), or a ``.npy`` or ``.json`` file with one array; ``draft`` may be None
+    where ``target`` is an ``.npz`` or ``.json`` file with ``target_probs`` and ``draft_probs``. The arrays
+    come as given, not checked.
     """
     if draft is not None:
         return _one("TARGET", target), _one("DRAFT", draft)
@@ -130,12 +117,11 @@ def _load(path: Path) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    whole = dict(pairs)
-    if len(whole) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it names {twice[:40]!r} twice")
-    return whole
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"it names {name[:40]!r} twice")
+    return dict(pairs)
 
 
 def _array(source: str, value: Any) -> np.ndarray:

@@ -60,14 +60,7 @@ def device_rows(
 ) -> list[list[dict[Key, Rates]]]:
     """Compute the closed-form rates of k positions on a device, in float64.
 
-    Parameters
-    ----------
-    settings : Settings
-    target, draft : ndarray, shape (k, V)
-        Logits or probabilities as stored.
-    kind : {"logits", "probs"}
-    device : str
-        As torch calls it.
+    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored.
 
     Returns
     -------

@@ -59,18 +59,14 @@ def run_jobs(
     Parameters
     ----------
     function : callable
-        Importable by name, since worker processes import it.
+        Worker processes import it by its name.
     jobs : iterable
-        Drawn from lazily: at most twice as many as there are workers are under way.
+        Read lazily: at most two a worker are under way.
     workers : int
         1 runs in this process, more in as many processes. Where ``__main__`` is no file (a prompt, a
         notebook), processes cannot import what was defined there: then they are threads.
     executor : concurrent.futures.Executor, optional
-        Runs the jobs instead of a process pool, and is left open afterwards.
-
-    Yields
-    ------
-    job, result
+        Runs the jobs instead, and is left open afterwards.
 
     Raises
     ------
@@ -83,7 +79,7 @@ def run_jobs(
         for job in jobs:
             yield job, function(job)
     else:
-        pool = _process_pool(workers) if _main_is_a_file() else _thread_pool(workers)
+        pool = _process_pool(workers) if _main_is_a_file() else ThreadPoolExecutor(workers)
         with pool as own:
             yield from _windowed(function, jobs, own, 2 * workers)
 
@@ -112,15 +108,6 @@ def _main_is_a_file() -> bool:
         return True
     file = getattr(main, "__file__", None)
     return file is not None and Path(file).is_file()
-
-
-@contextmanager
-def _thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    pool = ThreadPoolExecutor(workers)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

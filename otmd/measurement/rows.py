@@ -5,10 +5,10 @@ them to one pair of distributions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -42,45 +42,21 @@ DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
 )
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
-    "index": int,
-    "prompt_id": str,
-    "domain": str,
-    "position": int,
-    "temperature": float,
-    "top_k": int,
-    "top_p": float,
-    "min_p": float,
-    "law": str,
-    "num_drafts": int,
-    "verifier": str,
-    "optimal": float,
-    "rate": float,
-    "rate_low": float,
-    "rate_high": float,
-    "gap": float,
-    "gap_low": float,
-    "gap_high": float,
-    "status": str,
+    **{"index": int, "prompt_id": str, "domain": str, "position": int},
+    **{"temperature": float, "top_k": int, "top_p": float, "min_p": float},
+    **{"law": str, "num_drafts": int, "verifier": str},
+    **{"optimal": float, "rate": float, "rate_low": float, "rate_high": float},
+    **{"gap": float, "gap_low": float, "gap_high": float, "status": str},
 }
 # Two sums of the same terms in another order may differ by this much.
 ROUNDING = 1e-12
 
 
-@dataclass(frozen=True)
-class Settings:
-    """One measurement's settings, checked.
+class Settings(NamedTuple):
+    """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
 
-    Attributes
-    ----------
-    laws, verifiers : tuple of (name, object)
-        In the order in which rows come.
-    num_drafts : tuple of int
-    processing : tuple of Processing
-    tol : float
-        How far apart the certain bounds of a rate may lie.
-    served : dict
-        ``served[law name, n]``: the (name, verifier) pairs that serve that law; a law that cannot
-        be made with n drafts, or that no verifier serves, is not in it.
+    ``served[law name, n]`` holds the (name, verifier) pairs that serve that law. A law that cannot be
+    made with n drafts, or that no verifier serves, is not in it.
     """
 
     laws: tuple[tuple[str, LawFactory], ...]
@@ -90,11 +66,18 @@ class Settings:
     tol: float
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
 
+    def rows_per_position(self) -> int:
+        """How many rows a position and processing has."""
+        return sum(map(len, self.served.values()))
+
     def describe(self) -> dict[str, Any]:
         """Return the settings in JSON's types; equal descriptions mean equal measurements."""
         return {
             "laws": [f"{name} ({_origin(law)})" for name, law in self.laws],
-            "verifiers": [f"{name} ({_origin(v)}{_parameters(v)})" for name, v in self.verifiers],
+            "verifiers": [
+                f"{name} ({_origin(v)}{_given(getattr(v, '__dict__', {}))})"
+                for name, v in self.verifiers
+            ],
             "num_drafts": list(self.num_drafts),
             "processing": [asdict(step) for step in self.processing],
             "tol": self.tol,
@@ -191,20 +174,14 @@ def _as_count(value: int) -> int:
 
 
 def _origin(thing: Any) -> str:
-    given = ""
-    if isinstance(thing, partial):
-        given = "".join(f", {key}={value!r}" for key, value in sorted(thing.keywords.items()))
-        thing = thing.func
-    if not hasattr(thing, "__qualname__"):
-        thing = type(thing)
-    return f"{thing.__module__}.{thing.__qualname__}{given}"
+    keywords = thing.keywords if isinstance(thing, partial) else {}
+    thing = thing.func if isinstance(thing, partial) else thing
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}" + _given(keywords)
 
 
-def _parameters(verifier: Verifier) -> str:
-    held = {
-        k: v for k, v in sorted(getattr(verifier, "__dict__", {}).items()) if not k.startswith("_")
-    }
-    return "".join(f", {key}={value!r}" for key, value in held.items())
+def _given(values: Mapping[str, Any]) -> str:
+    return "".join(f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
 
 
 def position_rows(
@@ -215,13 +192,8 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of distributions.
 
-    Parameters
-    ----------
-    target_probs, draft_probs : ndarray, shape (V,)
-        p and q, known to be valid. They are not read where ``known`` holds every row.
-    settings : Settings
-    known : mapping of (law name, num_drafts, verifier name) to dict
-        Rows that were computed elsewhere, from :func:`rate_columns`.
+    ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were computed
+    elsewhere. p and q, valid distributions of shape (V,), are not read where it holds every row.
 
     Yields
     ------
@@ -274,8 +246,13 @@ def _rate(
             elif isinstance(low_high, str):
                 found[n, label] = {"optimal": optimal, "status": low_high}
             else:
-                _refuse_contradiction(verifier, drafts, *low_high)
-                found[n, label] = rate_columns(*low_high, optimal, tol)
+                low, high = low_high
+                if not low <= high + ROUNDING:
+                    raise ValueError(
+                        f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
+                        f"of {type(drafts).__name__}, wanted the first no larger than the second"
+                    )
+                found[n, label] = rate_columns(low, high, optimal, tol)
     return found
 
 
@@ -329,14 +306,3 @@ def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
         "gap_high": optimal - low,
         "status": f"bounds {high - low:.2g} apart, wanted {tol:g}" if wide else "ok",
     }
-
-
-def _refuse_contradiction(
-    verifier: Verifier, drafts: DraftLaw | str, low: float, high: float
-) -> None:
-    if not low <= high + ROUNDING:
-        count = getattr(drafts, "num_drafts", "?")
-        raise ValueError(
-            f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {count} "
-            f"drafts of {type(drafts).__name__}, wanted the first no larger than the second"
-        )

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -40,20 +40,11 @@ CHUNK_SIZE = 8
 DEVICE_CHUNK_SIZE = 32
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Consecutive positions of a dataset.
+class Chunk(NamedTuple):
+    """Consecutive positions of a dataset, ``numbers`` counted along it.
 
-    Attributes
-    ----------
-    numbers : range
-        Which positions these are, counted along the dataset.
-    positions : list of Position
-    target, draft : ndarray, shape (k, V)
-        As stored: logits or probabilities, in the dataset's dtype.
-    kind : {"logits", "probs"}
-    known : list of list of dict
-        For each position and processing, the rows that a device has computed.
+    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. ``known`` holds the
+    rows that a device has computed, for each position and processing.
     """
 
     numbers: range
@@ -172,8 +163,9 @@ def _run(
     done = store.done() if store else set()
     left = [i for i in range(len(dataset)) if i not in done]
     on_device = len(closed_forms(settings)) if device else 0
-    all_on_device = on_device == sum(map(len, settings.served.values()))
-    workers = 1 if all_on_device else max(1, min(workers, -(-len(left) // CHUNK_SIZE)))
+    if on_device == settings.rows_per_position():
+        workers = 1
+    workers = max(1, min(workers, -(-len(left) // CHUNK_SIZE)))
     finished = len(done)
     tables: dict[int, pl.DataFrame] = {}
     with progress_bar("measuring positions", len(dataset), shown=progress) as update:
@@ -217,27 +209,14 @@ def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator
 
 
 def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
-    """Measure a chunk's positions one after another, in whichever process this is called.
-
-    Raises
-    ------
-    ValueError
-        If a position's values are no distribution, or bounds contradict each other; the message
-        says at which position.
-    """
+    """Measure a chunk's positions one after another; a ValueError names the position."""
     rows: list[dict[str, Any]] = []
-    wanted = sum(map(len, settings.served.values()))
     for i, place in enumerate(chunk.positions):
-        at = {
-            "index": place.index,
-            "prompt_id": place.prompt_id,
-            "domain": place.domain,
-            "position": place.position,
-        }
+        at = {name: getattr(place, name) for name in ("index", "prompt_id", "domain", "position")}
         for step, known in zip(settings.processing, chunk.known[i], strict=True):
             target, draft = chunk.target[i], chunk.draft[i]
             try:
-                if len(known) < wanted:
+                if len(known) < settings.rows_per_position():
                     target = process("target_probs", target, chunk.kind, step)
                     draft = process("draft_probs", draft, chunk.kind, step)
                 found = list(position_rows(target, draft, settings, known))
@@ -252,13 +231,7 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
 
 
 def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
-    """Turn stored rows into probabilities in float64.
-
-    Raises
-    ------
-    ValueError
-        If probabilities are to be processed further, or the values are no distribution.
-    """
+    """Turn stored rows into probabilities in float64; probabilities are not processed further."""
     if kind == "logits":
         return step(values)
     if step != Processing():
@@ -270,13 +243,7 @@ def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.nd
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Identify a dataset by its size, metadata, positions and values.
-
-    Returns
-    -------
-    dict
-        In JSON's types; another dataset has another description.
-    """
+    """Identify a dataset by its size, metadata, positions and values, in JSON's types."""
     digest = hashlib.sha256(json.dumps(dataset.metadata, sort_keys=True, default=str).encode())
     for place in dataset.positions:
         named = (place.index, place.prompt_id, place.domain, place.position)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
@@ -96,10 +94,3 @@ def test_a_bad_position_is_named(dataset: Dataset, tmp_path) -> None:
 def test_a_device_that_is_not_there_is_refused(name: str, dataset: Dataset) -> None:
     with pytest.raises(ValueError, match=f"device: got '{name}'"):
         measure(dataset, device=name)
-
-
-def test_dataclass_of_settings_is_not_changed(dataset: Dataset) -> None:
-    """Equal settings with and without a device are one measurement: the store takes up either."""
-    settings = make_settings([otmd.Greedy], [otmd.GreedyCoupling], (2,))
-    assert "device" not in {field.name for field in dataclasses.fields(settings)}
-    assert isinstance(measure(dataset, num_drafts=(2,), workers=1, device="cpu"), pl.DataFrame)
