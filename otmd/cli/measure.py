@@ -102,7 +102,7 @@ def measure_into(
         )
         raise
     except ValueError as error:
-        if "other settings" not in str(error):
+        if "other settings" not in str(error) or "--overwrite" in str(error):
             raise
         raise ValueError(
             f"{folder} holds a measurement with other settings; measure into another --output, or "

@@ -40,14 +40,7 @@ class ComparedRow(NamedTuple):
 
 
 class Comparison:
-    """Laws and verifiers, the best rate first.
-
-    Attributes
-    ----------
-    rows : list of ComparedRow
-    skipped : list of str
-        What could not be rated at any position, and why.
-    """
+    """``rows``, a list of :class:`ComparedRow`, best rate first; ``skipped``: what has no rate, and why."""
 
     def __init__(self, rows: list[ComparedRow], skipped: list[str]) -> None:
         self.rows = rows
@@ -101,7 +94,8 @@ def compare(
         Numbers of drafts.
     laws, verifiers
         As for :func:`otmd.measure`; by default all laws of one draft distribution without further
-        parameters, and all verifiers, :class:`otmd.Optimal` included.
+        parameters, and all verifiers. Most of the time goes into :class:`otmd.Optimal`, whose rate is
+        α*: at a large vocabulary, leave it out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
 

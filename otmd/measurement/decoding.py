@@ -49,8 +49,7 @@ class DecodingCost:
     tokens, steps : int
         How many tokens were written, and in how many steps, one call of the target each.
     acceptance : list of float
-        For each depth, the share of drafted nodes' tokens that were accepted: of the times that something
-        was drafted there below an accepted path, how often one of it was accepted.
+        For each depth: where tokens were drafted below an accepted path, how often one was accepted.
     seconds_per_token : dict of str to float
         By stage: "draft", "target", "verification", "rest".
     prompt_seconds : float
@@ -163,15 +162,7 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
 
 
 def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
-    """Print one column a way.
-
-    Parameters
-    ----------
-    costs : sequence of DecodingCost
-        From :func:`decoding_costs`; the first is what the others' speed is compared with.
-    console : rich.console.Console, optional
-        By default one on stdout.
-    """
+    """Print one column a way, to stdout unless a console is given."""
     from rich.console import Console
     from rich.table import Table
 
@@ -203,17 +194,7 @@ def draw_decoding(
 ) -> list[Path]:
     """Draw milliseconds per token by stage, one bar a way of decoding.
 
-    Parameters
-    ----------
-    costs : sequence of DecodingCost
-        From :func:`otmd.measurement.decoding_costs`.
-    paths, source
-        See :func:`otmd.measurement.style.save_figure`.
-
-    Returns
-    -------
-    list of Path
-        The files written.
+    Paths and source are those of :func:`otmd.measurement.style.save_figure`, whose paths are returned.
 
     Raises
     ------

@@ -135,7 +135,7 @@ def _step(row: Row) -> tuple:
 
 
 def _line(label: str, n: int, cells: dict[str, Row], verifiers: list[str]) -> list[str | Text]:
-    anyone = next(iter(cells.values()))
+    anyone = min(cells.values(), key=lambda row: row["optimal"] is None)
     partly = "*" if any(row["undefined"] and row["positions"] for row in cells.values()) else ""
     line: list[str | Text] = [label, f"{n}{partly}", _with_margin(anyone, "optimal", 1)]
     for name in verifiers:
@@ -211,21 +211,21 @@ def _print_closing(summary: pl.DataFrame, console: Console) -> None:
 def _conclusion(
     ranked: list[tuple[str, str]], means: dict[tuple[str, str], float], most: dict[str, int]
 ) -> str:
-    law, verifier = ranked[0]
-    said = f"What to do: draw {most[law]} drafts {_drawn(law)} and verify them by {verifier_label(verifier)}"
+    drafts, rule = _in_words(*ranked[0], most)
+    said = f"What to do: draw {drafts} and verify them by {rule}"
     simple = next((pair for pair in ranked if pair[1] != "Optimal"), None)
     if simple in (None, ranked[0]):
         return f"{said}: nothing measured accepts more."
+    drafts, rule = _in_words(*simple, most)
     less = 100 * (means[ranked[0]] - means[simple])
-    return (
-        f"{said}; without its solver, {most[simple[0]]} drafts {_drawn(simple[0])} and "
-        f"{verifier_label(simple[1])} accept {less:.1f} pp less."
-    )
+    return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
 
 
-def _drawn(law: str) -> str:
+def _in_words(law: str, verifier: str, most: dict[str, int]) -> tuple[str, str]:
     label = law_label(law)
-    return label if label.startswith("with") else f"of the law “{label}”"
+    drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
+    rule = "the optimal rule" if verifier == "Optimal" else verifier_label(verifier)
+    return f"{most[law]} {drafts}", rule
 
 
 def _plain(value: Any) -> Any:
