@@ -152,6 +152,9 @@ def test_solve_reads_files(tmp_path, capsys):
         (["measure", "x.npz", "--workers", "0"], 2, "--workers"),
         (["solve", "1,0", "1,0", "--num-drafts", "0"], 2, "--num-drafts"),
         (["solve", "1e400,1", "1,0"], 2, "TARGET: got '1e400'"),
+        (["solve", "1e999999999,0", "1,0"], 2, "TARGET: got '1e999999999'"),
+        (["solve", "1e-999999999,1", "1,0"], 2, "TARGET: got '1e-999999999'"),
+        (["solve", "1,0", "1,0", "--law", "greedy,hub"], 2, "--law: got 'greedy,hub'"),
         (["collect", "x", "--positions", "0"], 2, "--positions"),
         (["collect", "x", "--mode", "fair"], 2, "--mode"),
         (["report", "x", "--seed", "-1"], 2, "--seed"),
@@ -171,12 +174,19 @@ def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, c
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("torn.npz", b"PK\x03\x04"), ("empty.npy", b""), ("huge.json", b"[1e999, 0]")],
+    [
+        ("torn.npz", b"PK\x03\x04"),
+        ("empty.npy", b""),
+        ("huge.json", b"[1e999, 0]"),
+        ("huge_text.json", b'["1e999999999", 0]'),
+        ("twice.json", b'{"target_probs": [1], "target_probs": [1], "draft_probs": [1]}'),
+    ],
 )
 def test_solve_says_which_file_cannot_be_read(tmp_path, capsys, name, content):
     path = tmp_path / name
     path.write_bytes(content)
-    assert main(["solve", str(path), *([] if name.endswith("npz") else [str(path)])]) == 2
+    alone = name in ("torn.npz", "twice.json")
+    assert main(["solve", str(path), *([] if alone else [str(path)])]) == 2
     err = capsys.readouterr().err
     assert name in err
     assert "--debug" not in err
@@ -221,7 +231,7 @@ def test_collect_and_demo_call_the_harness_as_it_is(fake_models, tmp_path, monke
         monkeypatch.setattr(f"otmd.harness.{name}", checked)
     small = ["--quiet", "--positions", "2", "--per-domain", "1"]
     assert main(["collect", str(tmp_path / "data"), *small]) == 0
-    demo = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
+    demo = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
     assert main([*demo, *small]) == 0
     assert fake_models.collected == 2
 
@@ -273,6 +283,59 @@ def test_a_corrected_command_may_use_the_folder_of_one_that_measured_nothing(tmp
     assert main([*arguments, "--quiet"]) == 0
 
 
+def test_overwrite_replaces_a_measurement_and_nothing_else(dump, tmp_path, capsys):
+    arguments = ["measure", str(dump), "--output", str(tmp_path), "--workers", "1", "--quiet"]
+    assert main([*arguments, "--law", "greedy", "--num-drafts", "2"]) == 0
+    (tmp_path / "notes.txt").write_text("mine")
+    arguments += ["--law", "hub", "--num-drafts", "2"]
+    assert main(arguments) == 1
+    assert main([*arguments, "--overwrite"]) == 0
+    assert set(pl.read_parquet(tmp_path / "results.parquet")["law"]) == {"Hub"}
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_every_law_is_measured_and_the_closing_lines_rank_them(dump, tmp_path, capsys):
+    laws = "with-replacement,greedy,top-then,independent"
+    arguments = ["measure", str(dump), "--output", str(tmp_path), "--workers", "1", "--quiet"]
+    assert main([*arguments, "--law", laws, "--top", "1", "--num-drafts", "2"]) == 0
+    table = pl.read_parquet(tmp_path / "results.parquet")
+    assert set(table["law"]) == {"WithReplacement", "Greedy", "TopThen", "Independent"}
+    out = capsys.readouterr().out
+    closing = out[out.index("all laws, best rate first") :].splitlines()
+    rates = [float(line.split()[-1]) for line in closing if line.split()[-1:] and "  2  " in line]
+    assert len(rates) >= 8
+    assert rates == sorted(rates, reverse=True)
+    assert any(line.split()[:3] == ["with", "replacement", "optimal"] for line in closing)
+    assert "What to do: draw 2 " in out
+
+
+def test_report_on_something_else_says_what_it_is_and_never_to_delete_it(dump, tmp_path, capsys):
+    (tmp_path / "run.jsonl").write_text("{}")
+    os.mkfifo(tmp_path / "pipe")
+    empty = tmp_path / "empty.parquet"
+    pl.DataFrame(schema=dict.fromkeys(otmd.measurement.rows.SCHEMA, pl.String)).write_parquet(empty)
+    for path, said in (
+        (dump, f"is a dump, not results; `otmd measure {dump}`"),
+        (tmp_path / "run.jsonl", "`otmd audit"),
+        (tmp_path / "pipe", "is no regular file"),
+        (empty, "a table of no rows"),
+    ):
+        assert main(["report", str(path)]) == 1
+        err = capsys.readouterr().err
+        assert said in err
+        assert "delete" not in err
+        assert err.count("\n") == 1
+
+
+def test_control_characters_do_not_reach_the_terminal(monkeypatch, capsys):
+    def broken(*_):
+        raise ValueError("a field named \x1b[2Jgone")
+
+    monkeypatch.setattr("otmd.cli.solve.read_problem", broken)
+    assert main(["solve", "1,0", "1,0"]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+
+
 def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):
     assert main(["report", str(results)]) == 0
     assert "K-SEQ" in capsys.readouterr().out
@@ -304,7 +367,7 @@ def test_the_entry_point_in_a_process_of_its_own(results, dump, tmp_path):
 def test_solve_and_help_load_neither_torch_nor_polars():
     code = (
         "import sys; from otmd.cli import main; code = main(sys.argv[1:]); "
-        "heavy = {'torch', 'polars', 'matplotlib', 'transformers'} & set(sys.modules); "
+        "heavy = {'torch', 'polars', 'matplotlib', 'transformers', 'pyarrow'} & set(sys.modules); "
         "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
     )
     for arguments in (["solve", *THIRDS], ["--help"], ["measure", "--help"]):
@@ -413,7 +476,7 @@ def fake_models(dump, monkeypatch) -> FakeModels:
 
 
 def test_demo_ends_with_a_table_a_parquet_file_and_figures(fake_models, tmp_path, capsys):
-    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "1-2"]
+    arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "1-2"]
     assert main([*arguments, "--quiet"]) == 0
     out = capsys.readouterr().out
     for law in ("with replacement", "without replacement", "greedy", "hub"):
@@ -428,7 +491,7 @@ def test_demo_ends_with_a_table_a_parquet_file_and_figures(fake_models, tmp_path
 
 
 def test_demo_in_json_fresh_and_torn(fake_models, tmp_path, capsys):
-    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
+    arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
@@ -444,7 +507,7 @@ def test_demo_in_json_fresh_and_torn(fake_models, tmp_path, capsys):
 
 
 def test_demo_of_other_sizes_wants_another_folder(fake_models, tmp_path, capsys):
-    arguments = ["demo", "--folder", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
+    arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
     assert main(arguments) == 0
     assert main([*arguments, "--per-domain", "3"]) == 1
     assert "name another" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from harness.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
-from otmd.cli.tree_options import DEFAULT_RULES, RULES, read_rule, read_tree
+from otmd.cli.decode import DEFAULT_RULES, RULES, read_rule, read_tree
 from otmd.harness import LanguageModel, NGram, NGramDraft, decode_in_turn
 
 
@@ -32,6 +32,7 @@ def tiny(monkeypatch) -> LanguageModel:
         (["--law", "hub"], "--law: got 'hub' without --branching"),
         (["--branching", "2", "--depth", "3"], "--depth: got it beside --branching"),
         (["--branching", "2,x"], "--branching: got 'x'"),
+        (["--branching", "3-5,2"], "--branching: got '3-5', wanted numbers such as 3,2,1"),
         (["--branching", "2", "--law", "odd"], "--law: got 'odd'"),
         (["--rule", "odd"], "--rule: got 'odd'"),
         (["--paths", "2", "--rule", "block-verification"], "does not serve this tree"),
@@ -59,6 +60,8 @@ def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
         ["--paths", "3", "--depth", "2"],
         ["--branching", "2,2", "--rule", "traversal"],
         ["--branching", "2,1", "--law", "greedy"],
+        ["--branching", "2,1", "--law", "top-then"],
+        ["--branching", "2,1", "--law", "independent", "--repeats", "1"],
         ["--paths", "1", "--rule", "block-verification"],
     ],
 )
@@ -78,6 +81,8 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     out = capsys.readouterr().out
     assert "likeliest 12, depth 4" in out
     assert "target-only" in out
+    assert "1 prompts, 3 times" in out
+    assert "95% interval" in out
     assert (tmp_path / "a.png").stat().st_size > 0
 
 
@@ -106,8 +111,23 @@ def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypa
     monkeypatch.setattr("otmd.harness.decode_in_turn", interrupted)
     assert main(["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]) == 130
     out, err = capsys.readouterr()
-    assert f"interrupted. {finished} of 1 prompts were finished" in err
+    assert f"interrupted. {finished} of 3 texts in each way were finished" in err
     assert ("target alone" in out) == bool(finished)
+
+
+def test_repeats_are_decoded_with_seeds_of_their_own_and_one_says_that_noise_is_unknown(
+    tiny, capsys
+):
+    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "6", "--quiet", "--seed", "5"]
+    assert main([*arguments, "--repeats", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["repeats"] == 2
+    assert answer["ways"][0]["speed_up"] == [1.0, 1.0, 1.0]
+    mean, low, high = answer["ways"][1]["speed_up"]
+    assert low <= mean <= high
+    assert answer["ways"][1]["difference"] in ("faster", "slower", "noise")
+    assert main([*arguments, "--repeats", "1"]) == 0
+    assert "a difference in speed may be noise" in capsys.readouterr().out
 
 
 def test_every_kind_of_tree_has_a_rule_that_serves_it():

@@ -16,8 +16,13 @@ import polars as pl
 import sweep_script
 
 import otmd
-from otmd.measurement.rows import position_rows
-from otmd.measurement.settings import DEFAULT_LAWS, DEFAULT_VERIFIERS, Settings, make_settings
+from otmd.measurement.rows import (
+    DEFAULT_LAWS,
+    DEFAULT_VERIFIERS,
+    Settings,
+    make_settings,
+    position_rows,
+)
 
 EXPONENT = 1.2
 MOST_DRAFTS = 4

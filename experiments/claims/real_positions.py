@@ -20,9 +20,8 @@ import sweep_script
 
 import otmd
 from otmd.harness import collect, load_prompts, open_dataset
-from otmd.measurement.chunk import describe_dataset
-from otmd.measurement.rows import position_rows
-from otmd.measurement.settings import DEFAULT_VERIFIERS, Settings, make_settings
+from otmd.measurement.rows import DEFAULT_VERIFIERS, Settings, make_settings, position_rows
+from otmd.measurement.run import describe_dataset
 
 PAIRS = Path("runs/pairs")
 DOMAINS = ("code", "maths", "chat", "prose")

@@ -64,11 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"otmd: warning: {message}", file=sys.stderr)
+    _fail(f"warning: {message}")
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    print(f"otmd: {message}", file=sys.stderr)
+    # A message may name what a file holds, whose control characters a terminal would obey.
+    shown = "".join(letter if letter.isprintable() else "�" for letter in message)
+    print(f"otmd: {shown}", file=sys.stderr)
     return code
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from cyclopts.types import NonNegativeFloat, PositiveInt
 
-from otmd.cli.options import Json, split
+from otmd.cli import options as o
 
 EXAMPLES = """Examples:
 
@@ -14,28 +14,28 @@ EXAMPLES = """Examples:
 
   otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
 
-  otmd collect runs/own --prompts questions.jsonl --mode text --draft ngram"""
+  otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
 def collect(
-    folder: Path,
+    output: Path,
     *,
-    target: str = "default",
-    draft: str = "skip:13,15,17",
-    prompts: str = "code,maths,chat,prose",
-    per_domain: PositiveInt = 16,
-    positions: PositiveInt = 6,
+    target: o.Target = "default",
+    draft: o.Draft = "skip:13,15,17",
+    prompts: o.Prompts = "code,maths,chat,prose",
+    per_domain: o.PerDomain = 16,
+    positions: o.Positions = 6,
     mode: Literal["samples", "text"] = "samples",
     temperature: NonNegativeFloat = 1.0,
     max_new_tokens: PositiveInt = 32,
     dtype: Literal["float32", "float16"] = "float32",
-    seed: NonNegativeInt = 0,
+    seed: o.Seed = 0,
     batch_size: PositiveInt = 8,
-    device: str | None = None,
-    model_dtype: str | None = None,
+    device: o.Device = None,
+    model_dtype: o.ModelDtype = None,
     overwrite: bool = False,
-    json_output: Json = False,
-    quiet: bool = False,
+    json_output: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Run target and draft over prompts and store their raw next-token logits.
 
@@ -43,20 +43,8 @@ def collect(
 
     Parameters
     ----------
-    folder : Path
-        Where the dataset goes.
-    target : str
-        The target model: default (SmolLM2-135M-Instruct, fetched once), a folder, a .gguf file, or
-        a name on the hub.
-    draft : str
-        The draft: skip:13,15,17 (the target without these layers), ngram, ngram:ORDER:FILE, or a
-        second model, named like the target.
-    prompts : str
-        Comma-separated: code, maths, chat, prose, or .jsonl and .txt files of your own.
-    per_domain : int
-        How many prompts from each of them.
-    positions : int
-        How many positions of each answer are stored.
+    output : Path
+        The folder for the dataset.
     mode : str
         samples: on what the target samples itself; text: on the prompts' own answers.
     temperature : float
@@ -65,32 +53,22 @@ def collect(
         How long an answer may be.
     dtype : str
         float32 or float16, what the logits are stored in.
-    seed : int
-        Of the choice of prompts and of the sampling.
     batch_size : int
         How many prompts are sampled from together.
-    device : str
-        As torch calls it; cuda where there is one.
-    model_dtype : str
-        As torch calls it.
     overwrite : bool
         Replace a dataset with other settings that the folder holds.
-    json_output : bool
-        Print a JSON object instead of a line.
-    quiet : bool
-        Show no progress bar.
     """
     from otmd.harness import collect as run
     from otmd.harness import load_prompts
 
     show = not (quiet or json_output)
     try:
-        chosen = load_prompts(split("--prompts", prompts), per_domain, seed, progress=show)
+        chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
         dataset = run(
             target,
             draft,
             chosen,
-            folder,
+            output,
             positions_per_prompt=positions,
             mode=mode,
             temperature=temperature,
@@ -105,11 +83,11 @@ def collect(
         )
     except KeyboardInterrupt as stop:
         stop.add_note(
-            f"What was finished is kept in {folder}; the same command goes on from there."
+            f"What was finished is kept in {output}; the same command goes on from there."
         )
         raise
     found = {
-        "dataset": str(folder),
+        "dataset": str(output),
         "positions": len(dataset),
         "prompts": len(chosen),
         "vocab_size": dataset.vocab_size,
@@ -118,6 +96,6 @@ def collect(
         print(json.dumps(found))
     else:
         print(
-            f"{folder}: {len(dataset)} positions of {len(chosen)} prompts, V = "
-            f"{dataset.vocab_size}. Next: otmd measure {folder}"
+            f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "
+            f"{dataset.vocab_size}. Next: otmd measure {output}"
         )

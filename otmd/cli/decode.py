@@ -1,18 +1,40 @@
 """``otmd decode``: write texts with draft trees, and see what it took."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+import numpy as np
+from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError
-from otmd.cli.options import Json, split
-from otmd.cli.tree_options import read_rule, read_tree, ways_of_decoding
+from otmd.cli import options as o
+from otmd.cli.options import VERIFIERS, counts, read_laws, split
 
 if TYPE_CHECKING:
-    from otmd.harness import Decoded, Draft, LanguageModel, Prompt
+    from otmd.harness import Decoded, Draft, LanguageModel, Prompt, Speculation
+    from otmd.probabilities import Processing
+    from otmd.sequences import SequenceRule, TreeLaw
+
+PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
+RULES = (*VERIFIERS, *PATH_RULES)
+DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
+# What serves each kind of tree, and does best at no cost.
+DEFAULT_RULES = {
+    "paths": "k-sequential",
+    "with-replacement": "k-sequential",
+    "without-replacement": "recursive-rejection",
+    "greedy": "greedy-coupling",
+    "hub": "spec-hub",
+    "conditional-poisson": "target-only",
+    "top-then": "target-only",
+    "independent": "recursive-rejection",
+    "likeliest": "target-only",
+}
+# A toy of this size finds out whether a rule serves a tree before any model is loaded.
+TOY_TOKENS = 64
 
 EXAMPLES = """Examples:
 
@@ -25,29 +47,31 @@ EXAMPLES = """Examples:
 
 def decode(
     *,
-    target: str = "default",
-    draft: str = "ngram+context",
-    prompts: str = "code,maths,chat",
-    per_domain: PositiveInt = 2,
+    target: o.Target = "default",
+    draft: o.Draft = "ngram+context",
+    prompts: o.Prompts = "code,maths,chat",
+    per_domain: o.PerDomain = 2,
     prompt: str | None = None,
     paths: PositiveInt | None = None,
     branching: str | None = None,
     law: str | None = None,
+    top: o.Top = 1,
     likeliest: PositiveInt | None = None,
     depth: PositiveInt | None = None,
     rule: str | None = None,
     temperature: NonNegativeFloat = 1.0,
-    top_k: PositiveInt | None = None,
-    top_p: float | None = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
     max_new_tokens: PositiveInt = 96,
-    seed: NonNegativeInt = 0,
-    device: str | None = None,
-    model_dtype: str | None = None,
+    repeats: PositiveInt = 3,
+    seed: o.Seed = 0,
+    device: o.Device = None,
+    model_dtype: o.ModelDtype = None,
     threads: PositiveInt | None = None,
     show: bool = False,
-    figure: list[Path] | None = None,
-    json_output: Json = False,
-    quiet: bool = False,
+    figure: o.Figure = None,
+    json_output: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Write texts with draft trees, with a single draft path, and by the target alone, and compare.
 
@@ -56,24 +80,14 @@ def decode(
 
     Parameters
     ----------
-    target : str
-        The target model, as otmd collect takes it.
-    draft : str
-        The draft, as otmd collect takes it; ngram+context, the default, is an n-gram model that learns from
-        the text as it is written.
-    prompts : str
-        Comma-separated: code, maths, chat, prose, or .jsonl and .txt files of your own.
-    per_domain : int
-        How many prompts from each of them.
     prompt : str
-        One prompt instead, continued as it is.
+        One prompt in place of --prompts, continued as it is.
     paths : int
         Tree: so many paths drawn independently, each --depth long.
     branching : str
         Tree: numbers of drafts level by level, 3,2,1, drawn by --law.
     law : str
-        Of the drafts below a node of --branching: without-replacement unless given, with-replacement,
-        conditional-poisson, greedy or hub.
+        Of the drafts below a node of --branching, as for otmd measure; without-replacement unless given.
     likeliest : int
         Tree: so many tokens on the draft's likeliest paths, at most --depth long. The default, with 12.
     depth : int
@@ -83,28 +97,15 @@ def decode(
         block-verification or traversal; by default one that serves the tree.
     temperature : float
         Of the target, and of a draft that is sampled from.
-    top_k : int
-        Keep the k likeliest tokens.
-    top_p : float
-        Keep the likeliest tokens that together have this mass.
     max_new_tokens : int
         How long a text may be.
-    seed : int
-        Of the choice of prompts and of the sampling.
-    device : str
-        As torch calls it; cuda where there is one.
-    model_dtype : str
-        As torch calls it.
+    repeats : int
+        How often everything is decoded. Speeds of single runs differ by the noise of the machine; the
+        intervals are over the repeats.
     threads : int
         Of torch on the CPU.
     show : bool
-        Print the texts too.
-    figure : list[Path]
-        Draw milliseconds per token by stage into this file, .png, .pdf or .svg; may be given more than once.
-    json_output : bool
-        Print a JSON object instead of a table.
-    quiet : bool
-        Show no progress bar.
+        Print the texts of the first repeat too.
     """
     from otmd import harness
     from otmd.harness.progress import progress_bar
@@ -117,7 +118,7 @@ def decode(
         figures = figure_paths(figure or [], "--figure")
     except ValueError as error:
         raise UsageError(str(error)) from error
-    tree = read_tree(paths, branching, law, likeliest, depth)
+    tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
     progress = not (quiet or json_output)
     chosen = _prompts(prompt, prompts, per_domain, seed, progress)
@@ -125,18 +126,21 @@ def decode(
     ways = ways_of_decoding(_draft(draft, model, chosen, progress), tree, *named_rule, processing)
     texts: list[dict[str, Decoded]] = []
     report = partial(_report, model, chosen, texts, show, figures, json_output)
+    total = len(chosen) * repeats
     try:
         tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
-        finished = harness.decode_in_turn(model, tokens, ways, max_new_tokens, processing, seed)
-        with progress_bar("decoding", len(chosen), progress) as update:
-            for text in finished:
-                texts.append(text)
-                update(len(texts), "")
+        with progress_bar("decoding", total, progress) as update:
+            for repeat in range(repeats):
+                for text in harness.decode_in_turn(
+                    model, tokens, ways, max_new_tokens, processing, seed + repeat
+                ):
+                    texts.append(text)
+                    update(len(texts), "")
     except KeyboardInterrupt as stop:
-        stop.add_note(f"{len(texts)} of {len(chosen)} prompts were finished")
+        stop.add_note(f"{len(texts)} of {total} texts in each way were finished")
         if texts:
             report()
-            stop.add_note("and are what is printed.")
+            stop.add_note("and what is printed is of whole repeats.")
         raise
     report()
 
@@ -184,13 +188,16 @@ def _report(
 ) -> None:
     from otmd.measurement import decoding_costs, decoding_json, draw_decoding, print_decoding
 
-    costs = decoding_costs(texts)
+    # An interrupted run leaves the last repeat unfinished, which is then left out.
+    repeats = max(1, len(texts) // len(prompts))
+    texts = texts[: repeats * len(prompts)]
+    costs = decoding_costs(texts, repeats)
     shown = []
     for one, text in zip(prompts, texts, strict=False) if show else ():
         spoken = {name: model.tokenizer.decode(found.tokens) for name, found in text.items()}
         shown.append({"prompt": one.id, "texts": spoken})
     if json_output:
-        answer = {"target": model.backend, "ways": decoding_json(costs)}
+        answer = {"target": model.backend, "repeats": repeats, "ways": decoding_json(costs)}
         answer |= {"texts": shown} if show else {}
         print(json.dumps(answer | {"figures": [str(path) for path in figures]}, indent=1))
     else:
@@ -199,10 +206,110 @@ def _report(
                 print(f"--- {one['prompt']}, {name}\n{text}\n")
         print_decoding(costs)
         print(
-            f"\n{len(texts)} prompts; times are per token and begin when the prompt has been read. "
-            f"{model.backend}"
+            f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
+            f"prompt has been read. {model.backend}"
         )
+        if repeats == 1:
+            print("One repeat: a difference in speed may be noise; --repeats 5 tells.")
     # Last: where it cannot be written, what was measured has been printed.
     written = draw_decoding(costs, figures, source="otmd decode") if figures else []
     for path in () if json_output else written:
         print(f"Figure: {path}")
+
+
+class Tree(NamedTuple):
+    """A draft tree as the options name it: ``kind`` is a key of ``DEFAULT_RULES``, ``label`` a heading."""
+
+    kind: str
+    label: str
+    depth: int
+    law: "Callable[[Any], TreeLaw]"
+
+    def draft_processing(self, target: "Processing") -> "Processing":
+        """What the draft is processed with.
+
+        The likeliest paths are the model's own, and a law of one token, which temperature 0 makes, has no
+        second draft; whatever else is drawn from is processed like the target.
+        """
+        from otmd.probabilities import Processing
+
+        own = self.kind == "likeliest" or target.temperature == 0
+        return Processing() if own else target
+
+
+def read_tree(
+    paths: int | None,
+    branching: str | None,
+    law: str | None,
+    likeliest: int | None,
+    depth: int | None,
+    top: int = 1,
+) -> Tree:
+    """Read the options of a tree: one of ``paths``, ``branching`` and ``likeliest``, or none."""
+    from otmd import sequences
+
+    given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)}: got both, wanted one shape of tree")
+    if law is not None and branching is None:
+        raise UsageError(f"--law: got {law!r} without --branching, whose nodes it is for")
+    if branching is not None:
+        if depth is not None:
+            raise UsageError("--depth: got it beside --branching, which says how deep it is")
+        sizes = split("--branching", branching)
+        shape = tuple(counts("--branching", size, ranges=False)[0] for size in sizes)
+        name = law or "without-replacement"
+        (_, node_law), *more = read_laws(name, top)
+        if more:
+            raise UsageError(f"--law: got {law!r}, wanted one law")
+        label = f"tree {'×'.join(map(str, shape))}, {name}"
+        law_of = lambda model: sequences.TokenTree(model, shape, node_law)  # noqa: E731
+        return Tree(name, label, len(shape), law_of)
+    length = depth or DEFAULT_DEPTH
+    if paths is not None:
+        label = f"{paths} paths of {length}"
+        return Tree("paths", label, length, lambda model: sequences.IIDPaths(model, paths, length))
+    budget = likeliest or DEFAULT_LIKELIEST
+    label = f"likeliest {budget}, depth {length}"
+    return Tree(
+        "likeliest", label, length, lambda model: sequences.LikeliestTree(model, budget, length)
+    )
+
+
+def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
+    """Read the name of a rule, by default the one for this kind of tree, and see that it serves the tree."""
+    from otmd import sequences, verifiers
+
+    chosen = name or DEFAULT_RULES[tree.kind]
+    if chosen not in RULES:
+        raise UsageError(f"--rule: got {chosen!r}, wanted one of {', '.join(RULES)}")
+    if chosen in PATH_RULES:
+        rule = getattr(sequences, PATH_RULES[chosen])()
+    else:
+        rule = sequences.TokenLevel(getattr(verifiers, VERIFIERS[chosen])())
+    toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
+    try:
+        rule.step(lambda _: toy, tree.law(lambda _: toy), rng=np.random.default_rng(0))
+    except ValueError as error:
+        raise UsageError(f"--rule: {chosen} does not serve this tree: {error}") from error
+    return chosen, rule
+
+
+def ways_of_decoding(
+    draft: "Draft", tree: Tree, rule_name: str, rule: "SequenceRule", processing: "Processing"
+) -> "dict[str, Speculation | None]":
+    """The target alone, a single path as long as the tree is deep, and the tree, by their names in tables."""
+    from otmd.harness import Speculation
+    from otmd.sequences import IIDPaths, TokenLevel
+    from otmd.verifiers import MaximalCoupling
+
+    one = Speculation(
+        draft, lambda model: IIDPaths(model, 1, tree.depth), TokenLevel(MaximalCoupling())
+    )
+    chosen = Speculation(draft, tree.law, rule, tree.draft_processing(processing))
+    return {
+        "target alone": None,
+        f"one path of {tree.depth}": one,
+        f"{tree.label}; {rule_name}": chosen,
+    }

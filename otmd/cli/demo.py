@@ -1,16 +1,14 @@
 """``otmd demo``: the whole way from two language models to the table and the figure."""
 
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts.types import PositiveInt
-
-from otmd.cli.measure import measure_into
-from otmd.cli.options import Json, counts, steps
+from otmd.cli import options as o
+from otmd.cli.measure import delete_measurement, measure_into
+from otmd.cli.options import counts, steps
 
 if TYPE_CHECKING:
     from otmd.harness import Dataset
@@ -21,27 +19,27 @@ EXAMPLES = """Examples:
 
   otmd demo --fresh
 
-  otmd demo --folder runs/small --per-domain 4 --positions 3"""
+  otmd demo --output runs/small --per-domain 4 --positions 3"""
 
 DRAFT = "skip:13,15,17"
-# A tenth of a point of a single position's rate, which the mean's interval contains: a hundredth takes
-# five times as long.
+# A tenth of a percentage point at a single position, less than the interval of the mean; a hundredth
+# would take five times as long.
 TOLERANCE = 1e-3
 
 
 def demo(
     *,
-    folder: Path = Path("runs/demo"),
-    target: str = "default",
-    draft: str = DRAFT,
-    per_domain: PositiveInt = 16,
-    positions: PositiveInt = 6,
-    num_drafts: str = "1-4",
-    temperature: str = "0.6,1.0",
-    workers: PositiveInt | None = None,
+    output: Path = Path("runs/demo"),
+    target: o.Target = "default",
+    draft: o.Draft = DRAFT,
+    per_domain: o.PerDomain = 16,
+    positions: o.Positions = 6,
+    num_drafts: o.NumDrafts = "1-4",
+    temperature: o.Temperature = "0.6,1.0",
+    workers: o.Workers = None,
     fresh: bool = False,
-    json_output: Json = False,
-    quiet: bool = False,
+    json_output: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Measure every verifier on a real pair of models, and end with a table and a figure.
 
@@ -51,28 +49,10 @@ def demo(
 
     Parameters
     ----------
-    folder : Path
-        Where the dataset, the results and the figure go.
-    target : str
-        The target model, as otmd collect takes it.
-    draft : str
-        The draft, as otmd collect takes it.
-    per_domain : int
-        How many prompts of each domain.
-    positions : int
-        How many positions of each answer.
-    num_drafts : str
-        Numbers of drafts.
-    temperature : str
-        Comma-separated.
-    workers : int
-        Processes; as many as there are CPUs unless given.
+    output : Path
+        The folder for the dataset, the results and the figure.
     fresh : bool
         Measure again even where results are there; the models are not run again.
-    json_output : bool
-        Print a JSON object instead of tables.
-    quiet : bool
-        Show no progress bar.
     """
     from otmd.measurement import draw_gaps, print_report, report_json, summarise
 
@@ -86,16 +66,16 @@ def demo(
     started = time.monotonic()
     models = {"target": target, "draft": draft}
     sizes = {"per_domain": per_domain, "positions": positions}
-    dataset = _dataset(folder, models, sizes, progress)
-    results = folder / "results"
-    if fresh and results.exists():
-        shutil.rmtree(results)
+    dataset = _dataset(output, models, sizes, progress)
+    results = output / "results"
+    if fresh:
+        delete_measurement(results)
     reused = (results / "results.parquet").exists()
     table = measure_into(dataset, results, settings, progress)
     summary = summarise(table)
     parquet = results / "results.parquet"
     figures = draw_gaps(
-        summary, [folder / "gaps.png", folder / "gaps.pdf"], source=f"otmd demo, {parquet}"
+        summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
     )
     if json_output:
         whole = json.loads(report_json(summary, results=str(parquet)))
@@ -106,7 +86,7 @@ def demo(
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")
-    print(f"logits                {folder / 'dataset'}")
+    print(f"logits                {output / 'dataset'}")
     how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
     print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
 
@@ -120,7 +100,7 @@ def _dataset(
 
     record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
     if record.exists() and (found := _recorded(record)) != wanted:
-        raise ValueError(f"--folder: {folder} holds a demo of {found}, not {wanted}; name another")
+        raise ValueError(f"--output: {folder} holds a demo of {found}, not {wanted}; name another")
     if record.exists() and place.exists():
         try:
             return open_dataset(place)

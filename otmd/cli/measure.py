@@ -1,16 +1,16 @@
 """``otmd measure``: every verifier against the optimum, on a dataset."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts.types import PositiveFloat, PositiveInt
-
-from otmd.cli.options import LAWS, VERIFIERS, Json, classes, counts, steps
+from otmd.cli import options as o
+from otmd.cli.options import VERIFIERS, counts, read_laws, read_verifiers, steps
 
 if TYPE_CHECKING:
     import polars as pl
 
-# What the optimal rule attains is the optimum that every row has beside its rate, and it takes longest.
+# Optimal attains α*, which every row holds in any case, and takes longer than all the others.
 DEFAULT_VERIFIERS = ",".join(name for name in VERIFIERS if name != "optimal")
 
 EXAMPLES = """Examples:
@@ -26,17 +26,20 @@ def measure(
     dataset: Path,
     *,
     output: Path | None = None,
-    law: str = "with-replacement,without-replacement,greedy,hub",
+    law: o.Law = "with-replacement,without-replacement,greedy,hub",
+    top: o.Top = 1,
     verifier: str = DEFAULT_VERIFIERS,
-    num_drafts: str = "1-4",
-    temperature: str | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    tol: PositiveFloat = 1e-4,
-    workers: PositiveInt | None = None,
-    json_output: Json = False,
-    quiet: bool = False,
+    num_drafts: o.NumDrafts = "1-4",
+    temperature: o.Temperature = "1",
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    tol: o.Tol = 1e-4,
+    workers: o.Workers = None,
+    device: str | None = None,
+    overwrite: bool = False,
+    json_output: o.Json = False,
+    quiet: o.Quiet = False,
 ) -> None:
     """Measure each verifier's acceptance rate and its gap to the optimum at every position.
 
@@ -49,44 +52,38 @@ def measure(
         draft_logits (or target_probs and draft_probs), each (N, V).
     output : Path
         The folder for the results; by default NAME-results beside the dataset.
-    law : str
-        Comma-separated: with-replacement, without-replacement, conditional-poisson, greedy, hub.
     verifier : str
         Comma-separated; each is measured with the laws that it serves. All but optimal, whose rate is
         the optimum that is there in any case, unless given.
-    num_drafts : str
-        Numbers of drafts: 1-4 or 1,2,8.
-    temperature : str
-        Comma-separated, for a dataset of logits; 1 unless given.
-    top_k : int
-        Keep the k likeliest tokens.
-    top_p : float
-        Keep the likeliest tokens that together have this mass.
-    min_p : float
-        Keep the tokens at least this likely relative to the likeliest.
-    tol : float
-        How far apart the certain bounds of a rate may be where there is no closed form.
-    workers : int
-        Processes; as many as there are CPUs unless given.
-    json_output : bool
-        Print the summary as JSON instead of tables.
-    quiet : bool
-        Show no progress bar.
+    device : str
+        Compute rates in closed form there, as torch calls it: cuda. On the CPU without torch unless given.
+    overwrite : bool
+        Delete an earlier measurement in the output folder, and measure anew.
     """
-    from otmd import drafts, verifiers
-
     settings = {
-        "laws": classes("--law", law, LAWS, drafts),
-        "verifiers": classes("--verifier", verifier, VERIFIERS, verifiers),
+        "laws": read_laws(law, top),
+        "verifiers": read_verifiers(verifier),
         "num_drafts": counts("--num-drafts", num_drafts),
-        "processing": steps(temperature or "1", top_k, top_p, min_p),
+        "processing": steps(temperature, top_k, top_p, min_p),
         "tol": tol,
         "workers": workers,
+        "device": device,
     }
     name = dataset.stem if dataset.is_file() else dataset.name
     folder = output or dataset.parent / f"{name}-results"
+    if overwrite:
+        delete_measurement(folder)
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
     show(table, folder / "results.parquet", json_output)
+
+
+def delete_measurement(folder: Path) -> None:
+    """Delete the files of a measurement, and nothing else that lies in its folder."""
+    if not (folder / "measurement.json").is_file():
+        return
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    for name in ("results.parquet", "measurement.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def measure_into(

@@ -3,13 +3,18 @@
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import numpy as np
 from cyclopts import Parameter
+from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd.cli import UsageError
 
 if TYPE_CHECKING:
+    from otmd.drafts import DraftLaw
     from otmd.probabilities import Processing
 
 LAWS = {
@@ -18,6 +23,8 @@ LAWS = {
     "conditional-poisson": "ConditionalPoisson",
     "greedy": "Greedy",
     "hub": "Hub",
+    "top-then": "TopThen",
+    "independent": "Independent",
 }
 VERIFIERS = {
     "maximal-coupling": "MaximalCoupling",
@@ -28,32 +35,117 @@ VERIFIERS = {
     "target-only": "TargetOnly",
     "optimal": "Optimal",
 }
+# 10 to a power beyond these is no float, and a fraction with it may fill the memory.
+LARGEST_EXPONENT = 400
 
-Json = Annotated[bool, Parameter(name="--json")]
+
+Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
+Quiet = Annotated[bool, Parameter(help="Show no progress bar.")]
+Target = Annotated[
+    str,
+    Parameter(
+        help="The target model: default (SmolLM2-135M-Instruct, fetched once), a folder, a .gguf "
+        "file, or a name on the hub."
+    ),
+]
+Draft = Annotated[
+    str,
+    Parameter(
+        help="The draft: skip:13,15,17 (the target without these layers), ngram, "
+        "ngram:ORDER:FILE, ngram+context (which learns from the text as it is written), or a "
+        "second model, named like the target."
+    ),
+]
+Prompts = Annotated[
+    str,
+    Parameter(
+        help="Comma-separated: code, maths, chat, prose, or .jsonl and .txt files of your own."
+    ),
+]
+PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
+Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
+Device = Annotated[str | None, Parameter(help="As torch calls it; cuda where there is one.")]
+ModelDtype = Annotated[str | None, Parameter(help="As torch calls it.")]
+Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.")]
+NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
+Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
+Top = Annotated[
+    NonNegativeInt,
+    Parameter(help="For top-then: how many of the likeliest tokens are always drafted."),
+]
+Tol = Annotated[
+    PositiveFloat,
+    Parameter(help="How far apart certain bounds of a rate without a closed form may be."),
+]
+Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
+TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k likeliest tokens.")]
+TopP = Annotated[
+    float | None, Parameter(help="Keep the likeliest tokens that together have this mass.")
+]
+MinP = Annotated[
+    float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
+]
+Workers = Annotated[
+    PositiveInt | None, Parameter(help="Processes; as many as there are CPUs unless given.")
+]
+Figure = Annotated[
+    list[Path] | None,
+    Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
+]
+
 Value = TypeVar("Value")
 
 
-def classes(option: str, text: str, known: dict[str, str], module: Any) -> list[Any]:
-    """Read ``greedy,hub`` as classes of a module."""
+def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
+    """Independent drafts of the rows (n, V), or ``num_drafts`` of the one distribution (V,)."""
+    from otmd.drafts import Independent
+
+    if np.ndim(draft_probs) == 1:
+        draft_probs = np.broadcast_to(draft_probs, (num_drafts, len(draft_probs)))
+    return Independent(draft_probs, num_drafts)
+
+
+def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
+    """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
+    from otmd import drafts
+
+    makers: dict[str, Any] = {
+        "top-then": partial(drafts.TopThen, top=top),
+        "independent": independent,
+    }
+    return [
+        (LAWS[name], makers.get(name) or getattr(drafts, LAWS[name]))
+        for name in _known("--law", text, LAWS)
+    ]
+
+
+def read_verifiers(text: str) -> list[Any]:
+    """Read ``--verifier optimal,k-sequential`` as classes."""
+    from otmd import verifiers
+
+    return [getattr(verifiers, VERIFIERS[name]) for name in _known("--verifier", text, VERIFIERS)]
+
+
+def _known(option: str, text: str, known: dict[str, str]) -> list[str]:
     names = split(option, text)
     for name in names:
         if name not in known:
-            raise UsageError(f"{option}: got {name!r}, wanted some of {', '.join(known)}")
-    return [getattr(module, known[name]) for name in names]
+            raise UsageError(f"{option}: got {name!r}, wanted one of {', '.join(known)}")
+    return names
 
 
-def counts(option: str, text: str) -> list[int]:
-    """Read ``1,2,4`` or ``1-4`` as whole numbers ≥ 1."""
+def counts(option: str, text: str, ranges: bool = True) -> list[int]:
+    """Read ``1,2,4``, or ``1-4`` where there may be ranges, as whole numbers ≥ 1."""
     from otmd.drafts.base import MOST_DRAFTS
 
     found: list[int] = []
     for piece in split(option, text):
-        ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece)
+        ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?" if ranges else r"([0-9]+)()", piece)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
         if not 1 <= first <= last <= MOST_DRAFTS:
+            example = "1,2,4 or 1-4" if ranges else "3,2,1"
             raise UsageError(
-                f"{option}: got {piece!r}, wanted numbers such as 1,2,4 or 1-4, from 1 to "
-                f"{MOST_DRAFTS}"
+                f"{option}: got {piece!r}, wanted numbers such as {example}, from 1 to {MOST_DRAFTS}"
             )
         found += range(first, last + 1)
     return sorted(set(found))
@@ -75,11 +167,25 @@ def steps(
         raise UsageError(str(error)) from error
 
 
+def exact_number(value: Any) -> float:
+    """Read a number, or a text such as ``1/3`` or ``0.2``, exact until the last rounding.
+
+    Raises
+    ------
+    ValueError, ArithmeticError, TypeError
+        For what is no number, or one beyond the range of a float.
+    """
+    if isinstance(value, str):
+        exponents = [found.lstrip("+-0_") for found in re.findall(r"[eE]([-+]?[0-9_]+)", value)]
+        if any(len(e) > 3 or int(e or 0) > LARGEST_EXPONENT for e in exponents):
+            raise ValueError("an exponent beyond the range of a float")
+    return float(Fraction(value))
+
+
 def fractions(option: str, text: str) -> list[float]:
-    """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers, exact until the last rounding."""
-    pieces = split(option, text)
+    """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers."""
     example = "1/3,0,2/3 or 0.2,0.8"
-    return [_number(option, piece, lambda text: float(Fraction(text)), example) for piece in pieces]
+    return [_number(option, piece, exact_number, example) for piece in split(option, text)]
 
 
 def split(option: str, text: str) -> list[str]:
@@ -94,4 +200,5 @@ def _number(option: str, text: str, read: Callable[[str], Value], example: str) 
     try:
         return read(text)
     except (ValueError, ArithmeticError) as error:
-        raise UsageError(f"{option}: got {text!r}, wanted numbers such as {example}") from error
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise UsageError(f"{option}: got {shown!r}, wanted numbers such as {example}") from error

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from cyclopts.types import NonNegativeInt, PositiveInt
+from cyclopts.types import PositiveInt
 
-from otmd.cli.options import Json
+from otmd.cli import options as o
 
 EXAMPLES = """Examples:
 
@@ -21,9 +21,9 @@ def report(
     by_domain: bool = False,
     confidence: float = 0.95,
     resamples: PositiveInt = 2000,
-    seed: NonNegativeInt = 0,
-    figure: list[Path] | None = None,
-    json_output: Json = False,
+    seed: o.Seed = 0,
+    figure: o.Figure = None,
+    json_output: o.Json = False,
 ) -> None:
     """Print α*, each verifier's rate and its gap to α*, with confidence intervals over prompts.
 
@@ -37,19 +37,14 @@ def report(
         Coverage of the intervals.
     resamples : int
         How many times the prompts are drawn anew for the intervals.
-    seed : int
-        Of that drawing.
-    figure : list[Path]
-        Also draw the gaps into this file, .png, .pdf or .svg; may be given more than once.
-    json_output : bool
-        Print JSON instead of tables.
     """
     from otmd.measurement import draw_gaps, load_results, print_report, report_json, summarise
     from otmd.measurement.summary import DEFAULT_BY
 
-    if results.exists() and not (results.is_file() or results.is_dir()):
-        raise ValueError(f"{results}: got no regular file (a pipe or a device), wanted one")
+    _refuse_other_files(results)
     table = load_results(results)
+    if table.is_empty():
+        raise ValueError(f"{results}: holds a table of no rows; `otmd measure` makes one with rows")
 
     def summary(by: tuple[str, ...]):
         return summarise(table, by, confidence, resamples, seed)
@@ -64,3 +59,17 @@ def report(
         for path in draw_gaps(drawn, figure, source=f"otmd report {results}"):
             if not json_output:
                 print(f"Figure: {path}")
+
+
+def _refuse_other_files(results: Path) -> None:
+    """Say what else the user has named, and which command takes it."""
+    dataset = results.is_dir() and (results / "manifest.parquet").is_file()
+    if dataset or (results.is_file() and results.suffix in (".npz", ".safetensors")):
+        kind = "a data set" if dataset else "a dump"
+        raise ValueError(f"{results}: is {kind}, not results; `otmd measure {results}` measures it")
+    if results.is_file() and results.suffix == ".jsonl":
+        raise ValueError(
+            f"{results}: is no table of results; `otmd audit {results}` takes a recorded run"
+        )
+    if results.exists() and not results.is_dir() and not results.is_file():
+        raise ValueError(f"{results}: is no regular file, wanted the results of `otmd measure`")

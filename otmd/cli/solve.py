@@ -1,19 +1,23 @@
 """``otmd solve``: the optimum and every verifier's rate for one pair of distributions."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
+from cyclopts.types import PositiveInt
 
 from otmd.cli import UsageError
-from otmd.cli.options import LAWS, VERIFIERS, Json
-from otmd.cli.problem import read_problem
+from otmd.cli import options as o
+from otmd.cli.options import VERIFIERS, exact_number, fractions, read_laws
+from otmd.storage.npz import read_npy, read_npz
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
 
-SINGLE_LAWS = (*LAWS, "top-then", "independent")
+FIELDS = ("target_probs", "draft_probs")
+SUFFIXES = (".npy", ".npz", ".json")
+LONGEST_JSON = 32 << 20
 SHOWN_TOKENS = 12
 
 EXAMPLES = """Examples:
@@ -31,11 +35,11 @@ def solve(
     target: str,
     draft: str | None = None,
     *,
-    law: str = "with-replacement",
+    law: o.Law = "with-replacement",
     num_drafts: PositiveInt | None = None,
-    top: NonNegativeInt = 1,
-    tol: PositiveFloat = 1e-6,
-    json_output: Json = False,
+    top: o.Top = 1,
+    tol: o.Tol = 1e-6,
+    json_output: o.Json = False,
 ) -> None:
     """Print α*, the cut that proves it, and each verifier's rate and gap.
 
@@ -45,24 +49,20 @@ def solve(
         The target's distribution p: numbers or fractions with commas, a .npy file, a .json file
         with a list; or an .npz or .json file with target_probs and draft_probs.
     draft : str
-        The draft's distribution q, in the same forms; for independent drafts a file of shape
-        (n, V).
-    law : str
-        with-replacement, without-replacement, conditional-poisson, greedy, hub, top-then or
-        independent.
+        The draft's distribution q, in the same forms; for independent drafts it may be a file of
+        shape (n, V).
     num_drafts : int
         How many tokens are drafted; 2 unless given.
-    top : int
-        For top-then: how many of the likeliest tokens are always drafted.
-    tol : float
-        How far apart the certain bounds of a rate may be where there is no closed form.
-    json_output : bool
-        Print a JSON object instead of a table.
     """
     target_probs, draft_probs = read_problem(target, draft)
     if target_probs.ndim != 1:
         raise UsageError(f"TARGET: got shape {target_probs.shape}, wanted one distribution (V,)")
-    drafts = _make_law(law, draft_probs, num_drafts, top)
+    (name, make), *more = read_laws(law, top)
+    if more:
+        raise UsageError(f"--law: got {law!r}, wanted one law")
+    # Independent drafts of n distributions are n.
+    count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
+    drafts = make(draft_probs, num_drafts or count)
     answer = {"law": law} | _solved(target_probs, drafts, tol)
     if json_output:
         print(json.dumps(answer, indent=1))
@@ -70,17 +70,68 @@ def solve(
         _show(answer)
 
 
-def _make_law(law: str, draft_probs: np.ndarray, num_drafts: int | None, top: int) -> "DraftLaw":
-    from otmd import drafts
+def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Read the target's and the draft's distribution.
 
-    if law == "independent":
-        return drafts.Independent(draft_probs, num_drafts)
-    count = 2 if num_drafts is None else num_drafts
-    if law == "top-then":
-        return drafts.TopThen(draft_probs, count, top=top)
-    if law not in LAWS:
-        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(SINGLE_LAWS)}")
-    return getattr(drafts, LAWS[law])(draft_probs, count)
+    Each is numbers (``1/3,0,2/3``), or a ``.npy`` or ``.json`` file with one array; ``draft`` may be None
+    where ``target`` is an ``.npz`` or ``.json`` file with ``target_probs`` and ``draft_probs``. The arrays
+    come as given, not checked.
+    """
+    if draft is not None:
+        return _one("TARGET", target), _one("DRAFT", draft)
+    whole = _load(Path(target)) if _is_file("TARGET", target) else None
+    if not isinstance(whole, dict):
+        raise UsageError(f"DRAFT: got nothing, wanted it beside {target!r}, or a file with both")
+    missing = [name for name in FIELDS if name not in whole]
+    if missing:
+        raise UsageError(f"TARGET: {target} holds {sorted(whole)}, wanted {' and '.join(FIELDS)}")
+    return _array(target, whole[FIELDS[0]]), _array(target, whole[FIELDS[1]])
+
+
+def _one(argument: str, text: str) -> np.ndarray:
+    if not _is_file(argument, text):
+        return np.array(fractions(argument, text))
+    found = _load(Path(text))
+    if isinstance(found, dict):
+        raise UsageError(f"{argument}: got {text}, which names several arrays, wanted one array")
+    return _array(text, found)
+
+
+def _is_file(argument: str, text: str) -> bool:
+    if not text.endswith(SUFFIXES):
+        return False
+    if not Path(text).is_file():
+        raise UsageError(f"{argument}: there is no file {text}")
+    return True
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.suffix == ".json":
+            if path.stat().st_size > LONGEST_JSON:
+                raise ValueError(f"more than {LONGEST_JSON} bytes; write it as .npz")
+            return json.loads(path.read_text("utf-8"), object_pairs_hook=_distinct)
+        return read_npz(path) if path.suffix == ".npz" else read_npy(path)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read ({error})") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"it names {name[:40]!r} twice")
+    return dict(pairs)
+
+
+def _array(source: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        numbers = [exact_number(item) for item in np.ravel(np.array(value, dtype=object))]
+        return np.array(numbers).reshape(np.shape(value))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UsageError(f"{source}: got an array that is not of numbers ({error})") from error
 
 
 def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, Any]:

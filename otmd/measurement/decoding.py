@@ -1,18 +1,41 @@
-"""What ways of decoding took: summed over texts, as a table in a terminal and as JSON."""
+"""What ways of decoding took: summed over texts, as a table, as JSON and as a figure."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from otmd.harness.decoding import STAGES, Decoded
+from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, save_figure
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 # What is counted per token: the prompt is read once in every way, by the same call.
 GENERATION = STAGES[1:]
 SHOWN_DEPTHS = 6
+# Of Okabe & Ito's palette, from dark to light in this order, so that a grey print tells them apart.
+COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#56B4E9", "rest": FAINT}
+
+
+class SpeedUp(NamedTuple):
+    """How many times as fast as the first way: mean over repeats and 95% interval (NaN for one repeat)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether it differs from the first way beyond the noise of the repeats."""
+        if math.isnan(self.low):
+            return "unknown"
+        return "faster" if self.low > 1 else "slower" if self.high < 1 else "noise"
 
 
 @dataclass(frozen=True)
@@ -26,12 +49,13 @@ class DecodingCost:
     tokens, steps : int
         How many tokens were written, and in how many steps, one call of the target each.
     acceptance : list of float
-        For each depth, the share of drafted nodes' tokens that were accepted: of the times that something
-        was drafted there below an accepted path, how often one of it was accepted.
+        For each depth: where tokens were drafted below an accepted path, how often one was accepted.
     seconds_per_token : dict of str to float
         By stage: "draft", "target", "verification", "rest".
     prompt_seconds : float
         What reading the prompts took, which counts nowhere else.
+    speed_up : SpeedUp
+        Tokens per second beside those of the first way.
     """
 
     name: str
@@ -40,6 +64,7 @@ class DecodingCost:
     acceptance: list[float]
     seconds_per_token: dict[str, float]
     prompt_seconds: float
+    speed_up: SpeedUp
 
     @property
     def tokens_per_step(self) -> float:
@@ -52,13 +77,16 @@ class DecodingCost:
         return 1.0 / sum(self.seconds_per_token.values())
 
 
-def decoding_costs(texts: Sequence[Mapping[str, Decoded]]) -> list[DecodingCost]:
+def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> list[DecodingCost]:
     """Sum what was decoded in several ways.
 
     Parameters
     ----------
     texts : sequence of mappings
-        From :func:`otmd.harness.decode_in_turn`: for each prompt, what was decoded in each way.
+        From :func:`otmd.harness.decode_in_turn`: for each prompt, what was decoded in each way; one
+        repeat of all prompts after another.
+    repeats : int
+        How often all prompts were decoded. An interval of the speed-up needs at least two.
 
     Returns
     -------
@@ -68,14 +96,40 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]]) -> list[DecodingCost]
     Raises
     ------
     ValueError
-        For no texts.
+        For no texts, or a number that is no multiple of ``repeats``.
     """
-    if not texts:
-        raise ValueError("texts: got none, wanted at least one")
-    return [_cost(name, [text[name] for text in texts]) for name in texts[0]]
+    if not texts or repeats < 1 or len(texts) % repeats:
+        got = f"{len(texts)} for {repeats} repeats" if texts else "none"
+        raise ValueError(f"texts: got {got}, wanted at least one, equally many a repeat")
+    size = len(texts) // repeats
+    rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
+    first, *_ = names = list(texts[0])
+    alone = [_seconds_per_token(texts, first) for texts in rounds]
+    costs = []
+    for name in names:
+        own = [_seconds_per_token(texts, name) for texts in rounds]
+        costs.append(_cost(name, [text[name] for text in texts], _speed_up(alone, own)))
+    return costs
 
 
-def _cost(name: str, texts: list[Decoded]) -> DecodingCost:
+def _seconds_per_token(texts: Sequence[Mapping[str, Decoded]], name: str) -> float:
+    seconds = sum(text[name].seconds[stage] for text in texts for stage in GENERATION)
+    return seconds / sum(len(text[name].tokens) for text in texts)
+
+
+def _speed_up(alone: list[float], own: list[float]) -> SpeedUp:
+    """The geometric mean of the repeats' ratios, with Student's interval of its logarithm."""
+    from scipy.stats import t
+
+    logs = np.log(np.divide(alone, own))
+    mean, repeats = float(logs.mean()), len(logs)
+    if repeats < 2:
+        return SpeedUp(math.exp(mean), math.nan, math.nan)
+    margin = float(t.ppf(0.975, repeats - 1) * logs.std(ddof=1) / math.sqrt(repeats))
+    return SpeedUp(*(math.exp(mean + side * margin) for side in (0, -1, 1)))
+
+
+def _cost(name: str, texts: list[Decoded], speed_up: SpeedUp) -> DecodingCost:
     tokens = sum(len(text.tokens) for text in texts)
     reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
     for text in texts:
@@ -89,28 +143,26 @@ def _cost(name: str, texts: list[Decoded]) -> DecodingCost:
         [kept[depth] / reached[depth] for depth in sorted(reached)],
         {stage: seconds[stage] / tokens for stage in GENERATION},
         seconds["prompt"],
+        speed_up,
     )
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
-    """The costs as JSON would have them, one object a way; times in seconds."""
+    """The costs as JSON would have them, one object a way; times in seconds, no interval as null."""
     return [
         vars(cost)
-        | {"tokens_per_step": cost.tokens_per_step, "tokens_per_second": cost.tokens_per_second}
+        | {
+            "tokens_per_step": cost.tokens_per_step,
+            "tokens_per_second": cost.tokens_per_second,
+            "speed_up": [None if math.isnan(value) else value for value in cost.speed_up],
+            "difference": cost.speed_up.verdict,
+        }
         for cost in costs
     ]
 
 
 def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
-    """Print one column a way.
-
-    Parameters
-    ----------
-    costs : sequence of DecodingCost
-        From :func:`decoding_costs`; the first is what the others' speed is compared with.
-    console : rich.console.Console, optional
-        By default one on stdout.
-    """
+    """Print one column a way, to stdout unless a console is given."""
     from rich.console import Console
     from rich.table import Table
 
@@ -118,10 +170,13 @@ def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = No
     table.add_column("", no_wrap=True)
     for cost in costs:
         table.add_column(cost.name.replace("; ", "\n"), justify="right", vertical="bottom")
-    speeds = [cost.tokens_per_second for cost in costs]
+    ups = [cost.speed_up for cost in costs]
     table.add_row("tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs))
-    table.add_row("tokens per second", *(f"{speed:.1f}" for speed in speeds))
-    table.add_row("speed-up", *(f"{speed / speeds[0]:.2f}" for speed in speeds))
+    table.add_row("tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs))
+    table.add_row("speed-up", *(f"{up.mean:.2f}" for up in ups))
+    others = ("" if math.isnan(up.low) else f"{up.low:.2f} to {up.high:.2f}" for up in ups[1:])
+    table.add_row("  95% interval", "", *others)
+    table.add_row("  beside the first", "", *(up.verdict for up in ups[1:]))
     table.add_row("accepted by depth, %", *(_depths(cost.acceptance) for cost in costs))
     for stage in GENERATION:
         times = (f"{1e3 * cost.seconds_per_token[stage]:.1f}" for cost in costs)
@@ -132,3 +187,47 @@ def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = No
 def _depths(acceptance: list[float]) -> str:
     shown = [f"{100 * rate:.0f}" for rate in acceptance[:SHOWN_DEPTHS]]
     return " ".join(shown + ["…"] * (len(acceptance) > SHOWN_DEPTHS)) or "·"
+
+
+def draw_decoding(
+    costs: Sequence[DecodingCost], paths: Sequence[str | Path], source: str = ""
+) -> list[Path]:
+    """Draw milliseconds per token by stage, one bar a way of decoding.
+
+    Paths and source are those of :func:`otmd.measurement.style.save_figure`, whose paths are returned.
+
+    Raises
+    ------
+    ValueError
+        For no costs, or a path of another ending.
+    """
+    if not costs:
+        raise ValueError("costs: got none, wanted at least one")
+    return save_figure(lambda: _bars(costs), paths, source)
+
+
+def _bars(costs: Sequence[DecodingCost]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(TWO_COLUMNS, 0.9 + 0.38 * len(costs)), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(costs))
+    ends = [0.0] * len(costs)
+    for stage in sorted(GENERATION, key=list(COLOURS).index):
+        widths = [1e3 * cost.seconds_per_token[stage] for cost in costs]
+        axes.barh(places, widths, 0.62, ends, color=COLOURS[stage], label=stage, zorder=3)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    for place, end, cost in zip(places, ends, costs, strict=True):
+        text = f"{cost.tokens_per_second:.0f} tokens/s, {cost.tokens_per_step:.2f} a step"
+        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(text, (end, place), **beside, fontsize=7, color=QUIET)
+    axes.set_yticks(list(places), labels=[cost.name for cost in costs])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.32 * max(ends))
+    axes.set_xlabel("milliseconds per token, once the prompt is read")
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside upper center", ncols=len(COLOURS))
+    return figure

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from otmd.measurement.labels import (
+from otmd.measurement.report import (
     LAW_ORDER,
     VERIFIER_LABELS,
     in_order,
@@ -17,7 +17,7 @@ from otmd.measurement.labels import (
     worth_showing,
 )
 from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark, marks, save_figure
-from otmd.measurement.summary import DEFAULT_BY, PROCESSING
+from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MOST_IN_A_LINE = 5
 # Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
 LINEAR_PP = 2.0
+EDGE: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
 TICKS = (0, 1, 3, 10, 30, 100)
 
 
@@ -38,8 +39,9 @@ def draw_gaps(
     """Draw the gap to α* against the number of drafts, a panel a draft law and processing.
 
     The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's
-    intervals; the grey numbers over a panel are α* itself. Maximal coupling, the optimum of one
-    draft, is not drawn beside other verifiers.
+    intervals; the grey numbers over a panel are α* itself. ``Optimal`` is drawn at 0 for the laws
+    that it serves, measured or not, since it attains α*. Maximal coupling, the optimum of one draft,
+    is not drawn beside other verifiers.
 
     Parameters
     ----------
@@ -58,8 +60,7 @@ def draw_gaps(
     Raises
     ------
     ValueError
-        If the summary has other groups than the default, or nothing to draw, or a path has
-        another ending.
+        For other groups than the default, nothing to draw, or a path of another ending.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing or "domain" in summary.columns:
@@ -74,6 +75,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
     from matplotlib.figure import Figure
 
+    drawn = with_optimal(drawn)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
     steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
@@ -129,8 +131,7 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
             yerr=[np.maximum(gap - low, 0), np.maximum(high - gap, 0)],
             color=looks[name].colour,
             marker=looks[name].marker,
-            markeredgecolor="white",
-            markeredgewidth=0.4,
+            **EDGE,
             elinewidth=1.0,
             zorder=3,
         )
@@ -138,29 +139,16 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 
 
-def _above(
-    axes: "Axes", x: float, text: str, coordinates: tuple[str, str], ha: Literal["center", "right"]
-) -> None:
-    axes.annotate(
-        text,
-        (x, 1.0),
-        xycoords=coordinates,
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha=ha,
-        fontsize=7,
-        color=QUIET,
-    )
+def _above(axes: "Axes", x: float, text: str, coordinates: Any, ha: Any) -> None:
+    offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
+    axes.annotate(text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=QUIET)
 
 
 def _legend(figure: "Figure", looks: dict[str, Mark]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D(
-            [], [], color=m.colour, marker=m.marker, markeredgecolor="white", markeredgewidth=0.4
-        )
-        for m in looks.values()
+        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
     ]
     labels = [verifier_label(name) for name in looks]
     lines = -(-len(labels) // MOST_IN_A_LINE)

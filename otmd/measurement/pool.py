@@ -1,13 +1,22 @@
-"""Where chunks run: in this process, in a pool of processes, or in an executor of the caller's."""
+"""Where chunks run: in this process, in processes or threads, or in an executor of the caller's."""
 
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 Job = TypeVar("Job")
@@ -21,13 +30,12 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
     "POLARS_MAX_THREADS",
 )
-# Memory that one position has freed is kept for the next: pages that the system takes back cost more than
-# what is computed in them. 32 MiB is the most that glibc takes for the second.
+# Memory freed by one position is kept for the next, since new pages cost more than what is computed in
+# them. glibc accepts at most 32 MiB for the second variable.
 WORKER_ENVIRONMENT = dict.fromkeys(THREAD_VARIABLES, "1") | {
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
 }
-
 
 # How long Ctrl-C may go unnoticed: polars installs a signal handler that restarts a waiting lock.
 WAKE_SECONDS = 0.2
@@ -51,17 +59,14 @@ def run_jobs(
     Parameters
     ----------
     function : callable
-        Importable by name, since worker processes import it.
+        Worker processes import it by its name.
     jobs : iterable
-        Drawn from lazily: at most twice as many as there are workers are under way.
+        Read lazily: at most two a worker are under way.
     workers : int
-        1 runs in this process.
+        1 runs in this process, more in as many processes. Where ``__main__`` is no file (a prompt, a
+        notebook), processes cannot import what was defined there: then they are threads.
     executor : concurrent.futures.Executor, optional
-        Runs the jobs instead of a process pool, and is left open afterwards.
-
-    Yields
-    ------
-    job, result
+        Runs the jobs instead, and is left open afterwards.
 
     Raises
     ------
@@ -74,8 +79,9 @@ def run_jobs(
         for job in jobs:
             yield job, function(job)
     else:
-        with _process_pool(workers) as pool:
-            yield from _windowed(function, jobs, pool, 2 * workers)
+        pool = _process_pool(workers) if _main_is_a_file() else ThreadPoolExecutor(workers)
+        with pool as own:
+            yield from _windowed(function, jobs, own, 2 * workers)
 
 
 def _windowed(
@@ -94,6 +100,14 @@ def _windowed(
     finally:
         for future in running:
             future.cancel()
+
+
+def _main_is_a_file() -> bool:
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return True
+    file = getattr(main, "__file__", None)
+    return file is not None and Path(file).is_file()
 
 
 @contextmanager
@@ -120,7 +134,7 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _worker_environment() -> Iterator[None]:
-    """Let processes that start within see one thread each, since they divide the CPUs among them."""
+    """Give each process that starts inside one thread, since the processes share the CPUs."""
     kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update(WORKER_ENVIRONMENT)
     try:
@@ -140,7 +154,7 @@ def _enter_worker() -> None:
 
 
 def _leave_with_parent() -> None:
-    # A pool's workers outlive a parent that was killed: each holds the queue's other end open.
+    # Without this, workers outlive a parent that was killed: each holds the queue's other end open.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

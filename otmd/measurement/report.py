@@ -1,7 +1,8 @@
-"""The summary as a table in a terminal, and as JSON."""
+"""The summary as tables in a terminal and as JSON; what tables and figures call things."""
 
 import json
 import math
+import re
 from typing import Any
 
 import polars as pl
@@ -9,24 +10,61 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otmd.measurement.labels import (
-    LAW_ORDER,
-    VERIFIER_LABELS,
-    in_order,
-    law_label,
-    processing_label,
-    verifier_label,
-    worth_showing,
-)
-from otmd.measurement.summary import DEFAULT_BY, PROCESSING
+from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 
 Row = dict[str, Any]
+
+LAW_ORDER = ("WithReplacement", "WithoutReplacement", "ConditionalPoisson", "Greedy", "Hub")
+VERIFIER_LABELS = {
+    "MaximalCoupling": "maximal coupling",
+    "RecursiveRejection": "recursive rejection",
+    "KSequential": "K-SEQ",
+    "SpecHub": "SpecHub",
+    "GreedyCoupling": "greedy coupling",
+    "TargetOnly": "target only",
+    "Optimal": "optimal",
+}
+UNDEFINED = Text("undefined", style="dim")
+
+
+def law_label(name: str) -> str:
+    """``WithoutReplacement`` → ``without replacement``; any class name becomes words."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).lower()
+
+
+def verifier_label(name: str) -> str:
+    """``KSequential`` → ``K-SEQ``: the name in the literature, or the class name as words."""
+    return VERIFIER_LABELS.get(name) or law_label(name)
+
+
+def processing_label(
+    temperature: float,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+) -> str:
+    """``T = 0.6, top-p 0.9``: the steps between logits and probabilities that change anything."""
+    cuts = {"top-k": top_k, "top-p": top_p, "min-p": min_p}
+    given = [f"{name} {value:g}" for name, value in cuts.items() if value is not None]
+    return ", ".join([f"T = {temperature:g}", *given])
+
+
+def in_order(names: set[str], order: tuple[str, ...]) -> list[str]:
+    """Sort names by a given order; names that are not in it come last, by alphabet."""
+    return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
+
+
+def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
+    """Drop maximal coupling where others are measured: it serves n = 1 only, and is the optimum there."""
+    echo = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
+    rest = summary.filter(~echo.fill_null(False))
+    return summary if rest.is_empty() else rest
 
 
 def print_report(
     summary: pl.DataFrame, console: Console | None = None, confidence: float = 0.95
 ) -> None:
-    """Print one table a draft law (and domain): rows by temperature and n, columns by verifier.
+    """Print one table a draft law (and domain), then one over all laws, and what follows from it.
 
     Parameters
     ----------
@@ -48,14 +86,15 @@ def print_report(
         raise ValueError(f"summary: got no {missing}, wanted it grouped by {DEFAULT_BY}")
     console = console or Console()
     rows = worth_showing(summary).to_dicts()
-    domains = list(dict.fromkeys(row.get("domain") for row in rows))
-    for domain in domains:
+    for domain in dict.fromkeys(row.get("domain") for row in rows):
         for law in in_order({row["law"] for row in rows}, LAW_ORDER):
             here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
             if here:
                 console.print(_table(law, domain, here))
                 console.print()
     console.print(_caption(rows, confidence))
+    if "domain" not in summary.columns:
+        _print_closing(worth_showing(with_optimal(summary)), console)
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
@@ -77,37 +116,34 @@ def _table(law: str, domain: str | None, rows: list[Row]) -> Table:
     table.add_column("\nα* %", justify="right", no_wrap=True)
     for name in verifiers:
         table.add_column(f"{verifier_label(name)}\nrate %  gap, pp", justify="right", no_wrap=True)
-    lines = _lines(rows)
-    apart = len({key[:-1] for key, _ in lines}) < len(lines)
+    lines: dict[tuple, dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault((*_step(row), row["num_drafts"]), {})[row["verifier"]] = row
+    steps = list(dict.fromkeys(key[:-1] for key in lines))
     last = None
-    for key, cells in lines:
-        label = processing_label(*key[:-1])
-        if apart and last not in (None, label):
+    for *step, n in sorted(lines, key=lambda key: (steps.index(key[:-1]), key[-1])):
+        label = processing_label(*step)
+        if len(steps) < len(lines) and last not in (None, label):
             table.add_row()
-        table.add_row(*_line(label if label != last else "", key[-1], cells, verifiers))
+        table.add_row(*_line(label if label != last else "", n, lines[*step, n], verifiers))
         last = label
     return table
 
 
-def _lines(rows: list[Row]) -> list[tuple[tuple, dict[str, Row]]]:
-    lines: dict[tuple, dict[str, Row]] = {}
-    for row in rows:
-        key = (*(row[name] for name in PROCESSING), row["num_drafts"])
-        lines.setdefault(key, {})[row["verifier"]] = row
-    steps = list(dict.fromkeys(key[:-1] for key in lines))
-    return sorted(lines.items(), key=lambda item: (steps.index(item[0][:-1]), item[0][-1]))
+def _step(row: Row) -> tuple:
+    return tuple(row[name] for name in PROCESSING)
 
 
 def _line(label: str, n: int, cells: dict[str, Row], verifiers: list[str]) -> list[str | Text]:
-    anyone = next(iter(cells.values()))
-    partly = "*" if anyone["undefined"] and anyone["positions"] else ""
+    anyone = min(cells.values(), key=lambda row: row["optimal"] is None)
+    partly = "*" if any(row["undefined"] and row["positions"] for row in cells.values()) else ""
     line: list[str | Text] = [label, f"{n}{partly}", _with_margin(anyone, "optimal", 1)]
     for name in verifiers:
         row = cells.get(name)
         if row is None:
             line.append(Text("·", style="dim"))
         elif row["rate"] is None:
-            line.append(Text("undefined", style="dim"))
+            line.append(UNDEFINED)
         else:
             line.append(_with_margin(row, "gap", 2, before=f"{100 * row['rate']:.1f}  "))
     return line
@@ -117,7 +153,7 @@ def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
     """Write ``12.3 ±0.4``: percent, and the longer arm of the interval."""
     value, low, high = row[measure], row[f"{measure}_low"], row[f"{measure}_high"]
     if value is None:
-        return Text("undefined", style="dim")
+        return UNDEFINED
     # Adding zero turns −0.0 into 0.0.
     number = f"{round(100 * value, digits) + 0.0:.{digits}f}"
     margin = "?" if low is None else f"{100 * max(value - low, high - value):.{digits}f}"
@@ -134,11 +170,62 @@ def _caption(rows: list[Row], confidence: float) -> Text:
     if any(row["undefined"] for row in rows):
         lines.append(
             "undefined, or * where at some positions only: the draft distribution has fewer tokens "
-            "with mass than n, and such positions are left out."
+            "with mass than n, or the verifier could not be rated; such positions are left out, and "
+            "their rows' status says why."
         )
     if any(row["prompts"] == 1 for row in rows):
         lines.append("±?: one prompt gives no interval.")
     return Text("\n".join(lines), style="dim")
+
+
+def _print_closing(summary: pl.DataFrame, console: Console) -> None:
+    """Print all pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
+    rows = summary.filter(pl.col("rate").is_not_null()).to_dicts()
+    most = {
+        row["law"]: max(r["num_drafts"] for r in rows if r["law"] == row["law"]) for row in rows
+    }
+    pairs: dict[tuple[str, str], dict[tuple, float]] = {}
+    for row in rows:
+        if row["num_drafts"] == most[row["law"]]:
+            pairs.setdefault((row["law"], row["verifier"]), {})[_step(row)] = row["rate"]
+    if len(pairs) < 2:
+        return
+    steps = list(dict.fromkeys(_step(row) for row in rows))
+    means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
+    # Where a closed form attains the optimum, it comes before the solver that does the same.
+    ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
+    table = Table(title="all laws, best rate first", title_justify="left", box=None, pad_edge=False)
+    for head in ("drafts", "verifier", "n"):
+        table.add_column(f"\n{head}", justify="right" if head == "n" else "left")
+    for step in steps:
+        table.add_column(processing_label(*step).replace(", ", "\n") + "\nrate %", justify="right")
+    for law, verifier in ranked:
+        rates = [pairs[law, verifier].get(step) for step in steps]
+        cells = ["·" if rate is None else f"{100 * rate:.1f}" for rate in rates]
+        table.add_row(law_label(law), verifier_label(verifier), str(most[law]), *cells)
+    console.print()
+    console.print(table)
+    console.print(f"\n{_conclusion(ranked, means, most)}", highlight=False)
+
+
+def _conclusion(
+    ranked: list[tuple[str, str]], means: dict[tuple[str, str], float], most: dict[str, int]
+) -> str:
+    drafts, rule = _in_words(*ranked[0], most)
+    said = f"What to do: draw {drafts} and verify them by {rule}"
+    simple = next((pair for pair in ranked if pair[1] != "Optimal"), None)
+    if simple in (None, ranked[0]):
+        return f"{said}: nothing measured accepts more."
+    drafts, rule = _in_words(*simple, most)
+    less = 100 * (means[ranked[0]] - means[simple])
+    return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
+
+
+def _in_words(law: str, verifier: str, most: dict[str, int]) -> tuple[str, str]:
+    label = law_label(law)
+    drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
+    rule = "the optimal rule" if verifier == "Optimal" else verifier_label(verifier)
+    return f"{most[law]} {drafts}", rule
 
 
 def _plain(value: Any) -> Any:

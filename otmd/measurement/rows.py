@@ -1,102 +1,272 @@
-"""One position's rows: α* and every verifier's rate for each law and number of drafts."""
+"""What is measured, and the rows of one position: α* and every verifier's rate for each law.
 
-from collections.abc import Callable, Iterator
+:func:`make_settings` checks laws, verifiers and numbers of drafts once; :func:`position_rows` applies
+them to one pair of distributions.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import polars as pl
 
-from otmd.drafts import DraftLaw
-from otmd.measurement.settings import LawFactory, Settings
-from otmd.optimum.acceptance import family_rates
-from otmd.probabilities import Processing, validate_probs
-from otmd.verifiers import Verifier
+from otmd.drafts import DraftLaw, Greedy, Hub, WithoutReplacement, WithReplacement
+from otmd.optimum.acceptance import optimal_rates
+from otmd.probabilities import Processing
+from otmd.storage.errors import one_line
+from otmd.verifiers import (
+    GreedyCoupling,
+    KSequential,
+    MaximalCoupling,
+    RecursiveRejection,
+    SpecHub,
+    TargetOnly,
+    Verifier,
+)
 
 Answer = TypeVar("Answer")
+LawFactory = Callable[[np.ndarray, int], DraftLaw]
+Key = tuple[str, int, str]
+Rates = dict[str, Any]
 
-SCHEMA: dict[str, Any] = {
-    "index": pl.Int64,
-    "prompt_id": pl.String,
-    "domain": pl.String,
-    "position": pl.Int64,
-    "temperature": pl.Float64,
-    "top_k": pl.Int64,
-    "top_p": pl.Float64,
-    "min_p": pl.Float64,
-    "law": pl.String,
-    "num_drafts": pl.Int64,
-    "verifier": pl.String,
-    "optimal": pl.Float64,
-    "rate": pl.Float64,
-    "rate_low": pl.Float64,
-    "rate_high": pl.Float64,
-    "gap": pl.Float64,
-    "gap_low": pl.Float64,
-    "gap_high": pl.Float64,
-    "status": pl.String,
+DEFAULT_LAWS: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy, Hub)
+DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
+    MaximalCoupling,
+    RecursiveRejection,
+    KSequential,
+    SpecHub,
+    GreedyCoupling,
+    TargetOnly,
+)
+# The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
+SCHEMA: dict[str, type] = {
+    **{"index": int, "prompt_id": str, "domain": str, "position": int},
+    **{"temperature": float, "top_k": int, "top_p": float, "min_p": float},
+    **{"law": str, "num_drafts": int, "verifier": str},
+    **{"optimal": float, "rate": float, "rate_low": float, "rate_high": float},
+    **{"gap": float, "gap_low": float, "gap_high": float, "status": str},
 }
-
-
 # Two sums of the same terms in another order may differ by this much.
 ROUNDING = 1e-12
 
 
-def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
-    """Turn stored rows into probabilities in float64.
+class Settings(NamedTuple):
+    """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
+
+    ``served[law name, n]`` holds the (name, verifier) pairs that serve that law. A law that cannot be
+    made with n drafts, or that no verifier serves, is not in it.
+    """
+
+    laws: tuple[tuple[str, LawFactory], ...]
+    verifiers: tuple[tuple[str, Verifier], ...]
+    num_drafts: tuple[int, ...]
+    processing: tuple[Processing, ...]
+    tol: float
+    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
+
+    def rows_per_position(self) -> int:
+        """How many rows a position and processing has."""
+        return sum(map(len, self.served.values()))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings in JSON's types; equal descriptions mean equal measurements."""
+        return {
+            "laws": [f"{name} ({_origin(law)})" for name, law in self.laws],
+            "verifiers": [
+                f"{name} ({_origin(v)}{_given(getattr(v, '__dict__', {}))})"
+                for name, v in self.verifiers
+            ],
+            "num_drafts": list(self.num_drafts),
+            "processing": [asdict(step) for step in self.processing],
+            "tol": self.tol,
+        }
+
+
+def make_settings(
+    laws: Iterable[Any],
+    verifiers: Iterable[Any],
+    num_drafts: Iterable[int],
+    processing: Iterable[Processing] = (Processing(),),
+    tol: float = 1e-4,
+) -> Settings:
+    """Check the settings, name the laws and verifiers, and find who serves what.
 
     Raises
     ------
     ValueError
-        If probabilities are to be processed further, or the values are no distribution.
+        For an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be made
+        with one of the numbers of drafts is served by a verifier.
     """
-    if kind == "logits":
-        return step(values)
-    if step != Processing():
+    named_laws = _named("laws", laws)
+    named_verifiers = tuple(
+        (name, rule() if isinstance(rule, type) else rule)
+        for name, rule in _named("verifiers", verifiers)
+    )
+    counts = _distinct("num_drafts", sorted(_as_count(n) for n in num_drafts))
+    steps = _distinct("processing", list(processing))
+    if not tol > 0:
+        raise ValueError(f"tol: got {tol}, wanted a number > 0")
+    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
+    refusals: list[str] = []
+    for name, law in named_laws:
+        served |= _served(name, law, named_verifiers, counts, refusals)
+    if not served:
         raise ValueError(
-            f"processing: got {step} for a dataset of probabilities, wanted Processing(): "
-            "they are taken as they are (to process them here, store their logarithms as logits)"
+            f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
+            f"{[name for name, _ in named_verifiers]}, {list(counts)}, wanted at least one law "
+            f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
-    return validate_probs(name, values)
+    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+
+
+def _served(
+    name: str,
+    law: LawFactory,
+    verifiers: Sequence[tuple[str, Verifier]],
+    counts: Sequence[int],
+    refusals: list[str],
+) -> dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]:
+    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
+    vocab_size = max(counts) + 62
+    uniform = np.full(vocab_size, 1.0 / vocab_size)
+    found = {}
+    for n in counts:
+        try:
+            drafts = law(uniform, n)
+        except ValueError as error:
+            refusals.append(f"{name} with {n}: {error}")
+            continue
+        rules = tuple((label, rule) for label, rule in verifiers if rule.supports(drafts))
+        if rules:
+            found[name, n] = rules
+    return found
+
+
+def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
+    named = []
+    for entry in entries:
+        if isinstance(entry, tuple):
+            name, thing = entry
+        else:
+            name, thing = getattr(entry, "__name__", type(entry).__name__), entry
+        if name == "<lambda>":
+            raise ValueError(f"{argument}: got a lambda, wanted a name with it: ('name', lambda …)")
+        named.append((name, thing))
+    _distinct(argument, [name for name, _ in named])
+    return tuple(named)
+
+
+def _distinct(argument: str, values: list) -> tuple:
+    if not values:
+        raise ValueError(f"{argument}: got nothing, wanted at least one")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ValueError(f"{argument}: got {value} twice, wanted each once")
+    return tuple(values)
+
+
+def _as_count(value: int) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"num_drafts: got {value!r}, wanted whole numbers ≥ 1")
+    return int(value)
+
+
+def _origin(thing: Any) -> str:
+    keywords = thing.keywords if isinstance(thing, partial) else {}
+    thing = thing.func if isinstance(thing, partial) else thing
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}" + _given(keywords)
+
+
+def _given(values: Mapping[str, Any]) -> str:
+    return "".join(f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
 
 
 def position_rows(
-    target_probs: np.ndarray, draft_probs: np.ndarray, settings: Settings
+    target_probs: np.ndarray,
+    draft_probs: np.ndarray,
+    settings: Settings,
+    known: Mapping[Key, Rates] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of distributions.
 
-    Parameters
-    ----------
-    target_probs, draft_probs : ndarray, shape (V,)
-    settings : Settings
+    ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were computed
+    elsewhere. p and q, valid distributions of shape (V,), are not read where it holds every row.
 
     Yields
     ------
     dict
         The columns from ``law`` to ``status``. Where the draft distribution does not admit a law
-        (fewer tokens with mass than drafts) the rates are None and the status says why.
+        (fewer tokens with mass than drafts), or the verifier raises ValueError, the rates are None
+        and the status says why.
+
+    Raises
+    ------
+    ValueError
+        If a verifier's lower bound exceeds its upper bound.
     """
     for name, law in settings.laws:
         counts = [n for n in settings.num_drafts if (name, n) in settings.served]
-        made = _make(law, draft_probs, counts)
-        # A class is a family, which is asked for all numbers of drafts at once.
-        family = isinstance(law, type)
-        laws = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
-        optima = _asked(laws, family, partial(family_rates, target_probs))
-        bounds = {}
-        for pair in dict.fromkeys(pair for n in counts for pair in settings.served[name, n]):
-            own = {n: drafts for n, drafts in laws.items() if pair in settings.served[name, n]}
-            ask = partial(pair[1].family_bounds, target_probs, tol=settings.tol)
-            bounds[pair] = _asked(own, family, ask)
-        for n, drafts in made.items():
-            for pair in settings.served[name, n]:
-                label, rule = pair
-                row = {"law": name, "num_drafts": n, "verifier": label}
-                if isinstance(drafts, str):
-                    yield row | {"status": drafts}
-                else:
-                    low, high = bounds[pair][n]
-                    yield row | _rates(rule, drafts, low, high, optima[n], settings.tol)
+        left = {
+            n: [pair for pair in settings.served[name, n] if (name, n, pair[0]) not in known]
+            for n in counts
+        }
+        found = (
+            _rate(target_probs, draft_probs, law, left, settings.tol) if any(left.values()) else {}
+        )
+        for n in counts:
+            for label, _ in settings.served[name, n]:
+                rates = found[n, label] if (n, label) in found else known[name, n, label]
+                yield {"law": name, "num_drafts": n, "verifier": label} | rates
+
+
+def _rate(
+    target_probs: np.ndarray,
+    draft_probs: np.ndarray,
+    law: LawFactory,
+    pairs: dict[int, list[tuple[str, Verifier]]],
+    tol: float,
+) -> dict[tuple[int, str], Rates]:
+    """Rate the (name, verifier) pairs of each number of drafts."""
+    made = _make(law, draft_probs, [n for n in pairs if pairs[n]])
+    # A class is a family of laws, which is asked for all numbers of drafts at once.
+    family = isinstance(law, type)
+
+    def optima_of(laws: list[DraftLaw]) -> list[float]:
+        return optimal_rates(target_probs, laws[-1], [own.num_drafts for own in laws]).rate.tolist()
+
+    optima = _asked(made, family, optima_of)
+    found = {}
+    for pair in dict.fromkeys(pair for own in pairs.values() for pair in own):
+        label, verifier = pair
+        own = {n: drafts for n, drafts in made.items() if pair in pairs[n]}
+        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
+        for n, drafts in own.items():
+            low_high, optimal = bounds[n], optima[n]
+            if isinstance(optimal, str):
+                found[n, label] = {"status": optimal}
+            elif isinstance(low_high, str):
+                found[n, label] = {"optimal": optimal, "status": low_high}
+            else:
+                low, high = low_high
+                if not low <= high + ROUNDING:
+                    raise ValueError(
+                        f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
+                        f"of {type(drafts).__name__}, wanted the first no larger than the second"
+                    )
+                found[n, label] = rate_columns(low, high, optimal, tol)
+    return found
+
+
+def _bounds(
+    verifier: Verifier, target_probs: np.ndarray, tol: float, laws: list[DraftLaw]
+) -> list[tuple[float, float]]:
+    """Certain bounds of the rate for laws of one family, of which the last has the most drafts."""
+    counts = [law.num_drafts for law in laws]
+    low, high = verifier.family_bounds(target_probs, laws[-1], counts, tol)
+    return list(zip(np.clip(low, 0.0, 1.0).tolist(), np.clip(high, 0.0, 1.0).tolist(), strict=True))
 
 
 def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:
@@ -107,7 +277,7 @@ def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[i
         try:
             made[n] = drafts = largest.with_num_drafts(n) if largest else law(draft_probs, n)
         except ValueError as error:
-            made[n] = f"undefined: {error}"
+            made[n] = f"undefined: {one_line(error)}"
         else:
             # The smaller members of a class come with the largest, whose input is checked once.
             largest = drafts if isinstance(law, type) else None
@@ -115,25 +285,28 @@ def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[i
 
 
 def _asked(
-    laws: dict[int, DraftLaw], family: bool, ask: Callable[[list[DraftLaw]], list[Answer]]
-) -> dict[int, Answer]:
-    """Ask about each number of drafts, about all at once of a family."""
-    together = [list(laws)] if family and laws else [[n] for n in laws]
-    return {
-        n: answer
-        for counts in together
-        for n, answer in zip(counts, ask([laws[n] for n in counts]), strict=True)
-    }
+    made: dict[int, DraftLaw | str],
+    family: bool,
+    ask: Callable[[list[DraftLaw]], list[Answer]],
+) -> dict[int, Answer | str]:
+    """Ask about each number of drafts, all at once for a family; a ValueError becomes a status."""
+    answers: dict[int, Answer | str] = {n: law for n, law in made.items() if isinstance(law, str)}
+    laws = {n: law for n, law in made.items() if isinstance(law, DraftLaw)}
+    groups = [list(laws)] if family and laws else [[n] for n in laws]
+    while groups:
+        counts = groups.pop()
+        try:
+            answers |= dict(zip(counts, ask([laws[n] for n in counts]), strict=True))
+        except ValueError as error:
+            if len(counts) > 1:
+                groups += [[n] for n in counts]
+            else:
+                answers[counts[0]] = f"unrated: {one_line(error)}"
+    return answers
 
 
-def _rates(
-    verifier: Verifier, law: DraftLaw, low: float, high: float, optimal: float, tol: float
-) -> dict[str, Any]:
-    if not low <= high + ROUNDING:
-        raise ValueError(
-            f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {law.num_drafts} "
-            f"drafts of {type(law).__name__}, wanted the first no larger than the second"
-        )
+def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
+    """The columns from ``optimal`` to ``status`` for a rate between two certain bounds."""
     rate = (low + high) / 2
     wide = high - low > tol * (1 + 1e-9)
     return {

@@ -40,11 +40,7 @@ MARKS = {
     "MaximalCoupling": Mark("#000000", "X"),
     "Optimal": Mark("#56B4E9", "P"),
 }
-SPARE_MARKS = (
-    Mark("#8a6d00", "h"),
-    Mark("#5a5a5a", "d"),
-    Mark("#7a2e00", "p"),
-)
+SPARE_MARKS = (Mark("#8a6d00", "h"), Mark("#5a5a5a", "d"), Mark("#7a2e00", "p"))
 
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -112,9 +108,9 @@ def save_figure(
     paths : sequence of str or Path
         Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
     source : str
-        Where its numbers come from; kept in the files' metadata, not drawn. May be empty.
+        Where its numbers come from, for the files' metadata; may be empty.
     argument : str
-        What the paths are called, for the error message.
+        What the paths are called in the error message.
 
     Returns
     -------

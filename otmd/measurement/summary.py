@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from otmd.verifiers import Optimal
+
 PROCESSING = ("temperature", "top_k", "top_p", "min_p")
 DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
 MEASURES = {
@@ -47,17 +49,17 @@ def summarise(
     -------
     polars.DataFrame
         One row a group, in the table's order: the columns of ``by``; ``optimal``, ``rate`` and
-        ``gap`` (means, fractions), each with ``_low`` and ``_high``; ``positions`` and
-        ``prompts`` that entered them; ``undefined``, how many positions did not admit the law;
-        ``bound_width``, the mean width of the rates' certain bounds. An interval runs from the
-        lower quantile of the lower bounds to the upper quantile of the upper bounds, so it holds
-        both what prompts vary by and what the bounds leave open. It is null with fewer than two
-        prompts, a mean where no position is defined.
+        ``gap`` (means, fractions), each with ``_low`` and ``_high``; ``positions`` and ``prompts``
+        that entered them; ``undefined``, how many positions have no rate, because they do not admit
+        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates'
+        certain bounds. An interval runs from the lower quantile of the lower bounds to the upper
+        quantile of the upper bounds, so it holds both what prompts vary by and what the bounds leave
+        open. It is null with fewer than two prompts, a mean where no position is defined.
 
     Raises
     ------
     ValueError
-        For an unknown column, a confidence outside (0, 1), or resamples < 1.
+        For a table without rows, an unknown column, a confidence outside (0, 1), or resamples < 1.
     """
     _check(table, by, confidence, resamples)
     rows = []
@@ -68,6 +70,28 @@ def summarise(
         )
     columns = {name: table.schema[name] for name in by} | _SCHEMA
     return pl.DataFrame(rows, schema=columns)
+
+
+def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
+    """Add a row for ``Optimal`` to each group of a law that it serves and in which it was not measured.
+
+    ``Optimal`` attains α* of its laws, so its rate is the group's ``optimal`` and its gap is 0.
+    """
+    served = [law.__name__ for law in Optimal.serves]
+    group = ["law", *PROCESSING, "num_drafts"]
+    measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
+    added = (
+        summary.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
+        .join(measured, on=group, how="anti", nulls_equal=True)
+        .unique(group, keep="first", maintain_order=True)
+        .with_columns(
+            pl.lit("Optimal").alias("verifier"),
+            *(pl.col(f"optimal{end}").alias(f"rate{end}") for end in ("", "_low", "_high")),
+            *(pl.lit(0.0).alias(f"gap{end}") for end in ("", "_low", "_high")),
+            pl.lit(0.0).alias("bound_width"),
+        )
+    )
+    return pl.concat([summary, added])
 
 
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
@@ -129,6 +153,8 @@ def _group(
 
 
 def _check(table: pl.DataFrame, by: Sequence[str], confidence: float, resamples: int) -> None:
+    if table.is_empty():
+        raise ValueError("table: got no rows, wanted at least one")
     if not by:
         raise ValueError("by: got nothing, wanted at least one column")
     unknown = [name for name in by if name not in table.columns]

@@ -1,14 +1,14 @@
 """Laws of draft trees: of a fixed shape (Sequoia), i.i.d. paths (SpecTr), the likeliest paths (EAGLE-2)."""
 
 import heapq
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import likeliest
 from otmd.drafts import DraftLaw, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import ProposalLaw, unchecked
+from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, validate_count
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
 
@@ -26,9 +26,9 @@ class TokenTree(TreeLaw):
     branching : tuple
         Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
         :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, ….
-    law : type
-        The law of the drafts at each node, a class made with ``law(draft_probs, num_drafts)``. Where a
-        token is drafted twice the tree goes on below the first.
+    law : callable
+        The law of the drafts at each node, made with ``law(draft_probs, num_drafts)``. Where a token is
+        drafted twice the tree goes on below the first.
 
     Raises
     ------
@@ -45,7 +45,7 @@ class TokenTree(TreeLaw):
         self,
         draft_model: Model,
         branching: Sequence[int] | Shape,
-        law: type[ProposalLaw] = WithoutReplacement,
+        law: Callable[[FloatArray, int], DraftLaw] = WithoutReplacement,
     ) -> None:
         self.draft_model = draft_model
         self.law = law
@@ -60,7 +60,7 @@ class TokenTree(TreeLaw):
         self.depth = _depth(self.shape)
 
     def __repr__(self) -> str:
-        return f"TokenTree({self.shape}, {self.law.__name__})"
+        return f"TokenTree({self.shape}, {getattr(self.law, '__name__', self.law)})"
 
     def root(self, draft: Distribution) -> Hashable:
         """See :class:`TreeLaw`."""
@@ -69,7 +69,7 @@ class TokenTree(TreeLaw):
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         """See :class:`TreeLaw`."""
         count = len(state)
-        if issubclass(self.law, WithoutReplacement):
+        if isinstance(self.law, type) and issubclass(self.law, WithoutReplacement):
             count = min(count, int(np.count_nonzero(draft_probs)))
         return self.law(draft_probs, count) if count else None
 

@@ -5,7 +5,6 @@ that stay where a model left them. Importing this package imports torch; ``impor
 The device needs float64 arithmetic (CPU, CUDA), in which masses are added.
 """
 
-from otmd.tensors.measure import measure_logits
 from otmd.tensors.probabilities import probs_from_logits
 from otmd.tensors.rates import greedy_rates, spechub_rate, target_only_rates
 from otmd.tensors.ratio_curve import TensorRatioCurve
@@ -13,7 +12,6 @@ from otmd.tensors.ratio_curve import TensorRatioCurve
 __all__ = [
     "TensorRatioCurve",
     "greedy_rates",
-    "measure_logits",
     "probs_from_logits",
     "spechub_rate",
     "target_only_rates",

@@ -10,7 +10,7 @@ from otmd.tensors.probabilities import checked_pair
 
 
 def greedy_rates(
-    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = False
+    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
 ) -> Tensor:
     """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*.
 
@@ -24,18 +24,18 @@ def greedy_rates(
     num_drafts : int
         n.
     validate : bool
-        Raise an error for values that are no distribution, which waits for the device.
+        Raise ValueError for values that are no distribution (logits, say), which waits for the
+        device. With False the rates of such a position are NaN.
 
     Returns
     -------
     torch.Tensor of float64, shape (…, n)
-        NaN where fewer tokens have mass than are drafted, and, without ``validate``, where the
-        values are no distributions.
+        NaN where fewer tokens have mass than are drafted.
 
     Raises
     ------
     ValueError
-        For wrong shapes, dtypes or devices, or ``num_drafts`` < 1; with ``validate`` for values that
+        For wrong shapes, dtypes or devices, ``num_drafts`` < 1, or, with ``validate``, values that
         are no distribution.
     """
     count = validate_count("num_drafts", num_drafts)
@@ -49,7 +49,7 @@ def greedy_rates(
     return torch.stack(rates, dim=-1)
 
 
-def spechub_rate(target_probs: Any, draft_probs: Any, validate: bool = False) -> Tensor:
+def spechub_rate(target_probs: Any, draft_probs: Any, validate: bool = True) -> Tensor:
     """Acceptance rate of SpecHub for two drafts of the Hub law, which is α*.
 
     p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))), a the likeliest token (Sun et al. 2024).
@@ -59,13 +59,13 @@ def spechub_rate(target_probs: Any, draft_probs: Any, validate: bool = False) ->
     target_probs, draft_probs : torch.Tensor, shape (…, V)
         p and q on one device; leading axes are broadcast.
     validate : bool
-        Raise an error for values that are no distribution, which waits for the device.
+        Raise ValueError for values that are no distribution (logits, say), which waits for the
+        device. With False the rates of such a position are NaN.
 
     Returns
     -------
     torch.Tensor of float64, shape (…)
-        NaN where q has a single token of mass, and, without ``validate``, where the values are no
-        distributions.
+        NaN where q has a single token of mass.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def spechub_rate(target_probs: Any, draft_probs: Any, validate: bool = False) ->
 
 
 def target_only_rates(
-    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = False
+    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
 ) -> Tensor:
     """Acceptance rates of TargetOnly for 1 … n drafts with replacement: Σ p(y)(1 − (1 − q(y))^n).
 
@@ -88,17 +88,17 @@ def target_only_rates(
     num_drafts : int
         n.
     validate : bool
-        Raise an error for values that are no distribution, which waits for the device.
+        Raise ValueError for values that are no distribution (logits, say), which waits for the
+        device. With False the rates of such a position are NaN.
 
     Returns
     -------
     torch.Tensor of float64, shape (…, n)
-        NaN, without ``validate``, where the values are no distributions.
 
     Raises
     ------
     ValueError
-        For wrong shapes, dtypes or devices, or ``num_drafts`` < 1; with ``validate`` for values that
+        For wrong shapes, dtypes or devices, ``num_drafts`` < 1, or, with ``validate``, values that
         are no distribution.
     """
     count = validate_count("num_drafts", num_drafts)

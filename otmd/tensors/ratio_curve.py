@@ -32,8 +32,9 @@ class TensorRatioCurve:
     draft_probs : torch.Tensor, shape (…, V)
         q, on the same device; leading axes are broadcast against those of p.
     validate : bool
-        Raise an error for values that are no distribution, which waits for the device. Otherwise the
-        rates of such a position are NaN. Sums within rounding of 1 are divided out in either case.
+        Raise ValueError for values that are no distribution (logits, say), which waits for the
+        device. With False the rates of such a position are NaN. Sums within rounding of 1 are
+        divided out in either case.
 
     Attributes
     ----------
@@ -48,7 +49,7 @@ class TensorRatioCurve:
 
     batch_shape: tuple[int, ...]
 
-    def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = False) -> None:
+    def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = True) -> None:
         pair = checked_pair(target_probs, draft_probs, validate)
         self.batch_shape = tuple(pair.target.shape[:-1])
         ratio = torch.where(pair.draft > 0, pair.target / pair.draft, torch.inf)

@@ -64,7 +64,6 @@ def test_an_error_of_two_lines_is_caught(monkeypatch) -> None:
 
 
 def test_an_error_that_nobody_foresaw_is_caught_on_the_command_line(monkeypatch) -> None:
-    monkeypatch.setattr("otmd.cli.problem.read_problem", planted(KeyError("planted")))
     monkeypatch.setattr("otmd.cli.solve.read_problem", planted(KeyError("planted")))
     monkeypatch.setattr(command_line, "_arguments", lambda _: ["solve", "1"])
     with pytest.raises(AssertionError, match="debug"):

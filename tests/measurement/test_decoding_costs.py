@@ -39,10 +39,28 @@ def test_sums_over_texts(costs):
     assert tree.acceptance == [3 / 6, 1 / 3]
     assert alone.prompt_seconds == 1.5
     # Stages 2 to 5 of 1.5 seconds each, over 12 tokens.
+    assert alone.speed_up.mean == 1.0
+    assert tree.speed_up.mean == pytest.approx(2.0)
+    assert tree.speed_up.verdict == "unknown"
     assert alone.tokens_per_second == pytest.approx(12 / (1.5 * 14))
     assert tree.tokens_per_second == pytest.approx(2 * alone.tokens_per_second)
     with pytest.raises(ValueError, match="texts: got none"):
         decoding_costs([])
+
+
+def test_the_interval_is_over_repeats_and_noise_is_called_noise():
+    def costs(*seconds):
+        rounds = [{"alone": text(8, 8, 1.0), "tree": text(8, 4, s)} for s in seconds]
+        return decoding_costs(rounds, repeats=len(seconds))[1].speed_up
+
+    assert costs(0.5, 0.51, 0.49).verdict == "faster"
+    assert costs(2.0, 2.1, 1.9).verdict == "slower"
+    noisy = costs(2.0, 0.5)
+    assert noisy.mean == pytest.approx(1.0)
+    assert noisy.low < 0.1 < 10 < noisy.high
+    assert noisy.verdict == "noise"
+    with pytest.raises(ValueError, match="texts: got 3 for 2 repeats"):
+        decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, repeats=2)
 
 
 def test_the_table_and_json(costs):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +19,9 @@ from polars.testing import assert_frame_equal
 import otmd
 from otmd.drafts import TopThen, WithoutReplacement, WithReplacement
 from otmd.harness import Dataset
-from otmd.measurement import measure
-from otmd.measurement.chunk import CHUNK_SIZE, consecutive_runs
+from otmd.measurement import measure, summarise
 from otmd.measurement.pool import THREAD_VARIABLES, run_jobs
+from otmd.measurement.run import CHUNK_SIZE, consecutive_runs
 from otmd.measurement.store import Store
 from otmd.probabilities import Processing
 
@@ -198,6 +200,51 @@ class Contradicting(otmd.TargetOnly):
 def test_bounds_that_contradict_each_other_stop_the_run(dataset):
     with pytest.raises(ValueError, match=r"position 0 .*gave the bounds 0.5 and 0.4 for 2 drafts"):
         measure(dataset, verifiers=[Contradicting()], num_drafts=(2,), workers=1)
+
+
+class Choosy(otmd.TargetOnly):
+    """Cannot rate one position, known by its likeliest token's mass."""
+
+    refused = 0.0
+
+    def family_bounds(self, target, laws, tol):
+        if target.max() == self.refused and laws[0].num_drafts == 2:
+            raise ValueError("mass below\n1e-280")
+        return super().family_bounds(target, laws, tol)
+
+
+def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(dataset):
+    target, _ = dataset.arrays([5])
+    rule = Choosy()
+    rule.refused = Processing()(target[0]).max()
+    settings = {"laws": [otmd.Greedy], "num_drafts": (2, 3), "workers": 1}
+    table = measure(dataset, verifiers=[("TargetOnly", rule)], **settings)
+    whole = measure(dataset, verifiers=[otmd.TargetOnly], **settings)
+    bad = (pl.col("index") == 5) & (pl.col("num_drafts") == 2)
+    row = table.filter(bad).row(0, named=True)
+    assert row["status"] == "unrated: mass below 1e-280"
+    assert row["rate"] is None
+    assert row["optimal"] == whole.filter(bad)["optimal"][0]
+    assert_frame_equal(table.filter(~bad), whole.filter(~bad))
+    assert summarise(table)["undefined"].to_list() == [1, 0]
+
+
+@pytest.mark.parametrize("where", ["-c", "<stdin>"])
+def test_from_a_prompt_workers_are_threads(where, dump):
+    """Laws of ``__main__`` cannot be imported by a process, and standard input is no script."""
+    code = (
+        "import otmd\n"
+        "class Mine(otmd.Greedy): pass\n"
+        f"table = otmd.measure({str(dump)!r}, laws=[Mine], verifiers=[otmd.TargetOnly],\n"
+        "                     num_drafts=[2], workers=2)\n"
+        "assert set(table['status']) == {'ok'}\n"
+    )
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    if where == "-c":
+        done = subprocess.run([sys.executable, "-c", code], **options)
+    else:
+        done = subprocess.run([sys.executable, "-"], input=code, **options)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from toy_dump import write_dump
 import otmd
 from otmd.harness import FolderLockedError
 from otmd.measurement import load_results, measure, positions_stored
-from otmd.measurement.chunk import CHUNK_SIZE
+from otmd.measurement.run import CHUNK_SIZE
 from otmd.measurement.store import Store
 from otmd.storage.files import PART
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from otmd.measurement import draw_gaps, print_report, report_json, summarise
 from otmd.measurement.figure import make_figure
-from otmd.measurement.labels import law_label, processing_label, verifier_label
+from otmd.measurement.report import law_label, processing_label, verifier_label
 from otmd.measurement.style import MARKS, SPARE_MARKS, marks
 from otmd.measurement.summary import DEFAULT_BY
 
@@ -164,6 +164,9 @@ def test_the_figure_draws_the_gaps_in_percentage_points(summary):
     colour = MARKS["KSequential"].colour
     (line,) = [c[0] for c in panels["with replacement"].containers if c[0].get_color() == colour]
     assert np.allclose(line.get_ydata(), 100 * expected["gap"].to_numpy())
+    optimal = MARKS["Optimal"].colour
+    (zero,) = [c[0] for c in panels["greedy"].containers if c[0].get_color() == optimal]
+    assert (zero.get_ydata() == 0).all()
     assert np.allclose(np.round(line.get_xdata()), expected["num_drafts"].to_numpy())
 
 

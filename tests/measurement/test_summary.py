@@ -57,6 +57,11 @@ def coverage(interval, trials: int = 400) -> float:
     return covered / trials
 
 
+def test_a_table_without_rows_is_refused(table):
+    with pytest.raises(ValueError, match="table: got no rows"):
+        summarise(table.clear())
+
+
 def test_means_and_intervals_are_the_naive_ones():
     rng = np.random.default_rng(0)
     gaps = [list(rng.random(size)) for size in (1, 5, 2, 7)]

@@ -1,0 +1,148 @@
+"""Every law × verifier for one or many pairs of distributions: mean rate, gap to α*, best first."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import ConditionalPoisson
+from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
+from otmd.probabilities import validate_probs, validate_same_vocabulary
+from otmd.verifiers import Optimal
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
+ALL_VERIFIERS = (*DEFAULT_VERIFIERS, Optimal)
+HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
+
+
+class ComparedRow(NamedTuple):
+    """A law, a number of drafts and a verifier, averaged over positions.
+
+    ``rate``, ``gap`` (α* − rate) and ``optimal`` (α*) are fractions. ``error`` is the standard error of
+    the mean rate, None for one position. ``bound_width`` is the mean width of the certain bounds of the
+    rate, 0 for a closed form. ``positions`` counts those where the law is defined and the verifier rated.
+    """
+
+    law: str
+    verifier: str
+    num_drafts: int
+    rate: float
+    gap: float
+    optimal: float
+    error: float | None
+    bound_width: float
+    positions: int
+
+
+class Comparison:
+    """``rows``, a list of :class:`ComparedRow`, best rate first; ``skipped``: what has no rate, and why."""
+
+    def __init__(self, rows: list[ComparedRow], skipped: list[str]) -> None:
+        self.rows = rows
+        self.skipped = skipped
+
+    def __iter__(self) -> Iterator[ComparedRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        cells = [HEAD, *(_cells(row) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if place < 2 else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in cells
+        ]
+        return "\n".join([*lines, *(f"left out: {said}" for said in self.skipped)])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary a row."""
+        return [row._asdict() for row in self.rows]
+
+    def to_polars(self) -> "pl.DataFrame":
+        """One line a row; needs Polars."""
+        import polars as pl
+
+        return pl.DataFrame(self.to_dicts())
+
+
+def compare(
+    target_probs: ArrayLike,
+    draft_probs: ArrayLike,
+    num_drafts: int | Iterable[int] = range(1, 5),
+    *,
+    laws: Iterable[Any] = ALL_LAWS,
+    verifiers: Iterable[Any] = ALL_VERIFIERS,
+    tol: float = 1e-4,
+) -> Comparison:
+    """Rate every verifier with every law that it serves.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, shape (…, V)
+        p and q; leading axes are broadcast, and positions averaged.
+    num_drafts : int or iterable of int
+        Numbers of drafts.
+    laws, verifiers
+        As for :func:`otmd.measure`; by default all laws of one draft distribution without further
+        parameters, and all verifiers. Most of the time goes into :class:`otmd.Optimal`, whose rate is
+        α*: at a large vocabulary, leave it out.
+    tol : float
+        How far apart the certain bounds of a rate may lie where there is no closed form.
+
+    Returns
+    -------
+    Comparison
+        Prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
+
+    Raises
+    ------
+    ValueError
+        For invalid distributions or other vocabularies, no position, or settings that make no sense.
+    """
+    p = validate_probs("target_probs", target_probs)
+    q = validate_probs("draft_probs", draft_probs)
+    validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
+    p, q = (rows.reshape(-1, q.shape[-1]) for rows in np.broadcast_arrays(p, q))
+    if len(p) == 0:
+        raise ValueError("target_probs: got no position, wanted at least one")
+    counts = [num_drafts] if isinstance(num_drafts, int) else num_drafts
+    settings = make_settings(laws, verifiers, counts, tol=tol)
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for target, draft in zip(p, q, strict=True):
+        for row in position_rows(target, draft, settings):
+            groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
+    rows, skipped = [], []
+    for (law, verifier, n), found in groups.items():
+        rated = [row for row in found if "rate" in row]
+        if rated:
+            rows.append(_averaged(law, verifier, n, rated))
+        else:
+            skipped.append(f"{law} × {verifier}, n = {n}: {found[0]['status']}")
+    rows.sort(key=lambda row: (-round(row.rate, 12), row.num_drafts))
+    return Comparison(rows, skipped)
+
+
+def _averaged(law: str, verifier: str, n: int, rated: list[dict[str, Any]]) -> ComparedRow:
+    columns = ("rate", "gap", "optimal", "rate_low", "rate_high")
+    values = np.array([[row[name] for name in columns] for row in rated])
+    rate, gap, optimal, low, high = map(float, values.mean(axis=0))
+    many = len(rated) > 1
+    error = float(values[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
+    return ComparedRow(law, verifier, n, rate, gap, optimal, error, high - low, len(rated))
+
+
+def _cells(row: ComparedRow) -> tuple[str, ...]:
+    # Adding zero turns −0.0 into 0.0.
+    numbers = [f"{row.rate:.4f}", f"{round(row.gap, 4) + 0.0:.4f}"]
+    error = "" if row.error is None else f"{row.error:.4f}"
+    return (row.law, row.verifier, str(row.num_drafts), *numbers, error, str(row.positions))
