@@ -14,9 +14,8 @@ from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 from otmd.sequences.block_verification import BlockVerification, chance_of_stopping, leftover
 from otmd.sequences.chance import Chance, every_outcome
 from otmd.sequences.efficiency import target_law
-from otmd.sequences.iid_paths import IIDPaths
-from otmd.sequences.models import Prefix, TableModel
-from otmd.sequences.trees import Context, DraftTree, Node
+from otmd.sequences.tree_laws import IIDPaths
+from otmd.sequences.trees import Context, DraftTree, Node, Prefix, TableModel
 from otmd.verifiers.prepared import normalised
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otmd.audit.samples import as_array
-from otmd.checked_rows import sum_tolerance
-from otmd.probabilities import IntArray, Processing
+from otmd.probabilities import IntArray, Processing, sum_tolerance
 from otmd.storage.errors import named
 
 NOT_DECIDED = -1

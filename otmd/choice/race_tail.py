@@ -173,7 +173,7 @@ def nodes_of_tail(
     if inner:
         nodes = nodes_between(curve, 0, 0, curve.cut, tol)
     else:
-        last = max(curve.cut, curve.index(min(highest, drafted)))
+        last = max(curve.cut, curve.edge_at(min(highest, drafted)))
         nodes = nodes_between(curve, 0, curve.cut, last, tol)
         farthest = min(farthest, drafted)
         if curve.cut == 0:

@@ -53,7 +53,7 @@ class CutCurve(NamedTuple):
     single: BoolArray
     cut: int
 
-    def index(self, ratio: float) -> int:
+    def edge_at(self, ratio: float) -> int:
         """The first finite edge that is not below the ratio, or the last one."""
         return min(int(np.searchsorted(self.edges, ratio)), self.single.size - 1)
 
@@ -158,7 +158,7 @@ def plan_with_replacement(
         side = ReplacementSide(classes, num_drafts, 0.0, max(0.0, -best.value))
         inner = side.solve(ratio, draft, tol)
     if best.end < np.inf:
-        last = max(cut, curve.index(num_drafts))
+        last = max(cut, curve.edge_at(num_drafts))
         nodes = nodes_between(curve, num_drafts, cut, last, _OF_CLASSES * tol)
         classes = split_masses(curve, nodes, cut, curve.single.size)
         side = ReplacementSide(classes, num_drafts, float(curve.draft_before[cut]), None)

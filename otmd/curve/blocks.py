@@ -3,8 +3,9 @@
 A block holds consecutive tokens in the order of p/q. Along that order a law's containment g and the mass p(H)
 are convex as functions of q(H) (Hu et al. 2025, Theorem 6). So for every prefix that ends inside a block, p
 lies above two lines, through the ends of the block with its smallest and its largest ratio, and g lies below
-its chord: p − g is at least the smallest of these bounds at the ends and where the lines cross. Only blocks that may hold the minimum are split: octaves of p/q
-into groups of 1/16 octave, groups into 256 parts, parts into single ratios. No other token is sorted.
+its chord: p − g is at least the smallest of these bounds at the ends and where the lines cross. Only blocks
+that may hold the minimum are split: octaves of p/q into groups of 1/16 octave, groups into 256 parts, parts
+into single ratios. No other token is sorted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -241,9 +242,8 @@ class BlockedCurve:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
         if target.size < self.smallest_grouped:
-            self._tokens = np.arange(target.size, dtype=np.int32)
-            self._ratio = ratios_of(target, draft, self._tokens)
-            self.blocks = self._single_ratios(self._tokens, self._ratio)
+            tokens = np.arange(target.size, dtype=np.int32)
+            self.blocks = self._single_ratios(tokens, ratios_of(target, draft, tokens))
         else:
             self._group = np.empty(target.size, np.int16)
             self._group_sums = np.zeros((NUM_GROUPS, self.width))
@@ -296,7 +296,7 @@ class BlockedCurve:
     def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
         """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""
         if self.target.size < self.smallest_grouped:
-            return self._tokens
+            return np.arange(self.target.size, dtype=np.int32)
         ends = np.empty(2, np.int16)
         fill_groups(np.array([low, high]), np.ones(2), np.empty(2), ends)
         wanted = np.zeros(NUM_GROUPS, dtype=bool)
@@ -346,9 +346,8 @@ class BlockedCurve:
         sums = np.zeros((size, self.width))
         self.sum_tokens(tokens, part, sums)
         used = np.flatnonzero(low < np.inf)
-        self._tokens, self._ratio = (
-            np.concatenate(pair) for pair in ((self._tokens, tokens), (self._ratio, ratio))
-        )
+        self._tokens = np.append(self._tokens, tokens)
+        self._ratio = np.append(self._ratio, ratio)
         self._part = np.concatenate([self._part, part + self._num_parts])
         keys = used + self._num_parts
         self._num_parts += size
@@ -370,8 +369,8 @@ def _blocks(
     low: FloatArray, sums: FloatArray, level: int, key: IntArray, single: BoolArray | None = None
 ) -> Blocks:
     """Blocks of one level; those of one ratio are single, which the first group is by its making."""
-    single = low == 0.0 if single is None else single
-    return Blocks(low, single, sums, np.full(low.size, level, np.int8), key)
+    alone = low == 0.0 if single is None else single
+    return Blocks(low, alone, sums, np.full(low.size, level, np.int8), key)
 
 
 def _lowest_ratios() -> FloatArray:

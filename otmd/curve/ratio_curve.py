@@ -4,8 +4,8 @@ Sort the tokens by p/q and accumulate both masses: the ROC curve of telling p fr
 the hockey-stick divergence W(C) = Σ_y (p(y) − C q(y))₊. Every rate for drafts with replacement is a small
 function of the curve, for every number of drafts at once.
 
-W needs one pass over the tokens, and no sort. The optimal cut needs the order: all tokens are sorted where the
-vocabulary is small, and blocks of them are refined where it is large (:mod:`otmd.curve.blocks`).
+W needs one pass over the tokens, and no sort. The optimal cut needs the order: all tokens are sorted where
+the vocabulary is small, and blocks of them are refined where it is large (:mod:`otmd.curve.blocks`).
 """
 
 from collections.abc import Callable, Sequence
@@ -202,7 +202,7 @@ class RatioCurve:
 
             def work(start: int, stop: int) -> None:
                 for b in range(start, stop):
-                    cuts = BlockedCurve(*self._position(b), counts).smallest_cuts()
+                    cuts = BlockedCurve(*self._position(b), counts.tolist()).smallest_cuts()
                     value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
 
             in_threads(work, len(value), self._draft.values.shape[1])

@@ -32,9 +32,10 @@ class Strata(NamedTuple):
 class Stratified(ProposalLaw):
     """One draft from each of n strata of the vocabulary: g(H) = Π_j q_j(H ∩ G_j).
 
-    Tokens in descending order of q are cut into n strata of equal weight, the weight of a token being
-    q^β. A token that outweighs an equal share of what is left is a stratum of its own. Draft j is drawn from stratum
-    G_j, the head first, with probability q_j(y) = q(y)^β/q^β(G_j). So drafts are distinct and independent.
+    Tokens in descending order of q are cut into n strata of equal weight, the weight of a token being q^β.
+    A token that outweighs an equal share of what is left is a stratum of its own. Draft j is drawn from
+    stratum G_j, the head first, with probability q_j(y) = q(y)^β/q^β(G_j). So drafts are distinct and
+    independent.
 
     With n = 1 this is a single draft from q; with equal shares and n = 2 it is SpecHub's pair of sets
     where the likeliest token has more than half of the mass.
@@ -97,7 +98,7 @@ class Stratified(ProposalLaw):
         tokens = np.argsort(-q, kind="stable")
         # In units of the largest, so that a power does not underflow for all of them.
         ordered = (q[tokens] / q[tokens[0]]) ** self.sharpness
-        starts = _starts(ordered, np.count_nonzero(q), self._shares_of_strata())
+        starts = _starts(ordered, int(np.count_nonzero(q)), self._shares_of_strata())
         mass = np.add.reduceat(ordered, starts[:-1])
         inclusion = np.empty(q.size)
         inclusion[tokens] = ordered / np.repeat(mass, np.diff(starts))

@@ -235,7 +235,8 @@ def _rate(
     family = isinstance(law, type)
 
     def optima_of(laws: list[DraftLaw]) -> list[float]:
-        return optimal_rates(target_probs, laws[-1], [own.num_drafts for own in laws]).rate.tolist()
+        counts = [own.num_drafts for own in laws]
+        return np.ravel(optimal_rates(target_probs, laws[-1], counts).rate).tolist()
 
     optima = _asked(made, family, optima_of)
     found = {}

@@ -107,7 +107,7 @@ def optimal_acceptance(
     best = optimal_rates(p, law, counts)
     if every_n:
         return best
-    rate = best.rate[..., 0]
+    rate = np.asarray(best.rate)[..., 0]
     return OptimalAcceptance(
         rate if rate.ndim else float(rate), lambda: np.ascontiguousarray(best.subset[..., 0, :])
     )
@@ -211,7 +211,7 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
 
 
 def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
-    """The ratio order, of masses scaled up where all but the forced tokens are too unlikely to have ratios."""
+    """The ratio order; of scaled masses where all but the forced tokens are too unlikely to have ratios."""
     others = law.draft_probs.copy()
     others[forced] = 0.0
     if not 0.0 < others.max() < _TOO_UNLIKELY:

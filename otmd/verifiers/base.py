@@ -24,8 +24,9 @@ class Verifier(ABC):
 
     Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
 
-    A verifier of your own writes ``serves`` and :meth:`prepare_position`. It may write :meth:`supports`, where
-    the type of a law does not decide, and :meth:`position_bounds`, where its rate is known without enumeration.
+    A verifier of your own writes ``serves`` and :meth:`prepare_position`. It may write :meth:`supports`,
+    where the type of a law does not decide, and :meth:`position_bounds`, where its rate is known without
+    enumeration.
     """
 
     serves: tuple[type[DraftLaw], ...]

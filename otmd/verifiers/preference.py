@@ -1,13 +1,13 @@
-"""The preference rule: accept the most preferred draft, thinned so that no token exceeds its target probability.
+"""The preference rule: accept the most preferred draft, thinned so that no token exceeds its p.
 
-Drafts are drawn independently, slot j from q_j. Tokens are taken in an order that depends on p and the q_j alone.
-s_j, 1 at first, is the chance that slot j holds none of the tokens that were accepted so far. At token y each slot
-that holds y is accepted with probability c, the largest c ≤ 1 for which
+Drafts are drawn independently, slot j from q_j. Tokens are taken in an order that depends on p and the q_j
+alone. s_j, 1 at first, is the chance that slot j has not been accepted by the tokens so far. At token y each
+slot that holds y is accepted with probability c, the largest c ≤ 1 for which
 
     a(y) = Π_j s_j − Π_j (s_j − c q_j(y)) ≤ p(y);    then s_j ← s_j − c q_j(y).
 
-The rule is lossless for every order: a(y) is the chance that y is the output, and the residual is ∝ (p − a)₊. A
-draft that is rejected has a(y) = p(y), so no residual token is a draft, and the rate is exactly 1 − Π_j s_j.
+The rule is lossless for every order: a(y) is the chance that y is accepted, and the residual is ∝ (p − a)₊.
+A draft that is rejected has a(y) = p(y), so no residual token is a draft, and the rate is 1 − Π_j s_j.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,19 +44,19 @@ _MOST_STEPS = 100
 class Preference(Verifier):
     """Accept the most preferred draft, thinned so that no token is emitted more often than p says.
 
-    The default order takes the tokens by p/q descending (with replacement), by p/Σ_j q_j descending (different
-    drafters), and for strata first the liked tokens, p(y) ≥ q_j(y), then stratum by stratum from the tail to the
-    head. Tokens that are always drafted come last.
+    The default order takes the tokens by p/q descending (with replacement), by p/Σ_j q_j descending
+    (different drafters), and for strata first the liked tokens, p(y) ≥ q_j(y), then stratum by stratum from
+    the tail to the head. Tokens that are always drafted come last.
 
     With one draft it is maximal coupling. On greedy drafts it is greedy coupling, and on SpecHub's pairs it
-    accepts as often as SpecHub: both are optimal. It is optimal wherever the tokens accepted whole (c = 1) come before
-    all others, see :meth:`certificate`.
+    accepts as often as SpecHub: both are optimal. With replacement it is optimal wherever the tokens that
+    are accepted whole (c = 1) come before all others, see :meth:`certificate`.
 
     Parameters
     ----------
     order : callable, optional
-        Of p (V,) and the law at one position; returns a permutation of the tokens, the most preferred first. The
-        rule is lossless for every order.
+        Of p (V,) and the law at one position; returns a permutation of the tokens, the most preferred
+        first. The rule is lossless for every order.
     """
 
     serves = (WithReplacement, Independent, Stratified, TopThen, Greedy, Hub)

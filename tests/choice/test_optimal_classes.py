@@ -62,7 +62,7 @@ def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, floa
         nodes = nodes_between(curve, n, 0, size, tol)
         found.append((split_masses(curve, nodes, 0, size), 0.0, 0.0, value))
     if size < curve.single.size:
-        last = max(size, curve.index(n))
+        last = max(size, curve.edge_at(n))
         nodes = nodes_between(curve, n, size, last, tol)
         found.append((split_masses(curve, nodes, size, curve.single.size), *before, value))
     return found
