@@ -216,8 +216,11 @@ class RatioCurve:
         draft = np.minimum(self.draft_mass.reshape(-1, size + 1), 1.0)
         edges = np.full((len(value), size + 1), np.inf)
         edges[:, :-1] = self.ratio.reshape(-1, size)
+        # A cut holds all tokens of one ratio or none.
+        tied = np.zeros(edges.shape, dtype=bool)
+        tied[:, 1:-1] = edges[:, 1:-1] == edges[:, :-2]
         for i, count in enumerate(counts.tolist()):
-            values = target - draft**count
+            values = np.where(tied, np.inf, target - draft**count)
             enough = values.min(axis=1, keepdims=True) + SLACK
             place = np.argmax(values <= enough, axis=1)[:, None]
             value[:, i] = np.take_along_axis(values, place, axis=1)[:, 0]

@@ -259,8 +259,8 @@ def rejection_bounds(curve, classes, num_drafts, negligible, most_nodes):
     while True:
         here = nodes[row]
         if used[row] < 0:
-            uncertain = here.weight * (here.high - here.low) > negligible
-            if looked > most_nodes or not uncertain or here.W_high == 0.0:
+            uncertain = here["weight"] * (here["high"] - here["low"]) > negligible
+            if looked > most_nodes or not uncertain or here["W_high"] == 0.0:
                 used[row] = num_classes
             else:
                 _open(classes, times, nodes, row, deficit, share[row], left[row])
@@ -271,18 +271,18 @@ def rejection_bounds(curve, classes, num_drafts, negligible, most_nodes):
         if c < num_classes:
             looked += 1
             times[c] += 1
-            weight = here.weight * share[row, c, 1]
+            weight = here["weight"] * share[row, c, 1]
             row += 1
             low, high = left[row - 1, c]
             _look(curve, classes, times, nodes, row, weight, low, high)
             continue
         _close(here)
         if row == 1:
-            return here.low, here.high, looked
+            return here["low"], here["high"], looked
         used[row] = -1
         row -= 1
         times[used[row]] -= 1
-        _add(nodes[row], share[row, used[row]], here.low, here.high)
+        _add(nodes[row], share[row, used[row]], here["low"], here["high"])
 
 
 @kernel()
@@ -291,22 +291,22 @@ def _look(curve, classes, times, nodes, row, weight, left_low, left_high):
     here = nodes[row]
     state = _next_state(curve, _state(nodes[row - 1]), left_low, left_high)
     _set_state(here, state)
-    here.left_low, here.left_high, here.weight = left_low, left_high, weight
+    here["left_low"], here["left_high"], here["weight"] = left_low, left_high, weight
     steps = nodes.size - row
-    here.low, here.high = _outlook(curve, classes, times, steps, state, left_low, left_high)
-    here.least, here.most = np.inf, -np.inf
-    here.share_low = here.low_low = here.low_high = 0.0
-    here.share_high = here.high_low = here.high_high = 0.0
+    here["low"], here["high"] = _outlook(curve, classes, times, steps, state, left_low, left_high)
+    here["least"], here["most"] = np.inf, -np.inf
+    here["share_low"] = here["low_low"] = here["low_high"] = 0.0
+    here["share_high"] = here["high_low"] = here["high_high"] = 0.0
 
 
 @kernel()
 def _state(node):
-    return State(node.C_low, node.C_high, node.W_low, node.W_high, node.draft_above)
+    return State(node["C_low"], node["C_high"], node["W_low"], node["W_high"], node["draft_above"])
 
 
 @kernel()
 def _set_state(node, state):
-    node.C_low, node.C_high, node.W_low, node.W_high, node.draft_above = state
+    node["C_low"], node["C_high"], node["W_low"], node["W_high"], node["draft_above"] = state
 
 
 @kernel()
@@ -380,11 +380,11 @@ def _outlook(curve, classes, times, steps, state, left_low, left_high):
 def _open(classes, times, nodes, row, deficit, share, left):
     """Find the shares of the node's children, and the draft mass that each leaves."""
     before, here = nodes[row - 1], nodes[row]
-    _fill_deficits(classes, here.C_low, here.C_high, deficit[row])
+    _fill_deficits(classes, here["C_low"], here["C_high"], deficit[row])
     _fill_shares(
         classes, times, _state(before), _state(here), deficit[row - 1], deficit[row], share
     )
-    _fill_left(classes, times, here.left_low, here.left_high, left)
+    _fill_left(classes, times, here["left_low"], here["left_high"], left)
 
 
 @kernel()
@@ -471,13 +471,13 @@ def _add_leaves(curve, here, share, left):
 @kernel()
 def _add(here, share, low, high):
     """Add a child with bounds of its share and of the mean below it."""
-    here.least, here.most = min(here.least, low), max(here.most, high)
-    here.share_low += share[0]
-    here.share_high += share[1]
-    here.low_low += share[0] * low
-    here.low_high += share[0] * high
-    here.high_low += share[1] * low
-    here.high_high += share[1] * high
+    here["least"], here["most"] = min(here["least"], low), max(here["most"], high)
+    here["share_low"] += share[0]
+    here["share_high"] += share[1]
+    here["low_low"] += share[0] * low
+    here["low_high"] += share[0] * high
+    here["high_low"] += share[1] * low
+    here["high_high"] += share[1] * high
 
 
 @kernel()
@@ -486,18 +486,18 @@ def _close(here):
 
     An uncertain share multiplies only what a child differs by from the least, or the most, of them.
     """
-    least, most = here.least, here.most
-    if here.W_high == 0.0:
-        here.low = here.high = 0.0
+    least, most = here["least"], here["most"]
+    if here["W_high"] == 0.0:
+        here["low"] = here["high"] = 0.0
     elif most >= 0.0:
         low = max(
-            least + here.low_low - least * here.share_low,
-            most + here.high_low - most * here.share_high,
+            least + here["low_low"] - least * here["share_low"],
+            most + here["high_low"] - most * here["share_high"],
         )
         high = min(
-            least + here.high_high - least * here.share_high,
-            most + here.low_high - most * here.share_low,
+            least + here["high_high"] - least * here["share_high"],
+            most + here["low_high"] - most * here["share_low"],
         )
-        low, high = max(here.low, low), min(here.high, high)
+        low, high = max(here["low"], low), min(here["high"], high)
         # Crossed bounds: no path of tokens follows that of the classes, whose share may be 0.
-        here.low, here.high = min(low, high), max(low, high)
+        here["low"], here["high"] = min(low, high), max(low, high)

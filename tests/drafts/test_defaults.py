@@ -45,7 +45,7 @@ def test_what_is_not_written_is_enumerated(law: otmd.DraftLaw) -> None:
 
 @pytest.mark.parametrize("law", [otmd.WithReplacement, "greedy", Q])
 def test_what_is_no_law_is_named(law: object) -> None:
-    with pytest.raises(ValueError, match=r"^law: got "):
+    with pytest.raises(TypeError, match=r"^law: got "):
         otmd.optimal_acceptance(Q, law)  # type: ignore[arg-type]
 
 

@@ -19,9 +19,9 @@ PAIRS = [
 
 @pytest.mark.parametrize(("rule", "law"), PAIRS, ids=lambda x: type(x).__name__)
 def test_a_family_at_once_is_each_law_alone(rule: otmd.Verifier, law: otmd.DraftLaw) -> None:
-    together = rule.family_bounds(P, law.family(), 1e-6)
-    alone = [rule.acceptance_bounds(P, member) for member in law.family()]
-    assert together == alone
+    together = np.transpose(rule.family_bounds(P, law, [1, 2, 3], 1e-6))
+    alone = [rule.acceptance_bounds(P, law.with_num_drafts(n)) for n in (1, 2, 3)]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-15)
     bounds = np.array(rule.acceptance_bounds(P[None], law, every_n=True))
     np.testing.assert_array_equal(bounds[:, 0].T, alone)
 
@@ -57,12 +57,35 @@ def test_a_law_derived_from_one_with_a_kernel_is_asked_itself() -> None:
     assert otmd.acceptance_rate(otmd.TargetOnly(), P, otmd.WithReplacement(Q, 2)) < 1.0
 
 
-def test_a_verifier_with_neither_kernel_nor_bounds_says_so() -> None:
-    class Nothing(otmd.Verifier):
+def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:
+    class Enumerated(otmd.KSequential):
+        position_bounds = otmd.Verifier.position_bounds
+        family_bounds = otmd.Verifier.family_bounds
+
+    for n in (1, 2, 3):
+        law = otmd.WithReplacement(Q, n)
+        wanted = otmd.acceptance_rate(otmd.KSequential(), P, law)
+        assert otmd.acceptance_rate(Enumerated(), P, law) == pytest.approx(wanted, abs=1e-14)
+
+
+@pytest.mark.parametrize("wrong", ["chances", "residual"])
+def test_a_rule_that_is_no_rule_is_named(wrong: str) -> None:
+    class Broken(PreparedVerifier):
+        def accept_probs(self, draft_tokens):
+            return np.full(draft_tokens.size, 1.7 if wrong == "chances" else 0.5)
+
+        def residual(self, draft_tokens):
+            return 2.0 * self.target if wrong == "residual" else self.target
+
+    class Rule(otmd.Verifier):
         serves = (otmd.WithReplacement,)
 
         def prepare_position(self, target, law) -> PreparedVerifier:
-            raise AssertionError("not asked for")
+            return Broken(target, law)
 
-    with pytest.raises(NotImplementedError, match="Nothing: wanted _bounds or _closed_form"):
-        otmd.acceptance_rate(Nothing(), P, otmd.WithReplacement(Q, 2))
+    law, rng = otmd.WithReplacement(Q, 2), np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
+        Rule().output_law(P, law)
+    with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
+        for _ in range(50):
+            Rule().verify(P, law, [0, 1], rng=rng)

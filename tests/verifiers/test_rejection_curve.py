@@ -3,7 +3,7 @@
 import naive
 import numpy as np
 import pytest
-from otmd.race.subset_race import RATE_UNIT
+from otmd.race.quadrature import RATE_UNIT
 
 from otmd.drafts import WithoutReplacement
 from otmd.verifiers.rejection_paths import RejectionPaths, state_at
