@@ -59,6 +59,8 @@ class Kernel:
         """Run the kernel."""
         if _mode.plain:
             return self.py_func(*arguments)
+        if config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
+            return self._run_plain(arguments)
         if self._hot:
             return self._compiled(*arguments)
         self._calls += 1
@@ -113,7 +115,7 @@ def _size(arguments: tuple[Any, ...]) -> int:
 @contextmanager
 def _waiting_is_explained() -> Iterator[None]:
     """Say once, on a terminal, that kernels are being compiled, if it takes a while."""
-    if _told.is_set() or not sys.stderr.isatty() or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
+    if _told.is_set() or not sys.stderr.isatty():
         yield
         return
     timer = threading.Timer(_PATIENCE, _tell)
