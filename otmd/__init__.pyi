@@ -17,6 +17,7 @@ from .drafts import TopThen as TopThen
 from .drafts import WithoutReplacement as WithoutReplacement
 from .drafts import WithReplacement as WithReplacement
 from .measurement import measure as measure
+from .measurement.compare import compare as compare
 from .optimum import OptimalAcceptance as OptimalAcceptance
 from .optimum import optimal_acceptance as optimal_acceptance
 from .probabilities import Processing as Processing
