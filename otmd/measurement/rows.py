@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from otmd.verifiers import (
     Verifier,
 )
 
-Answer = TypeVar("Answer")
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
@@ -231,43 +230,38 @@ def _rate(
 ) -> dict[tuple[int, str], Rates]:
     """Rate the (name, verifier) pairs of each number of drafts."""
     made = _make(law, draft_probs, [n for n in pairs if pairs[n]])
+    found: dict[tuple[int, str], Rates] = {
+        (n, label): {"status": status}
+        for n, status in made.items()
+        if isinstance(status, str)
+        for label, _ in pairs[n]
+    }
+    laws = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
     # A class is a family of laws, which is asked for all numbers of drafts at once.
     family = isinstance(law, type)
-
-    def optima_of(laws: list[DraftLaw]) -> list[float]:
-        counts = [own.num_drafts for own in laws]
-        return np.ravel(optimal_rates(target_probs, laws[-1], counts).rate).tolist()
-
-    optima = _asked(made, family, optima_of)
-    found = {}
-    for pair in dict.fromkeys(pair for own in pairs.values() for pair in own):
-        label, verifier = pair
-        own = {n: drafts for n, drafts in made.items() if pair in pairs[n]}
-        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
-        for n, drafts in own.items():
-            low_high, optimal = bounds[n], optima[n]
+    optima = _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
+    for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
+        own = {n: drafts for n, drafts in laws.items() if (label, verifier) in pairs[n]}
+        bounds = _asked(
+            own,
+            family,
+            lambda *of, rule=verifier: np.transpose(rule.family_bounds(target_probs, *of, tol)),
+        )
+        for n in own:
+            optimal, low_high = optima[n], bounds[n]
             if isinstance(optimal, str):
                 found[n, label] = {"status": optimal}
             elif isinstance(low_high, str):
-                found[n, label] = {"optimal": optimal, "status": low_high}
+                found[n, label] = {"optimal": float(optimal), "status": low_high}
             else:
-                low, high = low_high
+                low, high = map(float, np.clip(low_high, 0.0, 1.0))
                 if not low <= high + ROUNDING:
                     raise ValueError(
                         f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
-                        f"of {type(drafts).__name__}, wanted the first no larger than the second"
+                        f"of {type(own[n]).__name__}, wanted the first no larger than the second"
                     )
-                found[n, label] = rate_columns(low, high, optimal, tol)
+                found[n, label] = rate_columns(low, high, float(optimal), tol)
     return found
-
-
-def _bounds(
-    verifier: Verifier, target_probs: np.ndarray, tol: float, laws: list[DraftLaw]
-) -> list[tuple[float, float]]:
-    """Certain bounds of the rate for laws of one family, of which the last has the most drafts."""
-    counts = [law.num_drafts for law in laws]
-    low, high = verifier.family_bounds(target_probs, laws[-1], counts, tol)
-    return list(zip(np.clip(low, 0.0, 1.0).tolist(), np.clip(high, 0.0, 1.0).tolist(), strict=True))
 
 
 def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:
@@ -286,18 +280,15 @@ def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[i
 
 
 def _asked(
-    made: dict[int, DraftLaw | str],
-    family: bool,
-    ask: Callable[[list[DraftLaw]], list[Answer]],
-) -> dict[int, Answer | str]:
+    laws: dict[int, DraftLaw], family: bool, ask: Callable[[DraftLaw, list[int]], Any]
+) -> dict[int, Any]:
     """Ask about each number of drafts, all at once for a family; a ValueError becomes a status."""
-    answers: dict[int, Answer | str] = {n: law for n, law in made.items() if isinstance(law, str)}
-    laws = {n: law for n, law in made.items() if isinstance(law, DraftLaw)}
     groups = [list(laws)] if family and laws else [[n] for n in laws]
+    answers: dict[int, Any] = {}
     while groups:
         counts = groups.pop()
         try:
-            answers |= dict(zip(counts, ask([laws[n] for n in counts]), strict=True))
+            answers |= zip(counts, ask(laws[counts[-1]], counts), strict=True)
         except ValueError as error:
             if len(counts) > 1:
                 groups += [[n] for n in counts]

@@ -87,8 +87,7 @@ class Store(Generic[Part]):
             remove_leftovers(self.folder)
             remove_leftovers(self.parts)
             if self.overwrite and self._difference():
-                for path in (*map(self.path, self.names()), self.folder / self.layout.result):
-                    path.unlink(missing_ok=True)
+                self.clear()
             self.check()
             if self.layout.record and not self._begun():
                 text = json.dumps(self._description, indent=1, ensure_ascii=False)
@@ -139,6 +138,13 @@ class Store(Generic[Part]):
     def write(self, name: str, data: bytes) -> None:
         """Store a part. The caller holds the store."""
         write_atomically(self.path(name), data)
+
+    def clear(self) -> None:
+        """Remove the parts and the result, and nothing else that lies in the folder."""
+        for path in map(self.path, self.names()):
+            path.unlink(missing_ok=True)
+        if self._has_result():
+            (self.folder / self.layout.result).unlink()
 
     def remove_parts(self) -> None:
         """Remove the folder of the parts, with the lock. The caller holds the store."""
