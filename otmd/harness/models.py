@@ -57,24 +57,11 @@ class LanguageModel:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Raw logits of the next token after each prefix.
+        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
 
-        Parameters
-        ----------
-        token_ids : (T,) or (B, T) integers
-            One sequence, or several of equal length.
-        rows : sequence of int, optional
-            Only these rows; row t is the distribution of what follows ``token_ids[: t + 1]``.
-
-        Returns
-        -------
-        (T, V) or (B, T, V) float32 array
-            With ``rows``, T is their number.
-
-        Raises
-        ------
-        ValueError
-            If the ids are empty or outside the vocabulary.
+        ``token_ids`` (T,) or (B, T) are one sequence, or several of equal length. With ``rows`` only these:
+        row t is the distribution of what follows ``token_ids[: t + 1]``. Raises ValueError if the ids are
+        empty or outside the vocabulary.
         """
         import torch
 

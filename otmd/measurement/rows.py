@@ -4,9 +4,10 @@
 them to one pair of distributions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy, Hub, WithoutReplacement, WithReplacement
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing
+from otmd.probabilities import Processing, validate_count
 from otmd.storage.errors import one_line
 from otmd.verifiers import (
     GreedyCoupling,
@@ -92,25 +93,31 @@ def make_settings(
 ) -> Settings:
     """Check the settings, name the laws and verifiers, and find who serves what.
 
-    Raises
-    ------
-    ValueError
-        For an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be made
-        with one of the numbers of drafts is served by a verifier.
+    Raises ValueError for an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be
+    made with one of the numbers of drafts is served by a verifier.
     """
     named_laws = _named("laws", laws)
     named_verifiers = tuple(
         (name, rule() if isinstance(rule, type) else rule)
         for name, rule in _named("verifiers", verifiers)
     )
-    counts = _distinct("num_drafts", sorted(_as_count(n) for n in num_drafts))
+    counts = _distinct("num_drafts", sorted(validate_count("num_drafts", n) for n in num_drafts))
     steps = _distinct("processing", list(processing))
     if not tol > 0:
         raise ValueError(f"tol: got {tol}, wanted a number > 0")
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
     refusals: list[str] = []
-    for name, law in named_laws:
-        served |= _served(name, law, named_verifiers, counts, refusals)
+    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
+    vocab_size = max(counts) + 62
+    uniform = np.full(vocab_size, 1.0 / vocab_size)
+    for (name, law), n in product(named_laws, counts):
+        try:
+            drafts = law(uniform, n)
+        except ValueError as error:
+            refusals.append(f"{name} with {n}: {error}")
+            continue
+        if rules := tuple(pair for pair in named_verifiers if pair[1].supports(drafts)):
+            served[name, n] = rules
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
@@ -118,29 +125,6 @@ def make_settings(
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
-
-
-def _served(
-    name: str,
-    law: LawFactory,
-    verifiers: Sequence[tuple[str, Verifier]],
-    counts: Sequence[int],
-    refusals: list[str],
-) -> dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]:
-    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
-    vocab_size = max(counts) + 62
-    uniform = np.full(vocab_size, 1.0 / vocab_size)
-    found = {}
-    for n in counts:
-        try:
-            drafts = law(uniform, n)
-        except ValueError as error:
-            refusals.append(f"{name} with {n}: {error}")
-            continue
-        rules = tuple((label, rule) for label, rule in verifiers if rule.supports(drafts))
-        if rules:
-            found[name, n] = rules
-    return found
 
 
 def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
@@ -166,12 +150,6 @@ def _distinct(argument: str, values: list) -> tuple:
     return tuple(values)
 
 
-def _as_count(value: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"num_drafts: got {value!r}, wanted whole numbers ≥ 1")
-    return int(value)
-
-
 def _origin(thing: Any) -> str:
     keywords = thing.keywords if isinstance(thing, partial) else {}
     thing = thing.func if isinstance(thing, partial) else thing
@@ -191,20 +169,11 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of distributions.
 
-    ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were computed
-    elsewhere. p and q, valid distributions of shape (V,), are not read where it holds every row.
-
-    Yields
-    ------
-    dict
-        The columns from ``law`` to ``status``. Where the draft distribution does not admit a law
-        (fewer tokens with mass than drafts), or the verifier raises ValueError, the rates are None
-        and the status says why.
-
-    Raises
-    ------
-    ValueError
-        If a verifier's lower bound exceeds its upper bound.
+    Yields the columns from ``law`` to ``status``. Where the draft distribution does not admit a law (fewer
+    tokens with mass than drafts), or the verifier raises ValueError, the rates are None and the status says
+    why. ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were
+    computed elsewhere; p and q, valid distributions of shape (V,), are not read where it holds every row.
+    Raises ValueError if a verifier's lower bound exceeds its upper bound.
     """
     for name, law in settings.laws:
         counts = [n for n in settings.num_drafts if (name, n) in settings.served]

@@ -260,7 +260,7 @@ def test_from_a_prompt_workers_are_threads(where, dump):
             "wanted at least one law that a verifier serves .none does",
         ),
         ({"num_drafts": ()}, "num_drafts: got nothing"),
-        ({"num_drafts": (0,)}, "num_drafts: got 0, wanted whole numbers"),
+        ({"num_drafts": (0,)}, "num_drafts: got 0, wanted a whole number"),
         ({"num_drafts": (1.5,)}, "num_drafts: got 1.5"),
         ({"processing": ()}, "processing: got nothing"),
         ({"processing": (Processing(), Processing())}, "processing: got .* twice"),
