@@ -19,7 +19,7 @@ from otmd.harness import LanguageModel, load_draft, load_prompts, load_target, p
 from otmd.harness.collection import held_out_corpus
 from otmd.harness.continuations import CachedContinuations, continuations
 from otmd.harness.draft_models import Draft
-from otmd.harness.sequences import prompt_tokens
+from otmd.harness.prompts import prompt_tokens
 from otmd.sequences import IIDPaths, TokenLevel, TokenTree
 from otmd.sequences.chance import Sampled
 from otmd.sequences.trees import Context, DraftTree

@@ -14,7 +14,7 @@ from otmd import Processing
 from otmd.harness import Draft, LanguageModel, Prompt
 from otmd.harness.continuations import continuations
 from otmd.harness.models import sample_token
-from otmd.harness.sequences import prompt_tokens
+from otmd.harness.prompts import prompt_tokens
 from otmd.probabilities import FloatArray
 from otmd.sequences.trees import Prefix
 

@@ -19,18 +19,7 @@ class UsageError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Instead of ``sys.argv``.
-
-    Returns
-    -------
-    int
-        0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted.
-    """
+    """Run the command line (these arguments in place of ``sys.argv``) and return its exit code."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
     tokens = [token for token in tokens if token != "--debug"]

@@ -109,7 +109,7 @@ def decode(
     """
     from otmd import harness
     from otmd.harness.progress import progress_bar
-    from otmd.harness.sequences import prompt_tokens
+    from otmd.harness.prompts import prompt_tokens
     from otmd.measurement.style import figure_paths
     from otmd.probabilities import Processing
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otmd.cli import options as o
-from otmd.cli.measure import delete_measurement, measure_into
+from otmd.cli.measure import measure_into
 from otmd.cli.options import counts, steps
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def demo(
         Measure again even where results are there; the models are not run again.
     """
     from otmd.measurement import draw_gaps, print_report, report_json, summarise
+    from otmd.measurement.store import Store
 
     progress = not (quiet or json_output)
     settings: dict[str, Any] = {
@@ -69,7 +70,7 @@ def demo(
     dataset = _dataset(output, models, sizes, progress)
     results = output / "results"
     if fresh:
-        delete_measurement(results)
+        Store(results, None).clear()
     reused = (results / "results.parquet").exists()
     table = measure_into(dataset, results, settings, progress)
     summary = summarise(table)

@@ -1,6 +1,5 @@
 """``otmd measure``: every verifier against the optimum, on a dataset."""
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,7 @@ def measure(
     device : str
         Compute rates in closed form there, as torch calls it: cuda. On the CPU without torch unless given.
     overwrite : bool
-        Delete an earlier measurement in the output folder, and measure anew.
+        Replace a measurement with other settings that the output folder holds.
     """
     settings = {
         "laws": read_laws(law, top),
@@ -68,22 +67,12 @@ def measure(
         "tol": tol,
         "workers": workers,
         "device": device,
+        "overwrite": overwrite,
     }
     name = dataset.stem if dataset.is_file() else dataset.name
     folder = output or dataset.parent / f"{name}-results"
-    if overwrite:
-        delete_measurement(folder)
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
     show(table, folder / "results.parquet", json_output)
-
-
-def delete_measurement(folder: Path) -> None:
-    """Delete the files of a measurement, and nothing else that lies in its folder."""
-    if not (folder / "measurement.json").is_file():
-        return
-    shutil.rmtree(folder / "parts", ignore_errors=True)
-    for name in ("results.parquet", "measurement.json"):
-        (folder / name).unlink(missing_ok=True)
 
 
 def measure_into(

@@ -98,11 +98,10 @@ def _one(argument: str, text: str) -> np.ndarray:
 
 
 def _is_file(argument: str, text: str) -> bool:
-    if not text.endswith(SUFFIXES):
-        return False
-    if not Path(text).is_file():
+    named = text.endswith(SUFFIXES)
+    if named and not Path(text).is_file():
         raise UsageError(f"{argument}: there is no file {text}")
-    return True
+    return named
 
 
 def _load(path: Path) -> Any:
@@ -167,13 +166,15 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
 
 def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from otmd.measurement.style import make_table
 
     console = Console(highlight=False)
     tokens = answer["subset"]
     listed = ", ".join(map(str, tokens[:SHOWN_TOKENS]))
     listed += f", … ({len(tokens)} tokens)" if len(tokens) > SHOWN_TOKENS else ""
-    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts = make_table(["", ""], left=2)
+    facts.show_header = False
     facts.add_row("drafts", f"{answer['num_drafts']} {answer['law']}, V = {answer['vocab_size']}")
     facts.add_row("optimal α*", f"[bold]{answer['optimal']:.10f}[/bold]")
     facts.add_row("cut H*", f"{{{listed}}}")
@@ -184,10 +185,7 @@ def _show(answer: dict[str, Any]) -> None:
         facts.add_row("K-SEQ is at least", f"{answer['k_sequential_floor']:.10f}")
     console.print(facts)
     console.print()
-    table = Table(box=None, pad_edge=False)
-    table.add_column("verifier")
-    table.add_column("acceptance rate", justify="right")
-    table.add_column("gap to α*, pp", justify="right")
+    table = make_table(["verifier", "acceptance rate", "gap to α*, pp"])
     for name, found in answer["verifiers"].items():
         apart = (found["high"] - found["low"]) / 2
         margin = f" ±{apart:.1e}" if apart else ""

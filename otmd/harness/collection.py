@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,20 +19,37 @@ from otmd.harness.errors import HarnessError
 from otmd.harness.loading import load_target
 from otmd.harness.models import LanguageModel
 from otmd.harness.progress import progress_bar
-from otmd.harness.prompts import Prompt, check_unique, load_prompts
-from otmd.harness.sequences import (
-    RunSettings,
-    TokenSequence,
-    check_prompts,
-    chosen_positions,
-    prompt_tokens,
-    with_answers,
-    with_samples,
-)
+from otmd.harness.prompts import Prompt, check_unique, load_prompts, prompt_tokens
 from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
 from otmd.storage.store import Store
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of :func:`collect`, checked; see there."""
+
+    positions_per_prompt: int
+    mode: str
+    temperature: float
+    max_new_tokens: int
+    dtype: str
+    seed: int
+    batch_size: int
+
+    def __post_init__(self):
+        for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.mode not in {"samples", "text"}:
+            raise ValueError(f"mode must be 'samples' or 'text', got {self.mode!r}")
+        if self.dtype not in {"float32", "float16"}:
+            raise ValueError(f"dtype must be 'float32' or 'float16', got {self.dtype!r}")
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
 
 def collect(
@@ -120,7 +138,7 @@ def collect(
         draft = load_draft(draft, target, corpus, device, model_dtype)
     metadata = _describe_run(target, draft, prompts, settings)
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
-    check_prompts(target, prompts, min(lengths, default=None), settings)
+    _check_prompts(target.tokenizer, prompts, min(lengths, default=None), settings)
     store = Store(Path(folder).absolute(), metadata, SHARDS, overwrite)
     with store.held():
         run = _Run(target, draft, store, settings, metadata["vocab_size"])
@@ -176,8 +194,33 @@ def _describe_run(
     }
 
 
-@dataclass(frozen=True)
-class _Run:
+def _check_prompts(
+    tokenizer: Any, prompts: Sequence[Prompt], max_length: int | None, settings: RunSettings
+) -> None:
+    """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
+    for prompt in prompts:
+        length = len(prompt_tokens(tokenizer, prompt))
+        if length == 0:
+            raise ValueError(f"prompts: {prompt.id!r} is empty")
+        if max_length is not None and length + settings.max_new_tokens > max_length:
+            raise ValueError(
+                f"prompts: {prompt.id!r} has {length} tokens, which with max_new_tokens="
+                f"{settings.max_new_tokens} is more than the {max_length} the models take"
+            )
+        if settings.mode == "text" and not _answer_tokens(tokenizer, prompt):
+            raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
+
+
+def _answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
+    if prompt.answer is None:
+        raise ValueError(
+            f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
+            "leave it out, or use mode='samples'"
+        )
+    return tokenizer(prompt.answer, add_special_tokens=False).input_ids
+
+
+class _Run(NamedTuple):
     """Everything a shard is made from, but its prompts."""
 
     target: LanguageModel
@@ -207,29 +250,36 @@ def _collect_shards(run: _Run, prompts: list[Prompt], progress: bool) -> list[Sh
     return shards
 
 
-def _sequences(run: _Run, batch: list[Prompt]) -> list[TokenSequence]:
-    settings = run.settings
+def _sequences(run: _Run, batch: list[Prompt]) -> list[tuple[Prompt, list[int], int]]:
+    """Each prompt, its tokens followed by those of its answer, and where the answer begins."""
+    settings, tokenizer = run.settings, run.target.tokenizer
+    before = [prompt_tokens(tokenizer, prompt) for prompt in batch]
     if settings.mode == "text":
-        return with_answers(run.target, batch, settings.max_new_tokens)
-    return with_samples(
-        run.target, batch, settings.max_new_tokens, settings.temperature, settings.seed
-    )
+        after = [_answer_tokens(tokenizer, p)[: settings.max_new_tokens] for p in batch]
+    else:
+        seeds = [[settings.seed, zlib.crc32(prompt.id.encode())] for prompt in batch]
+        rngs = [np.random.default_rng(seed) for seed in seeds]
+        after = run.target.generate(
+            before, settings.max_new_tokens, settings.temperature, rngs=rngs
+        )
+    return [(p, old + new, len(old)) for p, old, new in zip(batch, before, after, strict=True)]
 
 
-def _store(run: _Run, sequences: list[TokenSequence], number: int) -> Path:
+def _store(run: _Run, sequences: list[tuple[Prompt, list[int], int]], number: int) -> Path:
     rows: list[Row] = []
     columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    for sequence in sequences:
-        places = chosen_positions(sequence, run.settings.positions_per_prompt)
-        prompt = sequence.prompt
-        rows += [Row(prompt.id, prompt.domain, t, sequence.tokens[t]) for t in places]
+    texts: list[dict[str, Any]] = []
+    for prompt, tokens, start in sequences:
+        texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
+        # The middles of equal parts of the answer. Position t stands for the law of token t.
+        length, count = len(tokens) - start, run.settings.positions_per_prompt
+        places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
+        places = places if length > count else list(range(start, len(tokens)))
+        rows += [Row(prompt.id, prompt.domain, t, tokens[t]) for t in places]
         for model, column in zip((run.target, run.draft), columns, strict=True):
-            logits = model.logits(sequence.tokens[:-1], rows=[t - 1 for t in places])
+            logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
             logits = logits[:, : run.vocab_size]
             column.append(_storable(logits, run.settings.dtype, model.name, prompt))
-    texts: list[dict[str, Any]] = [
-        {"prompt_id": s.prompt.id, "tokens": s.tokens, "start": s.start} for s in sequences
-    ]
     target_logits, draft_logits = map(np.concatenate, columns)
     return write_shard(run.store, number, target_logits, draft_logits, rows, texts)
 

@@ -89,7 +89,10 @@ class Dataset:
             raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
         numbers, rows = self._places[wanted].T
         target, draft = (
-            np.empty((len(wanted), self.vocab_size), np.result_type(*map(_row_dtype, column)))
+            np.empty(
+                (len(wanted), self.vocab_size),
+                np.result_type(*(own.rows(np.arange(0)).dtype for own in column)),
+            )
             for column in zip(*self._tables, strict=True)
         )
         for number in np.unique(numbers):
@@ -176,7 +179,6 @@ def _open_dump(path: Path) -> Dataset:
         raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
     kind = _kind(path, arrays)
     target, draft = arrays[f"target_{kind}"], arrays[f"draft_{kind}"]
-    _check_shapes(path, kind, target, draft)
     count, vocab_size = target.raw.shape
     prompts = _labels(path, "prompt_id", arrays, texts, count) or range(count)
     domains = _labels(path, "domain", arrays, texts, count) or ["dump"] * count
@@ -191,26 +193,26 @@ def _open_dump(path: Path) -> Dataset:
 
 
 def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
+    """What the file holds, logits or probabilities, or ValueError if they do not fit each other."""
     kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
     if len(kinds) != 1:
         raise ValueError(
             f"{path}: wanted either target_logits and draft_logits or target_probs and "
             f"draft_probs, found {sorted(arrays)}"
         )
-    return kinds[0]
-
-
-def _check_shapes(path: Path, kind: str, target: StoredArray, draft: StoredArray) -> None:
-    for role, array in (("target", target), ("draft", draft)):
+    target, draft = names = f"target_{kinds[0]}", f"draft_{kinds[0]}"
+    for name in names:
+        array = arrays[name]
         if array.raw.ndim != 2 or 0 in array.raw.shape:
-            raise ValueError(f"{path}: {role}_{kind} has shape {array.raw.shape}, wanted (N, V)")
+            raise ValueError(f"{path}: {name} has shape {array.raw.shape}, wanted (N, V)")
         if array.raw.dtype.kind != "f" and not array.bfloat16:
-            raise ValueError(f"{path}: {role}_{kind} is {array.dtype}, wanted a floating type")
-    if target.raw.shape != draft.raw.shape:
+            raise ValueError(f"{path}: {name} is {array.dtype}, wanted a floating type")
+    shapes = arrays[target].raw.shape, arrays[draft].raw.shape
+    if shapes[0] != shapes[1]:
         raise ValueError(
-            f"{path}: target_{kind} has shape {target.raw.shape} and draft_{kind} "
-            f"{draft.raw.shape}, wanted the same"
+            f"{path}: {target} has shape {shapes[0]} and {draft} {shapes[1]}, wanted the same"
         )
+    return kinds[0]
 
 
 def _labels(
@@ -243,7 +245,3 @@ def _json(path: Path, name: str, text: str, wanted: type) -> Any:
     if not isinstance(found, wanted):
         raise ValueError(f"{path}: {name} must be a JSON {wanted.__name__}, got {text[:40]!r}")
     return found
-
-
-def _row_dtype(array: StoredArray) -> np.dtype[Any]:
-    return np.dtype(np.float32) if array.bfloat16 else array.raw.dtype

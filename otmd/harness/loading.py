@@ -154,6 +154,7 @@ def converted_gguf(path: Path, progress: bool = True) -> Path:
 
 def _convert(path: Path, folder: Path, update: Callable[[float, str], None]) -> None:
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
@@ -168,11 +169,18 @@ def _convert(path: Path, folder: Path, update: Callable[[float, str], None]) -> 
             )
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         raise ValueError(f"{path}: transformers cannot read this GGUF file ({error})") from error
-    if _field(path, "tokenizer.ggml.pre") == "smollm":
+    pre = GGUFReader(os.fspath(path)).fields.get("tokenizer.ggml.pre")
+    if pre is not None and pre.contents() == "smollm":
         split_digits(tokenizer)
     update(2, "saving")
+    # A model that came out of a quantised file refuses to be saved: its configuration still says
+    # quantised. The same weights under a configuration that never was can be saved.
+    left_out = {"quantization_config", "_name_or_path", "model_type"}
+    settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
+    model = type(loaded)(type(loaded.config)(**settings))
+    model.load_state_dict(loaded.state_dict())
     with quiet_transformers():
-        _clean_copy(loaded).save_pretrained(folder)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     update(3, "")
 
@@ -184,27 +192,6 @@ def split_digits(tokenizer: Any) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
     )
-
-
-def _clean_copy(model: Any) -> Any:
-    # A model that came out of a quantised file refuses to be saved: its configuration still says
-    # quantised. The same weights under a configuration that never was can be saved.
-    settings = {
-        key: value
-        for key, value in model.config.to_dict().items()
-        if key not in {"quantization_config", "_name_or_path", "model_type"}
-    }
-    config = type(model.config)(**settings)
-    copy = type(model)(config)
-    copy.load_state_dict(model.state_dict())
-    return copy
-
-
-def _field(path: Path, name: str) -> Any:
-    from gguf import GGUFReader
-
-    field = GGUFReader(os.fspath(path)).fields.get(name)
-    return None if field is None else field.contents()
 
 
 @contextmanager

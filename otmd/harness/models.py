@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ class LanguageModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
+        import torch
+
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name
@@ -46,29 +49,19 @@ class LanguageModel:
         self.vocab_size = int(head.weight.shape[0])
         self.token_count = max(tokenizer.get_vocab().values()) + 1
         self.max_length = getattr(model.config, "max_position_embeddings", None)
-        self.backend = _backend(model)
+        self.backend = (
+            f"transformers {version('transformers')}, torch {torch.__version__}, "
+            f"{model.device.type}, {str(model.dtype).removeprefix('torch.')}"
+        )
 
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Raw logits of the next token after each prefix.
+        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
 
-        Parameters
-        ----------
-        token_ids : (T,) or (B, T) integers
-            One sequence, or several of equal length.
-        rows : sequence of int, optional
-            Only these rows; row t is the distribution of what follows ``token_ids[: t + 1]``.
-
-        Returns
-        -------
-        (T, V) or (B, T, V) float32 array
-            With ``rows``, T is their number.
-
-        Raises
-        ------
-        ValueError
-            If the ids are empty or outside the vocabulary.
+        ``token_ids`` (T,) or (B, T) are one sequence, or several of equal length. With ``rows`` only these:
+        row t is the distribution of what follows ``token_ids[: t + 1]``. Raises ValueError if the ids are
+        empty or outside the vocabulary.
         """
         import torch
 
@@ -94,7 +87,15 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue each prompt (token ids) as one batch; see :func:`generate_batch`."""
+        """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
+
+        Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on
+        the other prompts, except by rounding. A text ends with its first stop token, or after
+        ``max_new_tokens``; only tokens of the tokenizer are drawn. Returns the new tokens of each prompt.
+        """
+        import torch
+        from transformers import DynamicCache
+
         if temperature < 0 or max_new_tokens < 1:
             raise ValueError(
                 f"wanted temperature >= 0 and max_new_tokens >= 1, got {temperature}, "
@@ -102,15 +103,34 @@ class LanguageModel:
             )
         if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
             raise ValueError("wanted one generator for each prompt, and no prompt empty")
-        return generate_batch(
-            self.model,
-            prompts,
-            max_new_tokens,
-            temperature,
-            rngs,
-            self.stop_tokens,
-            min(self.vocab_size, self.token_count),
-        )
+        inputs, mask = (values.to(self.model.device) for values in _padded(prompts))
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        new: list[list[int]] = [[] for _ in prompts]
+        running = set(range(len(prompts)))
+        cache = DynamicCache(config=self.model.config)
+        for _ in range(max_new_tokens):
+            with torch.inference_mode():
+                output = forward_logits(
+                    self.model,
+                    torch.tensor([inputs.shape[1] - 1], device=inputs.device),
+                    position_ids=places,
+                    input_ids=inputs,
+                    attention_mask=mask,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+            logits = output[:, 0, : self.token_count].float().cpu().numpy()
+            for row in sorted(running):
+                token = sample_token(logits[row], temperature, rngs[row])
+                new[row].append(token)
+                if token in self.stop_tokens:
+                    running.discard(row)
+            if not running:
+                break
+            inputs = torch.tensor([[tokens[-1]] for tokens in new], device=inputs.device)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            places = places[:, -1:] + 1
+        return new
 
     @property
     def stop_tokens(self) -> frozenset[int]:
@@ -134,17 +154,6 @@ def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     vocab = sorted(tokenizer.get_vocab().items())
     digest = hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
     return {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
-
-
-def _backend(model: Any) -> str:
-    import torch
-    import transformers
-
-    dtype = str(model.dtype).removeprefix("torch.")
-    return (
-        f"transformers {transformers.__version__}, torch {torch.__version__}, "
-        f"{model.device.type}, {dtype}"
-    )
 
 
 def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: Any) -> Any:
@@ -171,56 +180,14 @@ def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generato
     return int(chosen)
 
 
-def generate_batch(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    temperature: float,
-    rngs: Sequence[np.random.Generator],
-    stop_tokens: frozenset[int],
-    vocab_size: int,
-) -> list[list[int]]:
-    """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
-
-    Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on the
-    other prompts, except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
-    Only tokens below ``vocab_size`` are drawn. Returns the new tokens of each prompt.
-    """
+def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    """Token ids padded on the left, and 1 where there is a token: tensors (B, T)."""
     import torch
-    from transformers import DynamicCache
 
-    device = model.device
     longest = max(map(len, prompts))
-    inputs = torch.zeros((len(prompts), longest), dtype=torch.long)
-    mask = torch.zeros((len(prompts), longest), dtype=torch.long)
-    for row, prompt in enumerate(prompts):
-        inputs[row, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[row, longest - len(prompt) :] = 1
-    inputs, mask = inputs.to(device), mask.to(device)
-    places = (mask.cumsum(-1) - 1).clamp(min=0)
-    new: list[list[int]] = [[] for _ in prompts]
-    running = set(range(len(prompts)))
-    with torch.inference_mode():
-        cache = DynamicCache(config=model.config)
-        for _ in range(max_new_tokens):
-            output = forward_logits(
-                model,
-                torch.tensor([inputs.shape[1] - 1], device=device),
-                position_ids=places,
-                input_ids=inputs,
-                attention_mask=mask,
-                past_key_values=cache,
-                use_cache=True,
-            )
-            logits = output[:, 0, :vocab_size].float().cpu().numpy()
-            for row in sorted(running):
-                token = sample_token(logits[row], temperature, rngs[row])
-                new[row].append(token)
-                if token in stop_tokens:
-                    running.discard(row)
-            if not running:
-                break
-            inputs = torch.tensor([[tokens[-1]] for tokens in new], device=device)
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            places = places[:, -1:] + 1
-    return new
+    pairs = [
+        ([0] * (longest - len(p)) + list(p), [0] * (longest - len(p)) + [1] * len(p))
+        for p in prompts
+    ]
+    inputs, mask = zip(*pairs, strict=True)
+    return torch.tensor(inputs), torch.tensor(mask)

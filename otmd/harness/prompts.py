@@ -102,6 +102,20 @@ def check_unique(prompts: Sequence[Prompt]) -> None:
         seen.add(prompt.id)
 
 
+def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """Token ids of a prompt.
+
+    Where the tokenizer has a chat template it is put around the prompt, as a user's turn with
+    the assistant's to come; a prompt to be continued is taken as it is.
+    """
+    if prompt.continuation or not tokenizer.chat_template:
+        return tokenizer(prompt.text).input_ids
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt.text}], tokenize=False, add_generation_prompt=True
+    )
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
 def _choose(prompts: list[Prompt], count: int | None, seed: int, name: str) -> list[Prompt]:
     if count is None or count >= len(prompts):
         return prompts

@@ -23,25 +23,11 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:
-    """Leave out decoder layers, sharing every weight that stays.
+    """Leave out these decoder layers (counted from 0), sharing every weight that stays.
 
-    Parameters
-    ----------
-    target : LanguageModel
-        A decoder-only model; it is not changed.
-    layers : collection of int
-        Which layers to leave out, counted from 0.
-
-    Returns
-    -------
-    LanguageModel
-        A model with fewer layers over the same weight tensors, named ``skip:…``.
-
-    Raises
-    ------
-    ValueError
-        If the decoder layers cannot be found, an index is out of range or occurs twice, or no layer
-        would be left out or left over.
+    The target, a decoder-only model, is not changed; the copy is named ``skip:…``. Raises ValueError if the
+    decoder layers cannot be found, an index is out of range or occurs twice, or no layer would be left out or
+    left over.
     """
     name, count = find_decoder_layers(target.model)
     wanted = sorted(layers)
@@ -52,8 +38,18 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     model = structural_copy(target.model)
     kept = [index for index in range(count) if index not in set(wanted)]
     stack = model.get_submodule(name)
-    _keep(stack, kept)
-    _keep_in_config(model.config.get_text_config(), kept, count)
+    for new_index, index in enumerate(kept):
+        stack[new_index] = stack[index]
+        # Key-value caches are addressed by these numbers, and must have no holes.
+        for module in stack[index].modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = new_index
+    del stack[len(kept) :]
+    config = model.config.get_text_config()
+    for key, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) == count:
+            setattr(config, key, [value[index] for index in kept])
+    config.num_hidden_layers = len(kept)
     spec = "skip:" + ",".join(map(str, wanted))
     return LanguageModel(model, target.tokenizer, spec, target.revision)
 
@@ -82,24 +78,6 @@ def structural_copy(model: Any) -> Any:
     # A deep copy whose memo already holds the tensors copies the modules and shares the weights.
     shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
-
-
-def _keep(stack: Any, kept: list[int]) -> None:
-    layers = [stack[index] for index in kept]
-    del stack[len(layers) :]
-    for new_index, layer in enumerate(layers):
-        stack[new_index] = layer
-        # Key-value caches are addressed by these numbers, and must have no holes.
-        for module in layer.modules():
-            if hasattr(module, "layer_idx"):
-                module.layer_idx = new_index
-
-
-def _keep_in_config(config: Any, kept: list[int], count: int) -> None:
-    for key, value in list(vars(config).items()):
-        if isinstance(value, list) and len(value) == count:
-            setattr(config, key, [value[index] for index in kept])
-    config.num_hidden_layers = len(kept)
 
 
 class PackedLinear(torch.nn.Module):

@@ -11,31 +11,19 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from otmd.harness.errors import FetchError
 from otmd.harness.progress import progress_bar
 from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
 
 
-@dataclass(frozen=True)
-class Package:
-    """A published wheel and the files wanted from it.
+class Package(NamedTuple):
+    """A published wheel, its SHA-256 and size in bytes, and the ``files`` wanted from it (paths inside).
 
-    Attributes
-    ----------
-    name, version : str
-        As the package index knows them.
-    sha256 : str
-        Hash of the wheel, hexadecimal.
-    size : int
-        Bytes of the wheel, for the progress bar and for advice on a full disk.
-    files : tuple of str
-        Paths inside the wheel, with forward slashes.
-    licence, origin : str
-        Licence of those files, and where their content comes from.
+    ``licence`` is that of those files, and ``origin`` says where their content comes from.
     """
 
     name: str
@@ -102,16 +90,15 @@ def cache_folder() -> Path:
 
     The environment variable ``OTMD_CACHE`` names it; otherwise it is ``otmd`` in the user's cache folder.
     """
-    named = os.environ.get("OTMD_CACHE")
-    return make_folder(Path(named).expanduser() if named else _platform_cache() / "otmd")
-
-
-def _platform_cache() -> Path:
+    if named := os.environ.get("OTMD_CACHE"):
+        return make_folder(Path(named).expanduser())
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        platform = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        platform = Path.home() / "Library" / "Caches"
+    else:
+        platform = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return make_folder(Path(platform) / "otmd")
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
@@ -140,24 +127,9 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
-    """Bring the package's files into the cache, if they are not there.
+    """Bring the package's files into the cache, if they are not there, and return their paths in order.
 
-    Parameters
-    ----------
-    package : Package
-        What to fetch.
-    progress : bool
-        Show a bar while downloading.
-
-    Returns
-    -------
-    tuple of Path
-        Where each of ``package.files`` lies, in the same order.
-
-    Raises
-    ------
-    FetchError
-        If pip or the network is missing, the hash is another, or the wheel is unsafe to unpack.
+    Raises FetchError if pip or the network is missing, the hash is another, or the wheel is unsafe to unpack.
     """
     name = f"{package.name}-{package.version}-{package.sha256[:16]}"
     folder = cache_folder() / "wheels" / name
@@ -214,7 +186,10 @@ def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool)
     """Let pip download; return its exit code and what it said."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
-    counts = _pip_counts_bytes()
+    try:
+        counts = tuple(map(int, version("pip").split(".")[:2])) >= (24, 1)
+    except (PackageNotFoundError, ValueError):
+        counts = False
     command += ["--progress-bar", "raw" if counts else "off"]
     command += ["--dest", str(folder / "out"), "--requirement", str(requirements)]
     # pip keeps its own temporary files here, so that they go with the folder.
@@ -238,13 +213,6 @@ def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool)
             process.terminate()
             raise
     return process.returncode, "".join(said)
-
-
-def _pip_counts_bytes() -> bool:
-    try:
-        return tuple(map(int, version("pip").split(".")[:2])) >= (24, 1)
-    except (PackageNotFoundError, ValueError):
-        return False
 
 
 def _advice(package: Package, said: str, free: int, folder: Path) -> str:

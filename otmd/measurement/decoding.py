@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from otmd.harness.decoding import STAGES, Decoded
-from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, save_figure
+from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, make_table, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,17 +104,17 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
     size = len(texts) // repeats
     rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
     first, *_ = names = list(texts[0])
-    alone = [_seconds_per_token(texts, first) for texts in rounds]
+
+    def seconds_per_token(texts: Sequence[Mapping[str, Decoded]], name: str) -> float:
+        seconds = sum(text[name].seconds[stage] for text in texts for stage in GENERATION)
+        return seconds / sum(len(text[name].tokens) for text in texts)
+
+    alone = [seconds_per_token(texts, first) for texts in rounds]
     costs = []
     for name in names:
-        own = [_seconds_per_token(texts, name) for texts in rounds]
+        own = [seconds_per_token(texts, name) for texts in rounds]
         costs.append(_cost(name, [text[name] for text in texts], _speed_up(alone, own)))
     return costs
-
-
-def _seconds_per_token(texts: Sequence[Mapping[str, Decoded]], name: str) -> float:
-    seconds = sum(text[name].seconds[stage] for text in texts for stage in GENERATION)
-    return seconds / sum(len(text[name].tokens) for text in texts)
 
 
 def _speed_up(alone: list[float], own: list[float]) -> SpeedUp:
@@ -164,12 +164,8 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
 def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
     """Print one column a way, to stdout unless a console is given."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for cost in costs:
-        table.add_column(cost.name.replace("; ", "\n"), justify="right", vertical="bottom")
+    table = make_table(["", *(cost.name.replace("; ", "\n") for cost in costs)])
     ups = [cost.speed_up for cost in costs]
     table.add_row("tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs))
     table.add_row("tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs))

@@ -60,13 +60,9 @@ def device_rows(
 ) -> list[list[dict[Key, Rates]]]:
     """Compute the closed-form rates of k positions on a device, in float64.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored.
-
-    Returns
-    -------
-    list of list of dict
-        For each position and processing, rows for :func:`otmd.measurement.rows.position_rows`. What is
-        undefined, or no distribution, is left out: the CPU says what is wrong with it.
+    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns, for each
+    position and processing, rows for :func:`otmd.measurement.rows.position_rows`. What is undefined, or no
+    distribution, is left out: the CPU says what is wrong with it.
     """
     forms = closed_forms(settings)
     most = max(n for _, n, _ in forms)

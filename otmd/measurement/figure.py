@@ -74,6 +74,7 @@ def draw_gaps(
 def make_figure(drawn: pl.DataFrame) -> "Figure":
     """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     drawn = with_optimal(drawn)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
@@ -107,7 +108,12 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
     panels[0, 0].set_ylim(min(low, 0) - 0.4, max(high, 1.0) * 1.15)
-    _legend(figure, looks)
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
+    ]
+    lines = -(-len(looks) // MOST_IN_A_LINE)
+    names = [verifier_label(name) for name in looks]
+    figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
     return figure
 
 
@@ -142,14 +148,3 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
 def _above(axes: "Axes", x: float, text: str, coordinates: Any, ha: Any) -> None:
     offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
     axes.annotate(text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=QUIET)
-
-
-def _legend(figure: "Figure", looks: dict[str, Mark]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
-    ]
-    labels = [verifier_label(name) for name in looks]
-    lines = -(-len(labels) // MOST_IN_A_LINE)
-    figure.legend(handles, labels, loc="outside upper center", ncols=-(-len(labels) // lines))

@@ -56,22 +56,11 @@ def run_jobs(
 ) -> Generator[tuple[Job, Result], None, None]:
     """Run a function over jobs and yield each as it finishes, in any order.
 
-    Parameters
-    ----------
-    function : callable
-        Worker processes import it by its name.
-    jobs : iterable
-        Read lazily: at most two a worker are under way.
-    workers : int
-        1 runs in this process, more in as many processes. Where ``__main__`` is no file (a prompt, a
-        notebook), processes cannot import what was defined there: then they are threads.
-    executor : concurrent.futures.Executor, optional
-        Runs the jobs instead, and is left open afterwards.
-
-    Raises
-    ------
-    RuntimeError
-        If a worker process died (killed for memory, say, or unable to import the main script).
+    ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
+    many processes, which import the function by its name. Where ``__main__`` is no file (a prompt, a
+    notebook), processes cannot import what was defined there: then they are threads. An ``executor`` runs
+    the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed for memory, say,
+    or unable to import the main script).
     """
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)
@@ -79,8 +68,12 @@ def run_jobs(
         for job in jobs:
             yield job, function(job)
     else:
-        pool = _process_pool(workers) if _main_is_a_file() else ThreadPoolExecutor(workers)
-        with pool as own:
+        main = sys.modules["__main__"]
+        importable = (
+            getattr(main, "__spec__", None) or Path(getattr(main, "__file__", "") or "").is_file()
+        )
+        pool = _process_pool if importable else ThreadPoolExecutor
+        with pool(workers) as own:
             yield from _windowed(function, jobs, own, 2 * workers)
 
 
@@ -102,23 +95,17 @@ def _windowed(
             future.cancel()
 
 
-def _main_is_a_file() -> bool:
-    main = sys.modules["__main__"]
-    if getattr(main, "__spec__", None) is not None:
-        return True
-    file = getattr(main, "__file__", None)
-    return file is not None and Path(file).is_file()
-
-
 @contextmanager
 def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     before = set(multiprocessing.active_children())
     # Spawned, not forked: a fork of a process with threads (BLAS, polars, torch) can deadlock.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_enter_worker)
+    kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    # Each process that starts has one thread, since the processes share the CPUs.
+    os.environ.update(WORKER_ENVIRONMENT)
     try:
-        with _worker_environment():
-            yield pool
+        yield pool
         pool.shutdown(wait=True)
     except BrokenProcessPool as error:
         raise RuntimeError(
@@ -127,24 +114,12 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             "`if __name__ == '__main__':` guard around what it runs (workers=1 needs none)"
         ) from error
     finally:
+        for name in WORKER_ENVIRONMENT:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in kept.items() if value is not None})
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
-
-
-@contextmanager
-def _worker_environment() -> Iterator[None]:
-    """Give each process that starts inside one thread, since the processes share the CPUs."""
-    kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
-    os.environ.update(WORKER_ENVIRONMENT)
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _enter_worker() -> None:

@@ -1,15 +1,16 @@
 """The summary as tables in a terminal and as JSON; what tables and figures call things."""
 
 import json
-import math
 import re
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from otmd.measurement.style import make_table
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 
 Row = dict[str, Any]
@@ -102,7 +103,7 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
 
     Rates and gaps are fractions; what is undefined is null. ``results`` names the table's file.
     """
-    groups = [{key: _plain(value) for key, value in row.items()} for row in summary.to_dicts()]
+    groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
     whole = {"results": results or None, "confidence": confidence, "groups": groups}
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
@@ -110,12 +111,8 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
 def _table(law: str, domain: str | None, rows: list[Row]) -> Table:
     verifiers = in_order({row["verifier"] for row in rows}, tuple(VERIFIER_LABELS))
     title = law_label(law) + (f" · {domain}" if domain else "")
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("\nn", justify="right", no_wrap=True)
-    table.add_column("\nα* %", justify="right", no_wrap=True)
-    for name in verifiers:
-        table.add_column(f"{verifier_label(name)}\nrate %  gap, pp", justify="right", no_wrap=True)
+    heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
+    table = make_table(["", "n", "α* %", *heads], title)
     lines: dict[tuple, dict[str, Row]] = {}
     for row in rows:
         lines.setdefault((*_step(row), row["num_drafts"]), {})[row["verifier"]] = row
@@ -194,11 +191,8 @@ def _print_closing(summary: pl.DataFrame, console: Console) -> None:
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
     # Where a closed form attains the optimum, it comes before the solver that does the same.
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
-    table = Table(title="all laws, best rate first", title_justify="left", box=None, pad_edge=False)
-    for head in ("drafts", "verifier", "n"):
-        table.add_column(f"\n{head}", justify="right" if head == "n" else "left")
-    for step in steps:
-        table.add_column(processing_label(*step).replace(", ", "\n") + "\nrate %", justify="right")
+    heads = [processing_label(*step).replace(", ", "\n") + "\nrate %" for step in steps]
+    table = make_table(["drafts", "verifier", "n", *heads], "all laws, best rate first", left=2)
     for law, verifier in ranked:
         rates = [pairs[law, verifier].get(step) for step in steps]
         cells = ["·" if rate is None else f"{100 * rate:.1f}" for rate in rates]
@@ -211,22 +205,17 @@ def _print_closing(summary: pl.DataFrame, console: Console) -> None:
 def _conclusion(
     ranked: list[tuple[str, str]], means: dict[tuple[str, str], float], most: dict[str, int]
 ) -> str:
-    drafts, rule = _in_words(*ranked[0], most)
+    def in_words(law: str, verifier: str) -> tuple[str, str]:
+        label = law_label(law)
+        drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
+        rule = "the optimal rule" if verifier == "Optimal" else verifier_label(verifier)
+        return f"{most[law]} {drafts}", rule
+
+    drafts, rule = in_words(*ranked[0])
     said = f"What to do: draw {drafts} and verify them by {rule}"
     simple = next((pair for pair in ranked if pair[1] != "Optimal"), None)
     if simple in (None, ranked[0]):
         return f"{said}: nothing measured accepts more."
-    drafts, rule = _in_words(*simple, most)
+    drafts, rule = in_words(*simple)
     less = 100 * (means[ranked[0]] - means[simple])
     return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
-
-
-def _in_words(law: str, verifier: str, most: dict[str, int]) -> tuple[str, str]:
-    label = law_label(law)
-    drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
-    rule = "the optimal rule" if verifier == "Optimal" else verifier_label(verifier)
-    return f"{most[law]} {drafts}", rule
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

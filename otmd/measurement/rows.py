@@ -4,17 +4,18 @@
 them to one pair of distributions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import product
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy, Hub, WithoutReplacement, WithReplacement
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing
+from otmd.probabilities import Processing, validate_count
 from otmd.storage.errors import one_line
 from otmd.verifiers import (
     GreedyCoupling,
@@ -26,7 +27,6 @@ from otmd.verifiers import (
     Verifier,
 )
 
-Answer = TypeVar("Answer")
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
@@ -93,25 +93,31 @@ def make_settings(
 ) -> Settings:
     """Check the settings, name the laws and verifiers, and find who serves what.
 
-    Raises
-    ------
-    ValueError
-        For an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be made
-        with one of the numbers of drafts is served by a verifier.
+    Raises ValueError for an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be
+    made with one of the numbers of drafts is served by a verifier.
     """
     named_laws = _named("laws", laws)
     named_verifiers = tuple(
         (name, rule() if isinstance(rule, type) else rule)
         for name, rule in _named("verifiers", verifiers)
     )
-    counts = _distinct("num_drafts", sorted(_as_count(n) for n in num_drafts))
+    counts = _distinct("num_drafts", sorted(validate_count("num_drafts", n) for n in num_drafts))
     steps = _distinct("processing", list(processing))
     if not tol > 0:
         raise ValueError(f"tol: got {tol}, wanted a number > 0")
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
     refusals: list[str] = []
-    for name, law in named_laws:
-        served |= _served(name, law, named_verifiers, counts, refusals)
+    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
+    vocab_size = max(counts) + 62
+    uniform = np.full(vocab_size, 1.0 / vocab_size)
+    for (name, law), n in product(named_laws, counts):
+        try:
+            drafts = law(uniform, n)
+        except ValueError as error:
+            refusals.append(f"{name} with {n}: {error}")
+            continue
+        if rules := tuple(pair for pair in named_verifiers if pair[1].supports(drafts)):
+            served[name, n] = rules
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
@@ -119,29 +125,6 @@ def make_settings(
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
-
-
-def _served(
-    name: str,
-    law: LawFactory,
-    verifiers: Sequence[tuple[str, Verifier]],
-    counts: Sequence[int],
-    refusals: list[str],
-) -> dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]:
-    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
-    vocab_size = max(counts) + 62
-    uniform = np.full(vocab_size, 1.0 / vocab_size)
-    found = {}
-    for n in counts:
-        try:
-            drafts = law(uniform, n)
-        except ValueError as error:
-            refusals.append(f"{name} with {n}: {error}")
-            continue
-        rules = tuple((label, rule) for label, rule in verifiers if rule.supports(drafts))
-        if rules:
-            found[name, n] = rules
-    return found
 
 
 def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
@@ -167,12 +150,6 @@ def _distinct(argument: str, values: list) -> tuple:
     return tuple(values)
 
 
-def _as_count(value: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"num_drafts: got {value!r}, wanted whole numbers ≥ 1")
-    return int(value)
-
-
 def _origin(thing: Any) -> str:
     keywords = thing.keywords if isinstance(thing, partial) else {}
     thing = thing.func if isinstance(thing, partial) else thing
@@ -192,20 +169,11 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of distributions.
 
-    ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were computed
-    elsewhere. p and q, valid distributions of shape (V,), are not read where it holds every row.
-
-    Yields
-    ------
-    dict
-        The columns from ``law`` to ``status``. Where the draft distribution does not admit a law
-        (fewer tokens with mass than drafts), or the verifier raises ValueError, the rates are None
-        and the status says why.
-
-    Raises
-    ------
-    ValueError
-        If a verifier's lower bound exceeds its upper bound.
+    Yields the columns from ``law`` to ``status``. Where the draft distribution does not admit a law (fewer
+    tokens with mass than drafts), or the verifier raises ValueError, the rates are None and the status says
+    why. ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were
+    computed elsewhere; p and q, valid distributions of shape (V,), are not read where it holds every row.
+    Raises ValueError if a verifier's lower bound exceeds its upper bound.
     """
     for name, law in settings.laws:
         counts = [n for n in settings.num_drafts if (name, n) in settings.served]
@@ -231,43 +199,38 @@ def _rate(
 ) -> dict[tuple[int, str], Rates]:
     """Rate the (name, verifier) pairs of each number of drafts."""
     made = _make(law, draft_probs, [n for n in pairs if pairs[n]])
+    found: dict[tuple[int, str], Rates] = {
+        (n, label): {"status": status}
+        for n, status in made.items()
+        if isinstance(status, str)
+        for label, _ in pairs[n]
+    }
+    laws = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
     # A class is a family of laws, which is asked for all numbers of drafts at once.
     family = isinstance(law, type)
-
-    def optima_of(laws: list[DraftLaw]) -> list[float]:
-        counts = [own.num_drafts for own in laws]
-        return np.ravel(optimal_rates(target_probs, laws[-1], counts).rate).tolist()
-
-    optima = _asked(made, family, optima_of)
-    found = {}
-    for pair in dict.fromkeys(pair for own in pairs.values() for pair in own):
-        label, verifier = pair
-        own = {n: drafts for n, drafts in made.items() if pair in pairs[n]}
-        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
-        for n, drafts in own.items():
-            low_high, optimal = bounds[n], optima[n]
+    optima = _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
+    for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
+        own = {n: drafts for n, drafts in laws.items() if (label, verifier) in pairs[n]}
+        bounds = _asked(
+            own,
+            family,
+            lambda *of, rule=verifier: np.transpose(rule.family_bounds(target_probs, *of, tol)),
+        )
+        for n in own:
+            optimal, low_high = optima[n], bounds[n]
             if isinstance(optimal, str):
                 found[n, label] = {"status": optimal}
             elif isinstance(low_high, str):
-                found[n, label] = {"optimal": optimal, "status": low_high}
+                found[n, label] = {"optimal": float(optimal), "status": low_high}
             else:
-                low, high = low_high
+                low, high = map(float, np.clip(low_high, 0.0, 1.0))
                 if not low <= high + ROUNDING:
                     raise ValueError(
                         f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
-                        f"of {type(drafts).__name__}, wanted the first no larger than the second"
+                        f"of {type(own[n]).__name__}, wanted the first no larger than the second"
                     )
-                found[n, label] = rate_columns(low, high, optimal, tol)
+                found[n, label] = rate_columns(low, high, float(optimal), tol)
     return found
-
-
-def _bounds(
-    verifier: Verifier, target_probs: np.ndarray, tol: float, laws: list[DraftLaw]
-) -> list[tuple[float, float]]:
-    """Certain bounds of the rate for laws of one family, of which the last has the most drafts."""
-    counts = [law.num_drafts for law in laws]
-    low, high = verifier.family_bounds(target_probs, laws[-1], counts, tol)
-    return list(zip(np.clip(low, 0.0, 1.0).tolist(), np.clip(high, 0.0, 1.0).tolist(), strict=True))
 
 
 def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:
@@ -286,18 +249,15 @@ def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[i
 
 
 def _asked(
-    made: dict[int, DraftLaw | str],
-    family: bool,
-    ask: Callable[[list[DraftLaw]], list[Answer]],
-) -> dict[int, Answer | str]:
+    laws: dict[int, DraftLaw], family: bool, ask: Callable[[DraftLaw, list[int]], Any]
+) -> dict[int, Any]:
     """Ask about each number of drafts, all at once for a family; a ValueError becomes a status."""
-    answers: dict[int, Answer | str] = {n: law for n, law in made.items() if isinstance(law, str)}
-    laws = {n: law for n, law in made.items() if isinstance(law, DraftLaw)}
     groups = [list(laws)] if family and laws else [[n] for n in laws]
+    answers: dict[int, Any] = {}
     while groups:
         counts = groups.pop()
         try:
-            answers |= dict(zip(counts, ask([laws[n] for n in counts]), strict=True))
+            answers |= zip(counts, ask(laws[counts[-1]], counts), strict=True)
         except ValueError as error:
             if len(counts) > 1:
                 groups += [[n] for n in counts]

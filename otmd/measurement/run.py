@@ -68,6 +68,7 @@ def measure(
     output: str | Path | None = None,
     executor: Executor | None = None,
     device: str | None = None,
+    overwrite: bool = False,
 ) -> pl.DataFrame:
     """Measure α*, every verifier's acceptance rate and its gap at every position of a dataset.
 
@@ -103,6 +104,8 @@ def measure(
         As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there in float64, on
         several positions at once: with replacement all but ``Optimal``, greedy and hub with their
         couplings. The workers compute the others.
+    overwrite : bool
+        Remove a measurement with other settings from ``output``, instead of raising an error.
 
     Returns
     -------
@@ -141,7 +144,8 @@ def measure(
     run = partial(_run, dataset, settings, workers or available_cpus(), executor, device, progress)
     if output is None:
         return pl.concat(run(None))
-    store = Store(Path(output), settings.describe() | describe_dataset(dataset))
+    store = Store(Path(output), settings.describe() | describe_dataset(dataset), overwrite)
+    store.check()
     if not store.finished():
         with store.held():
             # Another process may have finished it since.

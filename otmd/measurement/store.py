@@ -4,6 +4,7 @@ A folder holds ``measurement.json`` (what is measured, and on which dataset), ``
 unfinished, and ``results.parquet`` afterwards.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +25,16 @@ LAYOUT = store.Layout(
 
 
 class Store(store.Store[pl.DataFrame]):
-    """The folder of one measurement.
+    """The folder of one measurement; ``description`` says what is measured, and on which dataset."""
 
-    Parameters
-    ----------
-    folder : Path
-        Created when the measurement begins.
-    description : dict
-        What is measured; a folder that was begun with another description is refused.
-    overwrite : bool
-        Remove a measurement with another description, instead of refusing the folder.
-
-    Raises
-    ------
-    ValueError
-        If the folder holds a measurement with other settings or of another dataset, or other files.
-    """
-
-    def __init__(self, folder: Path, description: dict[str, Any], overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, description: dict[str, Any] | None, overwrite: bool = False
+    ) -> None:
         super().__init__(folder, description, LAYOUT, overwrite)
-        self.check()
 
     def done(self) -> set[int]:
-        """Return the positions, counted along the dataset, whose part is stored.
-
-        A part that cannot be read is removed, so that its positions are measured again.
-        """
-        for _ in self.whole_parts():
-            pass
-        return _positions(self)
+        """Return the positions, counted along the dataset, whose part is stored whole; remove torn parts."""
+        return _positions([name for name, _ in self.whole_parts()])
 
     def add(self, first: int, last: int, table: pl.DataFrame) -> None:
         """Store the rows of the positions from first to last."""
@@ -68,7 +50,7 @@ class Store(store.Store[pl.DataFrame]):
 
 def positions_stored(folder: str | Path) -> int:
     """How many positions an unfinished measurement's folder holds so far."""
-    return len(_positions(store.Store(Path(folder), None, LAYOUT)))
+    return len(_positions(Store(Path(folder), None).names()))
 
 
 def load_results(path: str | Path) -> pl.DataFrame:
@@ -103,9 +85,6 @@ def load_results(path: str | Path) -> pl.DataFrame:
     return table
 
 
-def _positions(parts: store.Store[Any]) -> set[int]:
-    found: set[int] = set()
-    for name in parts.names():
-        first, last = name.split("-")[1:]
-        found.update(range(int(first), int(last) + 1))
-    return found
+def _positions(parts: Iterable[str]) -> set[int]:
+    ends = (map(int, name.split("-")[1:]) for name in parts)
+    return {i for first, last in ends for i in range(first, last + 1)}

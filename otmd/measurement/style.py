@@ -1,12 +1,11 @@
-"""One look for every figure: sizes in inches as printed, colours that the colour-blind can tell.
+"""One look for every figure and table: sizes in inches as printed, colours for the colour-blind, too.
 
 The palette is Okabe & Ito's (2008); a verifier keeps its colour and its marker in every figure, so
 that neither alone carries the meaning.
 """
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +13,7 @@ from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.table import Table
 
 ONE_COLUMN = 3.4
 TWO_COLUMNS = 7.0
@@ -72,14 +72,19 @@ RC: dict[Any, Any] = {
 }
 
 
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """Draw what is drawn within in the house style, without a display."""
-    import matplotlib as mpl
+def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) -> "Table":
+    """Begin a table for a terminal: so many columns on the left are texts, the others numbers."""
+    from rich.table import Table
 
-    mpl.use("Agg", force=False)
-    with mpl.rc_context(RC):
-        yield
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(
+            head,
+            justify="left" if place < left else "right",
+            vertical="bottom",
+            no_wrap=place >= left,
+        )
+    return table
 
 
 def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[Path]:
@@ -99,31 +104,18 @@ def save_figure(
     source: str,
     argument: str = "paths",
 ) -> list[Path]:
-    """Make a figure in the house style and save it.
+    """Make a figure in the house style, save it, and return the paths.
 
-    Parameters
-    ----------
-    make : callable
-        Lays the figure out.
-    paths : sequence of str or Path
-        Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
-    source : str
-        Where its numbers come from, for the files' metadata; may be empty.
-    argument : str
-        What the paths are called in the error message.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    ValueError
-        For a path of another ending, before anything is drawn.
+    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``). ``source``, where the numbers come
+    from, goes to the files' metadata unless it is empty. Raises ValueError, which calls the paths by
+    ``argument``, for another ending, before anything is drawn.
     """
     written = figure_paths(paths, argument)
-    with figure_style():
+    import matplotlib as mpl
+
+    # Drawn without a display.
+    mpl.use("Agg", force=False)
+    with mpl.rc_context(RC):
         figure = make()
         for path in written:
             metadata = {SOURCE_KEYS[path.suffix]: source} if source else {}

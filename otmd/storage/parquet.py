@@ -73,23 +73,10 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 
 
 def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Read a few rows at a time, in memory that does not grow with the file.
+    """Yield a few rows at a time, as pyarrow arrays by name, in memory that does not grow with the file.
 
-    Parameters
-    ----------
-    path : Path
-    columns : sequence of str, optional
-        Only these; all unless given.
-
-    Yields
-    ------
-    dict of str to pyarrow.Array
-        The columns of up to :data:`ROWS_AT_ONCE` rows, in the file's order.
-
-    Raises
-    ------
-    ValueError
-        If the file is torn, is no Parquet file, claims to unpack to too much, or lacks a column.
+    With ``columns`` only these are read. Raises ValueError if the file is torn, is no Parquet file, claims to
+    unpack to too much, or lacks a column.
     """
     with one_line_errors(path), open_parquet(path) as stored:
         wanted = list(columns) if columns is not None else stored.schema_arrow.names

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,8 +67,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
     return {name: _map(path, name, entry, 8 + length) for name, entry in entries.items()}, metadata
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """What a safetensors header says of one array."""
 
     dtype: str
@@ -76,15 +75,15 @@ class _Entry:
     begin: int
     end: int
 
-    @classmethod
-    def of(cls, value: dict[str, Any]) -> "_Entry":
-        begin, end = map(int, value["data_offsets"])
-        entry = cls(str(value["dtype"]), tuple(map(int, value["shape"])), begin, end)
-        if min(*entry.shape, begin, end, 0) < 0 or len(entry.shape) > 4:
-            raise ValueError("an array has negative numbers or too many axes")
-        if max(*entry.shape, 0, 0) > _LONGEST_AXIS:
-            raise ValueError(f"an array has an axis longer than {_LONGEST_AXIS}")
-        return entry
+
+def _entry(value: dict[str, Any]) -> _Entry:
+    begin, end = map(int, value["data_offsets"])
+    entry = _Entry(str(value["dtype"]), tuple(map(int, value["shape"])), begin, end)
+    if min(*entry.shape, begin, end, 0) < 0 or len(entry.shape) > 4:
+        raise ValueError("an array has negative numbers or too many axes")
+    if max(*entry.shape, 0, 0) > _LONGEST_AXIS:
+        raise ValueError(f"an array has an axis longer than {_LONGEST_AXIS}")
+    return entry
 
 
 def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
@@ -95,13 +94,13 @@ def _parse_header(path: Path, header: bytes) -> tuple[dict[str, _Entry], dict[st
         metadata = found.pop("__metadata__", {})
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("its metadata are no texts")
-        entries = {name: _Entry.of(value) for name, value in found.items()}
+        entries = {name: _entry(value) for name, value in found.items()}
     except (
         ValueError,
         TypeError,
-        KeyError,
+        LookupError,
         AttributeError,
-        OverflowError,
+        ArithmeticError,
         RecursionError,
     ) as error:
         raise DatasetError(

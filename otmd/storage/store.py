@@ -24,18 +24,11 @@ _MISSING = object()
 class Layout(NamedTuple, Generic[Part]):
     """The files of one kind of store.
 
-    Attributes
-    ----------
-    read : callable
-        ``read(path)`` returns a part. It raises ValueError if the file is torn or its checksum is wrong.
-    suffix, pattern : str
-        End of the parts' file names, and a regular expression of what stands before it.
-    record, result : str
-        File names of the description and of the result; "" for none.
-    subfolder : str
-        Where the parts and the lock lie; "" for the folder itself.
-    argument : str
-        The caller's argument that names the folder, for error messages.
+    ``read(path)`` returns a part, and raises ValueError if the file is torn or its checksum is wrong.
+    ``suffix`` ends the parts' file names, and ``pattern``, a regular expression, is what stands before it.
+    ``record`` and ``result`` are the file names of the description and of the result, "" for none. The parts
+    and the lock lie in ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the
+    folder.
     """
 
     read: Callable[[Path], Part]
@@ -48,17 +41,10 @@ class Layout(NamedTuple, Generic[Part]):
 
 
 class Store(Generic[Part]):
-    """A folder of named parts.
+    """A folder of named parts, created when the store is held for the first time.
 
-    Parameters
-    ----------
-    folder : Path
-        Created when the store is held for the first time.
-    description : dict or None
-        Everything that the parts depend on, in JSON's types; None if the parts' names say it.
-    layout : Layout
-    overwrite : bool
-        Remove an earlier run with another description, instead of raising an error.
+    ``description`` is everything that the parts depend on, in JSON's types; None if the parts' names say it.
+    ``overwrite`` removes an earlier run with another description, instead of raising an error.
     """
 
     def __init__(
@@ -87,8 +73,7 @@ class Store(Generic[Part]):
             remove_leftovers(self.folder)
             remove_leftovers(self.parts)
             if self.overwrite and self._difference():
-                for path in (*map(self.path, self.names()), self.folder / self.layout.result):
-                    path.unlink(missing_ok=True)
+                self.clear()
             self.check()
             if self.layout.record and not self._begun():
                 text = json.dumps(self._description, indent=1, ensure_ascii=False)
@@ -140,15 +125,22 @@ class Store(Generic[Part]):
         """Store a part. The caller holds the store."""
         write_atomically(self.path(name), data)
 
+    def clear(self) -> None:
+        """Remove the parts and the result, and nothing else that lies in the folder."""
+        for path in map(self.path, self.names()):
+            path.unlink(missing_ok=True)
+        if self._has_result():
+            (self.folder / self.layout.result).unlink()
+
     def remove_parts(self) -> None:
         """Remove the folder of the parts, with the lock. The caller holds the store."""
         shutil.rmtree(self.parts, ignore_errors=True)
 
-    def _begun(self) -> bool:
-        return self._has_result() or bool(self.names())
-
     def _has_result(self) -> bool:
         return bool(self.layout.result) and (self.folder / self.layout.result).exists()
+
+    def _begun(self) -> bool:
+        return self._has_result() or bool(self.names())
 
     def _check_files(self) -> None:
         """Raise ValueError if the folder belongs to something else."""

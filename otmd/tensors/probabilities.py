@@ -35,24 +35,10 @@ class Pair(NamedTuple):
 
 
 def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> Pair:
-    """Check two distributions against each other.
+    """Check two distributions (…, V) against each other; half precision is computed in float32.
 
-    Parameters
-    ----------
-    target_probs, draft_probs : torch.Tensor, shape (…, V)
-        Floating, on one device; leading axes are broadcast. Half precision is computed in float32.
-    validate : bool
-        Also raise an error for values that are no distribution, which waits for the device.
-
-    Returns
-    -------
-    Pair
-
-    Raises
-    ------
-    ValueError
-        For wrong shapes, dtypes or devices; with ``validate`` for negative or infinite mass, NaN, or
-        a sum further from 1 than √eps of its dtype.
+    Raises ValueError for wrong shapes, dtypes or devices; with ``validate``, which waits for the device, also
+    for negative or infinite mass, NaN, or a sum further from 1 than √eps of its dtype.
     """
     target, draft = check_tensors("probs", target_probs, draft_probs)
     target_total, target_whole = _total(target)
@@ -150,12 +136,8 @@ def _total(probs: Tensor) -> tuple[Tensor, Tensor]:
     """Sums (…, 1) in float64, and whether each belongs to a distribution."""
     total = probs.sum(dim=-1, keepdim=True, dtype=torch.float64)
     # A comparison with NaN is false.
-    near_one = (total - 1.0).abs() <= _sum_tolerance(probs.dtype)
+    near_one = (total - 1.0).abs() <= torch.finfo(probs.dtype).eps ** 0.5
     return total, near_one & (probs.amin(dim=-1, keepdim=True) >= 0)
-
-
-def _sum_tolerance(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps ** 0.5
 
 
 def _refuse_broken(name: str, probs: Tensor, whole: Tensor) -> None:
@@ -168,5 +150,5 @@ def _refuse_broken(name: str, probs: Tensor, whole: Tensor) -> None:
     raise ValueError(
         f"{name}: got a row{where} that sums to {row.sum().item()!r} and whose least number is "
         f"{row.min().item()!r}, wanted finite numbers ≥ 0 that sum to 1 within "
-        f"{_sum_tolerance(probs.dtype):.1e}, the tolerance of its dtype {probs.dtype}"
+        f"{torch.finfo(probs.dtype).eps ** 0.5:.1e}, the tolerance of its dtype {probs.dtype}"
     )

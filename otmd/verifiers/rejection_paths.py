@@ -204,16 +204,9 @@ class State(NamedTuple):
 # least and the most mean of a child, and its share, at least or at most, alone and times its mean W.
 _STATE = ["C_low", "C_high", "W_low", "W_high", "draft_above"]
 _SUMS = ["share_low", "share_high", "low_low", "low_high", "high_low", "high_high"]
-_NODE = np.dtype(
-    [
-        (name, np.float64)
-        for name in [
-            *_STATE,
-            *("left_low", "left_high", "low", "high", "weight", "least", "most"),
-            *_SUMS,
-        ]
-    ]
-)
+_FIELDS = [*_STATE, "left_low", "left_high", "low", "high", "weight", "least", "most", *_SUMS]
+# np.record: plain Python reads the fields as attributes, too, as the compiled kernel does.
+_NODE = np.dtype((np.record, [(name, np.float64) for name in _FIELDS]))
 
 
 @kernel()

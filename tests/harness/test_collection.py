@@ -16,7 +16,7 @@ from otmd.harness import (
     collect,
     open_dataset,
 )
-from otmd.harness.sequences import prompt_tokens
+from otmd.harness.prompts import prompt_tokens
 from otmd.harness.shards import read_texts
 from otmd.harness.variants import skip_layers
 from otmd.storage.files import LOCK

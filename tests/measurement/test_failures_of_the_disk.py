@@ -19,7 +19,15 @@ from harness.conftest import WORDS, make_llama, make_tokenizer
 from toy_dump import write_dump
 
 from otmd.cli import FAILED, OK, main
+from otmd.kernel import every_kernel_compiled
 from otmd.storage.files import PART
+
+
+@pytest.fixture(autouse=True)
+def _compiled():
+    """Equal runs give equal bytes; the first calls in plain Python round otherwise."""
+    with every_kernel_compiled():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -193,8 +193,8 @@ def test_a_bad_position_is_named(dataset):
 
 
 class Contradicting(otmd.TargetOnly):
-    def family_bounds(self, target, laws, tol):
-        return [(0.5, 0.4) for _ in laws]
+    def family_bounds(self, target, law, counts, tol):
+        return np.full(len(counts), 0.5), np.full(len(counts), 0.4)
 
 
 def test_bounds_that_contradict_each_other_stop_the_run(dataset):
@@ -207,10 +207,10 @@ class Choosy(otmd.TargetOnly):
 
     refused = 0.0
 
-    def family_bounds(self, target, laws, tol):
-        if target.max() == self.refused and laws[0].num_drafts == 2:
+    def family_bounds(self, target, law, counts, tol):
+        if target.max() == self.refused and counts[0] == 2:
             raise ValueError("mass below\n1e-280")
-        return super().family_bounds(target, laws, tol)
+        return super().family_bounds(target, law, counts, tol)
 
 
 def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(dataset):
@@ -260,7 +260,7 @@ def test_from_a_prompt_workers_are_threads(where, dump):
             "wanted at least one law that a verifier serves .none does",
         ),
         ({"num_drafts": ()}, "num_drafts: got nothing"),
-        ({"num_drafts": (0,)}, "num_drafts: got 0, wanted whole numbers"),
+        ({"num_drafts": (0,)}, "num_drafts: got 0, wanted a whole number"),
         ({"num_drafts": (1.5,)}, "num_drafts: got 1.5"),
         ({"processing": ()}, "processing: got nothing"),
         ({"processing": (Processing(), Processing())}, "processing: got .* twice"),

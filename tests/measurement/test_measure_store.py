@@ -203,7 +203,10 @@ def refuse(*_, **__):
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
     broken = Interrupted()
-    broken.family_bounds = lambda _, laws, tol: [(1.0, 0.0) for _ in laws]
+    broken.family_bounds = lambda _p, _law, counts, _tol: (
+        np.ones(len(counts)),
+        np.zeros(len(counts)),
+    )
     with pytest.raises(ValueError, match="gave the bounds"):
         quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
