@@ -8,6 +8,8 @@ from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit.counts import (
     IMPOSSIBLE,
+    chance_at_least,
+    chance_at_most,
     detectable_total_variation,
     exact_p_value,
     fewest,
@@ -22,8 +24,8 @@ from otmd.audit.samples import (
     acceptance_ceiling,
     deviation_table,
     emitted_tokens,
+    is_accepted,
     largest_deviations,
-    observed_acceptance,
     validate_fraction,
     validate_level,
     validate_position,
@@ -41,16 +43,13 @@ NUM_STATEMENTS = 3
 class Losslessness:
     """What an audit by samples found.
 
-    All statements in it hold together with probability 1 − ``false_alarm`` or more. No number of samples
-    proves a rule lossless.
+    All statements in it hold together with probability 1 − ``false_alarm`` or more: the test of the law, the
+    bound of the total variation and the acceptance share it equally (union bound).
 
     Attributes
     ----------
     num_samples : int
-        N.
     false_alarm : float
-        Shared equally by the test of the law, the bound of the total variation and the acceptance (union
-        bound).
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
     p_value : float
@@ -62,7 +61,6 @@ class Losslessness:
     detectable : float
         A total variation between the laws of the cells that the test would have found with probability 0.9.
     acceptance : Acceptance
-        The acceptance rate and its ceiling.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     """
@@ -196,6 +194,8 @@ def judge_tokens(
     cells = token_cells(target, ratio_order(target, law.inclusion_probs()), number)
     labels, ceiling = cells.labels[output_tokens], acceptance_ceiling(target, law)
     counts = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
+    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
+    low, high = (bound(hits, number, share / 2) for bound in (chance_at_least, chance_at_most))
     return Losslessness(
         num_samples=number,
         false_alarm=false_alarm,
@@ -204,7 +204,7 @@ def judge_tokens(
         num_cells=cells.probs.size,
         total_variation_bound=total_variation_bound(labels, cells.probs, share),
         detectable=detectable_total_variation(number, cells.probs.size, share),
-        acceptance=observed_acceptance(draft_tokens, output_tokens, ceiling, share),
+        acceptance=Acceptance(hits / number, low, high, ceiling),
         worst=largest_deviations(counts, target * number),
     )
 
@@ -263,34 +263,24 @@ def samples_to_detect(
         )
     if total_variation is not None:
         validate_fraction("total_variation", total_variation)
+        output, divergence = None, 2.0 * total_variation**2
+    else:
+        output, divergence = validate_probs("output_law", output_law), 0.0
+        if output.shape != p.shape:
+            raise ValueError(f"output_law: got shape {output.shape}, wanted {p.shape}")
 
-        def found(num_samples: int) -> float:
-            num_cells = token_cells(p, order, num_samples).probs.size
-            return _power(num_samples, 2.0 * total_variation**2, num_cells, level)
+    def chance_to_find(number: int) -> float:
+        cells, possible, own = token_cells(p, order, number), 1.0, divergence
+        if output is not None:
+            pooled = cells.pooled(output)
+            possible = float(pooled.sum())
+            if possible == 0:
+                return 1.0
+            own = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
+        degrees = cells.probs.size - 1
+        missed = 1.0 - level
+        if degrees and own > 0:
+            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * own))
+        return 1.0 - min(possible, 1.0) ** number * missed
 
-        return fewest(found, power)
-    output = validate_probs("output_law", output_law)  # type: ignore[arg-type]
-    if output.shape != p.shape:
-        raise ValueError(f"output_law: got shape {output.shape}, wanted {p.shape}")
-    return fewest(lambda number: _chance_to_find(p, order, output, number, level), power)
-
-
-def _chance_to_find(
-    target: FloatArray, order: IntArray, output: FloatArray, num_samples: int, level: float
-) -> float:
-    """P(an audit sees an impossible token, or that its test of the law fails)."""
-    cells = token_cells(target, order, num_samples)
-    pooled = cells.pooled(output)
-    possible = float(pooled.sum())
-    if possible == 0:
-        return 1.0
-    divergence = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
-    missed = 1.0 - _power(num_samples, divergence, cells.probs.size, level)
-    return 1.0 - min(possible, 1.0) ** num_samples * missed
-
-
-def _power(num_samples: int, divergence: float, num_cells: int, level: float) -> float:
-    if num_cells < 2 or divergence == 0:
-        return level
-    threshold = chdtri(num_cells - 1, level)
-    return 1.0 - float(chndtr(threshold, num_cells - 1, 2.0 * num_samples * divergence))
+    return fewest(chance_to_find, power)

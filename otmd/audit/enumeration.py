@@ -27,12 +27,10 @@ class GuiltyDrafts:
     Attributes
     ----------
     tokens : tuple of int
-        The drafts.
     prob : float
-        How likely they are drafted.
+        How likely these drafts are.
     excess : float
         Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
-        The parts of all tuples sum to the total variation.
     """
 
     tokens: tuple[int, ...]
@@ -51,8 +49,7 @@ class EnumeratedAudit:
     tol : float
         How far apart they may be at a token.
     acceptance, ceiling : float
-        P(the output token is among the drafts), and the most that a lossless rule can have; see
-        :class:`~otmd.audit.Acceptance`.
+        P(the output token is among the drafts), and the most that a lossless rule can have.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     worst_drafts : tuple of GuiltyDrafts
@@ -151,23 +148,16 @@ def enumerated(
         given = _law_given(conditional, tokens, p.size)
         output += prob * given
         accepted += prob * float(given[np.unique(tokens)].sum())
-    excess = np.maximum(output - p, 0.0)
     guilty: list[GuiltyDrafts] = []
     if np.abs(output - p).max() > tol:
+        excess = np.maximum(output - p, 0.0)
         share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
         for tokens, prob in zip(tuples, probs, strict=True):
             part = float(prob * (_law_given(conditional, tokens, p.size) @ share))
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
-        guilty.sort(key=lambda own: -own.excess)
-    return EnumeratedAudit(
-        p,
-        output,
-        float(tol),
-        accepted,
-        acceptance_ceiling(p, law),
-        largest_deviations(output, p),
-        tuple(guilty[:5]),
-    )
+    worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
+    ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
+    return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
 
 
 def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:

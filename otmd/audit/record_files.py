@@ -9,12 +9,12 @@ from otmd.audit.records import (
     BFLOAT16_TOLERANCE,
     FIELDS,
     MOST_NUMBERS,
-    MOST_ROWS,
     VECTORS,
     RecordedNumbers,
+    wrong,
 )
-from otmd.storage.errors import named, one_line
-from otmd.storage.parquet import ROWS_AT_ONCE, open_parquet
+from otmd.storage.errors import named
+from otmd.storage.parquet import read_batches
 from otmd.storage.safetensors import StoredArray, read_safetensors
 
 LONGEST_LINE = 32 << 20
@@ -26,10 +26,7 @@ _MOST_PARTS = 10_000
 def rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read the rows of a file with their numbers from 1, a few at a time.
 
-    Raises
-    ------
-    ValueError
-        For what is no regular file, another suffix, or a malformed file.
+    Raises ValueError for what is no regular file, another suffix, or a malformed file.
     """
     readers = {
         ".jsonl": _rows_of_json_lines,
@@ -37,9 +34,9 @@ def rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         ".safetensors": _rows_of_safetensors,
     }
     if path.suffix not in readers:
-        raise ValueError(f"{path}: got a {path.suffix!r} file, wanted one of {', '.join(readers)}")
+        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path}: got no regular file (a pipe, a device or a folder), wanted one")
+        raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
     return readers[path.suffix](path)
 
 
@@ -50,9 +47,8 @@ def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         while line := stream.readline(LONGEST_LINE + 1):
             number += 1
             if len(line) > LONGEST_LINE:
-                raise ValueError(
-                    f"{path}: row {number}: got a line of more than {LONGEST_LINE} bytes"
-                )
+                told = f"got a line of more than {LONGEST_LINE} bytes"
+                raise ValueError(f"{path}: row {number}: {told}")
             if line.strip():
                 yield number, _parsed(path, number, line)
 
@@ -66,9 +62,8 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         what = "cut short" if not line.endswith(b"\n") else "malformed"
         raise ValueError(f"{path}: row {number}: no JSON, {what} ({error})") from error
     if not isinstance(row, dict):
-        raise ValueError(
-            f"{path}: row {number}: got {type(row).__name__}, wanted a JSON object with the fields"
-        )
+        told = "a JSON object with the fields"
+        raise wrong(f"{path}: row {number}", type(row).__name__, told)
     return row
 
 
@@ -83,64 +78,40 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """One column a field, lists for what has a number for each token."""
-    from pyarrow import ArrowException
-
     number = 0
-    try:
-        with open_parquet(path) as stored:
-            _check_columns(path, stored)
-            for batch in stored.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False):
-                for own in range(batch.num_rows):
-                    number += 1
-                    row = {name: _value(batch.column(name)[own]) for name in batch.schema.names}
-                    yield number, row
-    except (ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(
-            f"{path}: row {number + 1}: cut short, or no Parquet file ({one_line(error)})"
-        ) from error
+    for batch in read_batches(path):
+        if number == 0:
+            _check_types(path, batch)
+        for own in range(len(next(iter(batch.values()), ()))):
+            number += 1
+            yield number, {name: _value(column[own]) for name, column in batch.items()}
 
 
 def _value(scalar: Any) -> Any:
     if not scalar.is_valid:
         return None
-    return (
-        scalar.values.to_numpy(zero_copy_only=False)
-        if hasattr(scalar, "values")
-        else scalar.as_py()
-    )
+    is_list = hasattr(scalar, "values")
+    return scalar.values.to_numpy(zero_copy_only=False) if is_list else scalar.as_py()
 
 
-def _check_columns(path: Path, stored: Any) -> None:
+def _check_types(path: Path, columns: dict[str, Any]) -> None:
     from pyarrow import types
 
-    def is_number(kind: Any) -> bool:
-        return types.is_integer(kind) or types.is_floating(kind)
-
-    for column in stored.schema_arrow:
-        name, kind = column.name, column.type
+    for name, column in columns.items():
+        kind, wanted = column.type, "a number"
         if name not in FIELDS:
-            raise ValueError(
-                f"{path}: {named(name)}: got an unknown field, wanted {', '.join(FIELDS)}"
-            )
+            raise wrong(f"{path}: {named(name)}", "an unknown field", ", ".join(FIELDS))
         if name.endswith(VECTORS):
             wanted = "a list of numbers"
             lists = types.is_list, types.is_large_list, types.is_fixed_size_list
-            fits = any(own(kind) for own in lists) and is_number(kind.value_type)
-        else:
-            wanted = "a number or a text" if name == "request" else "a number"
-            is_text = types.is_string(kind) or types.is_large_string(kind)
-            fits = is_number(kind) or (name == "request" and is_text)
+            kind = kind.value_type if any(own(kind) for own in lists) else None
+        fits = kind is not None and (types.is_integer(kind) or types.is_floating(kind))
+        if name == "request":
+            wanted = "a number or a text"
+            fits = fits or types.is_string(kind) or types.is_large_string(kind)
         # A column of nulls alone has no type of its own.
-        if not fits and not types.is_null(kind):
-            raise ValueError(f"{path}: {name}: got type {kind}, wanted {wanted}")
-    metadata = stored.metadata
-    if metadata.num_rows > MOST_ROWS:
-        raise ValueError(f"{path}: got {metadata.num_rows} rows, wanted at most {MOST_ROWS}")
-    groups = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if sum(groups) != metadata.num_rows:
-        raise ValueError(f"{path}: got row groups that do not add up to {metadata.num_rows} rows")
+        if not fits and not types.is_null(column.type):
+            raise wrong(f"{path}: {name}", f"type {column.type}", wanted)
 
 
 def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -150,10 +121,10 @@ def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         axes, shape = (2 if name.endswith(VECTORS) else 1), array.raw.shape
         if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
             wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
-            raise ValueError(f"{path}: {named(name)}: got shape {shape}, wanted {wanted}")
+            raise wrong(f"{path}: {named(name)}", f"shape {shape}", wanted)
     lengths = {name: len(array.raw) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{path}: got arrays with {lengths} rows, wanted equally many")
+        raise wrong(path, f"arrays with {lengths} rows", "equally many")
     for row in range(next(iter(lengths.values()), 0)):
         yield row + 1, {name: _stored(array, row) for name, array in arrays.items()}
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.counts import chance_at_least, chance_at_most
 from otmd.drafts import DraftLaw, Joint, ProposalLaw
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.optimum import optimal_acceptance
@@ -136,11 +135,8 @@ def validate_level(false_alarm: object) -> float:
 
 def validate_fraction(name: str, value: object) -> None:
     """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.floating)
-        or not 0 < value < 1
-    ):
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not (number and 0 < value < 1):
         raise ValueError(f"{name}: got {value!r}, wanted a number between 0 and 1")
 
 
@@ -159,16 +155,14 @@ def emitted_tokens(
     if batched:
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
-    tokens = np.empty(len(draft_tokens), np.int64)
-    for row, own in enumerate(draft_tokens):
-        token = np.asarray(as_array("verifier", verifier(own)))
+    tokens = [np.asarray(as_array("verifier", verifier(own))) for own in draft_tokens]
+    for token in tokens:
         if token.ndim:
             raise ValueError(
-                f"verifier: got an array of shape {token.shape} for drafts of shape {own.shape}, wanted a "
-                "token; batched=True takes all draws in one call"
+                f"verifier: got an array of shape {token.shape} for one draw of drafts, wanted a token; "
+                "batched=True takes all draws in one call"
             )
-        tokens[row] = validate_emitted(token[None], 1, law.vocab_size, "verifier")[0]
-    return tokens
+    return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
 
 
 def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
@@ -200,12 +194,7 @@ def sampler_of(
     Returns
     -------
     callable
-        From drafts (N, n) to tokens (N,).
-
-    Raises
-    ------
-    ValueError
-        If ``rng`` is not a Generator; when called, for a law that is no distribution.
+        From drafts (N, n) to tokens (N,). It raises ValueError for a law that is no distribution.
     """
     validate_rng(rng)
     known: dict[tuple[int, ...], FloatArray] = {}
@@ -223,16 +212,6 @@ def sampler_of(
         return tokens
 
     return sample
-
-
-def observed_acceptance(
-    draft_tokens: IntArray, output_tokens: IntArray, ceiling: float, level: float
-) -> Acceptance:
-    """The acceptance among drafts (N, n) and output tokens (N,); each bound fails with half the level."""
-    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
-    trials = output_tokens.size
-    low = chance_at_least(hits, trials, level / 2)
-    return Acceptance(hits / trials, low, chance_at_most(hits, trials, level / 2), ceiling)
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:

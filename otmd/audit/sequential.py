@@ -40,14 +40,8 @@ class CellBets:
 
     The factor for a sample in cell k is r(k)/π(k) with the predicted r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)),
     O_k how often k occurred before and E_k how often it was expected. With one π for all samples this is the
-    likelihood ratio of a Dirichlet mixture with parameters cπ against π.
-
-    Parameters
-    ----------
-    num_cells : int
-        K.
-    caution : float
-        c > 0, how many samples' worth of trust in the claim; the larger, the smaller the deviations sought.
+    likelihood ratio of a Dirichlet mixture with parameters cπ against π. The caution c > 0 says how many
+    samples' worth of trust in the claim there is: the larger, the smaller the deviations sought.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
@@ -57,19 +51,9 @@ class CellBets:
         self._expected = np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        """Bet on samples in turn.
+        """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
 
-        Parameters
-        ----------
-        labels : ndarray of int64, shape (M,)
-            Their cells.
-        probs : ndarray of float64, shape (K,) or (M, K)
-            π, of all samples or of each one; it may depend on the samples before.
-
-        Returns
-        -------
-        ndarray of float64, shape (M,)
-            Logarithm of the wealth after each.
+        ``labels`` (M,) are their cells, ``probs`` (K,) or (M, K) is π, which may depend on the samples before.
         """
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         path = np.empty(labels.size)
