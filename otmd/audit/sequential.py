@@ -53,7 +53,7 @@ class CellBets:
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
         """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
 
-        ``labels`` (M,) are their cells, ``probs`` (K,) or (M, K) is π, which may depend on the samples before.
+        ``labels`` (M,) are their cells, ``probs`` (K,) or (M, K) is π, which may depend on those before.
         """
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         path = np.empty(labels.size)

@@ -13,7 +13,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.record_files import LONGEST_LINE
+from otmd.audit.records import LONGEST_LINE
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
