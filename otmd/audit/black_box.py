@@ -29,6 +29,7 @@ from otmd.audit.samples import (
     validate_fraction,
     validate_level,
     validate_position,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
@@ -83,25 +84,16 @@ class Losslessness:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the rule is faulty, in words; empty if no fault was found."""
-        found = []
-        if self.impossible:
-            found.append(f"{self.impossible} of the tokens have target probability zero: proof")
-        if self.p_value <= self.share:
-            found.append(
-                f"the output does not follow the target: p-value {self.p_value:.1e} (alarm at "
-                f"{self.share:.1e})"
-            )
-        if self.total_variation_bound > 0:
-            found.append(
-                f"the total variation from the target is at least {self.total_variation_bound:.4f}"
-            )
-        own = self.acceptance
-        if own.too_high:
-            found.append(
-                f"it accepts {own.rate:.4f} (at least {own.low:.4f}), and no lossless rule accepts more than "
-                f"{own.ceiling:.4f}"
-            )
-        return tuple(found)
+        own, bound = self.acceptance, self.total_variation_bound
+        law = f"p-value {self.p_value:.1e} (alarm at {self.share:.1e})"
+        accepts = f"it accepts {own.rate:.4f} (at least {own.low:.4f})"
+        found = {
+            f"{self.impossible} of the tokens have target probability zero: proof": self.impossible,
+            f"the output does not follow the target: {law}": self.p_value <= self.share,
+            f"the total variation from the target is at least {bound:.4f}": bound > 0,
+            f"{accepts}, and no lossless rule accepts more than {own.ceiling:.4f}": own.too_high,
+        }
+        return tuple(words for words, is_so in found.items() if is_so)
 
     @property
     def faulty(self) -> bool:
@@ -223,7 +215,6 @@ def samples_to_detect(
     Parameters
     ----------
     target_probs : array_like, shape (V,)
-        p.
     law : DraftLaw
         The law of the drafts, without leading axes; it decides which tokens are pooled.
     output_law : array_like, shape (V,), optional
@@ -242,32 +233,28 @@ def samples_to_detect(
 
     Raises
     ------
-    ValueError
-        For invalid input, or unless exactly one of ``output_law`` and ``total_variation`` is given.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        As :func:`losslessness`, and unless exactly one of ``output_law`` and ``total_variation`` is given.
 
     Notes
     -----
-    G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), an
-    approximation for large N. For a total variation t, KL ≥ 2t² (Pinsker). A token with p = 0 is found at its
-    first occurrence.
+    G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), and KL ≥ 2t²
+    for a total variation t (Pinsker). A token with p = 0 is found at its first occurrence.
     """
     p = validate_position(target_probs, law)
     validate_fraction("power", power)
     level = validate_level(false_alarm) / NUM_STATEMENTS
     order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
-        raise ValueError(
-            "output_law: got both or neither of it and total_variation, wanted exactly one"
-        )
+        told = "both or neither of it and total_variation"
+        raise wrong("output_law", told, "exactly one")
     if total_variation is not None:
         validate_fraction("total_variation", total_variation)
         output, divergence = None, 2.0 * total_variation**2
     else:
         output, divergence = validate_probs("output_law", output_law), 0.0
         if output.shape != p.shape:
-            raise ValueError(f"output_law: got shape {output.shape}, wanted {p.shape}")
+            raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
         cells, possible, own = token_cells(p, order, number), 1.0, divergence

@@ -14,7 +14,7 @@ from scipy.special import gammaln, logsumexp
 from otmd.audit.counts import exact_p_value, make_cells
 from otmd.audit.dependence import independence_p_values
 from otmd.audit.faults import tempered
-from otmd.audit.samples import as_array, validate_law, validate_level
+from otmd.audit.samples import as_array, validate_law, validate_level, wrong
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
@@ -165,7 +165,6 @@ class DraftLawAudit:
     Attributes
     ----------
     num_samples : int
-        N.
     false_alarm : float
         Half of it is for the bet on the mistakes, half for the tests of the law.
     impossible : int
@@ -179,8 +178,7 @@ class DraftLawAudit:
         Of exact G-tests: of the tuples where they can be listed, else of the places of the least likely and
         of the likeliest draft.
     independence : dict of str to float
-        P-values of what drafts have in common, within a draw and from draw to draw; see
-        :func:`~otmd.audit.dependence.independence_p_values`.
+        P-values of what drafts have in common, within a draw and from draw to draw.
     explanations : tuple of Explanation
         The mistakes, best first.
     """
@@ -267,21 +265,15 @@ def draft_law(
     rng : numpy.random.Generator
         Draws the outcomes of the exact tests.
 
-    Returns
-    -------
-    DraftLawAudit
-
     Raises
     ------
-    ValueError
-        For invalid input.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
     """
     validate_law(law, samples)
     tokens = law.validate_tokens(as_array("samples", samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
-        raise ValueError(f"samples: got shape {tokens.shape}, wanted (N, n) with N ≥ 1")
+        raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
     validate_rng(rng)
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
@@ -341,8 +333,8 @@ def counts_of_tuples(
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
 
-    All drafts are among the k likeliest tokens with probability g(those k), which every law knows at any
-    vocabulary.
+    All drafts are among the k likeliest tokens with probability g(those k), the law's containment, which
+    every law knows at any vocabulary.
     """
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
     return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
@@ -351,21 +343,21 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, 
 def _counts_of_last(
     law: DraftLaw, tokens: IntArray, order: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    size = order.size
+    size, within = order.size, np.zeros(order.size, dtype=bool)
     sizes = np.unique(np.append(np.geomspace(1, size, _CELLS).astype(np.int64), size))
-    within, contained = np.zeros(size, dtype=bool), []
+    ends, chances, reached, contained = [], [], 0.0, 0.0
+    # Cells end where enough probability has come together since the last one.
     for number in sizes:
         within[order[:number]] = True
-        contained.append(float(law.containment(within)))
-    # Cells end where enough probability has come together since the last one.
-    ends = [-1]
-    for i, reached in enumerate(contained):
-        if reached - (contained[ends[-1]] if ends[-1] >= 0 else 0.0) >= _LEAST_CELL:
-            ends.append(i)
-    ends = ends[1:]
-    ends[-1] = len(sizes) - 1
+        contained = float(law.containment(within))
+        if contained - reached >= _LEAST_CELL:
+            ends.append(number)
+            chances.append(contained - reached)
+            reached = contained
+    # The last cell takes what is left, which may be too little for a cell of its own.
+    ends[-1], chances[-1] = size, chances[-1] + contained - reached
     rank = np.empty(size, np.int64)
     rank[order] = np.arange(size)
-    cell = np.searchsorted(sizes[ends], rank[tokens].max(axis=-1), side="right")
-    probs = np.diff([contained[i] for i in ends], prepend=0.0)
+    cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
+    probs = np.array(chances)
     return np.bincount(cell, minlength=probs.size), probs / probs.sum()

@@ -14,6 +14,7 @@ from otmd.audit.samples import (
     largest_deviations,
     validate_position,
     validate_verifier,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, validate_probs
@@ -138,7 +139,7 @@ def enumerated(
     validate_verifier(verifier)
     p = validate_position(target_probs, law)
     if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
-        raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        raise wrong("tol", repr(tol), "a positive number")
     conditional = (
         verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     )
@@ -163,5 +164,5 @@ def enumerated(
 def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:
     law = validate_probs("verifier", as_array("verifier", conditional(draft_tokens)))
     if law.shape != (vocab_size,):
-        raise ValueError(f"verifier: got a law of shape {law.shape}, wanted ({vocab_size},)")
+        raise wrong("verifier", f"a law of shape {law.shape}", f"({vocab_size},)")
     return law

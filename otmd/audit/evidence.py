@@ -1,7 +1,6 @@
 """A claim about many positions: what speaks for or against it, and how it is judged."""
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ MOST_CELLS = 16
 """In which the numbers of a claim are counted."""
 # Over positions that differ a fault is smooth along the order, and fewer cells show it sooner.
 _SAMPLES_A_CELL = 100
-_BY_RATIO = (
+BY_RATIO = (
     "drafted much more than wanted (p/q < 1/2)",
     "drafted more than wanted (1/2 ≤ p/q < 1)",
     "drafted less than wanted (1 ≤ p/q < 2)",
@@ -28,7 +27,7 @@ _BY_RATIO = (
     "drafted much less than wanted (p/q ≥ 4)",
     "never drafted (q = 0)",
 )
-_BY_MASS = (
+BY_MASS = (
     "p below 0.001",
     "p from 0.001 to 0.01",
     "p from 0.01 to 0.1",
@@ -79,14 +78,12 @@ class Claim:
     name : str
         The claim, in words.
     num_samples : int
-        How many numbers were tested.
     p_value : float
         Of the exact G-test of counts in equal cells; valid if the number of rows was decided in advance.
     betting_p_value : float
         Valid whenever one looks and stops recording.
     total_variation_bound : float
-        The laws claimed and the laws in fact have at least this total variation, on average over the second
-        half of the positions.
+        Of the laws claimed and the laws in fact, at least, on average over the second half of the positions.
     detectable : float
         A total variation on the cells that the test would have found with probability 0.9.
     level : float
@@ -177,17 +174,9 @@ class Band:
     deviations: float
 
 
-def bands_by_ratio(output: Evidence) -> tuple[Band, ...]:
-    """The classes of tokens by p/q that any mass or token was in."""
-    return _bands(_BY_RATIO, *output.classes[0])
-
-
-def bands_by_mass(output: Evidence) -> tuple[Band, ...]:
-    """The classes of tokens by p that any mass or token was in."""
-    return _bands(_BY_MASS, *output.classes[0])
-
-
-def _bands(names: tuple[str, ...], labels: Sequence[int], chances: Any) -> tuple[Band, ...]:
+def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
+    """The classes of these names, :data:`BY_RATIO` or :data:`BY_MASS`, that any mass or token was in."""
+    labels, chances = output.classes[0]
     probs = np.array(chances, np.float64).reshape(-1, len(names))
     observed = np.bincount(np.array(labels, np.int64), minlength=len(names))
     expected, spread = probs.sum(axis=0), np.sqrt((probs * (1.0 - probs)).sum(axis=0))

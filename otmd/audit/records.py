@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import as_array
+from otmd.audit.samples import as_array, wrong
 from otmd.probabilities import IntArray, Processing, sum_tolerance
 from otmd.storage.errors import named
 from otmd.storage.parquet import read_batches
@@ -139,11 +139,6 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         step=_whole("step", given),
         depth=depth,
     )
-
-
-def wrong(name: object, got: object, wanted: object) -> ValueError:
-    """The error of a file, a row or a field: what it holds, and what it should."""
-    return ValueError(f"{name}: got {got}, wanted {wanted}")
 
 
 def _vocab_size(

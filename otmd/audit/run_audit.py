@@ -12,7 +12,7 @@ import numpy as np
 
 from otmd.audit import faults
 from otmd.audit.draft_samples import Explanation, mistakes, other_distributions
-from otmd.audit.evidence import Claim, bands_by_mass, bands_by_ratio, judge_claim
+from otmd.audit.evidence import BY_MASS, BY_RATIO, Claim, bands_of, judge_claim
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.audit.run_report import (
     DRAFTS,
@@ -27,7 +27,7 @@ from otmd.audit.run_report import (
     metrics_of,
 )
 from otmd.audit.run_tally import FIXED, RUN_LAWS, Tally, declared_law, law_of, wrong_with_drafts
-from otmd.audit.samples import validate_fraction, validate_level
+from otmd.audit.samples import validate_fraction, validate_level, wrong
 from otmd.audit.sequential import STAKES, ChanceBets, mean_wealth
 from otmd.drafts import WithReplacement
 from otmd.drafts.base import validate_rng
@@ -95,10 +95,9 @@ def recorded_run(
     explains a refuted claim. The recorded p is taken to be the p that was meant.
     """
     if law not in RUN_LAWS:
-        raise ValueError(f"law: got {law!r}, wanted one of {', '.join(RUN_LAWS)}")
+        raise wrong("law", repr(law), f"one of {', '.join(RUN_LAWS)}")
     if validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
-        least = f"{_SMALLEST_FALSE_ALARM:.0e}"
-        raise ValueError(f"false_alarm: got {false_alarm!r}, wanted at least {least}")
+        raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
     validate_fraction("bias", bias)
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
@@ -107,7 +106,7 @@ def recorded_run(
     for record in read_records(source, defaults):
         tally.add(record)
     if tally.num_rows == 0:
-        raise ValueError(f"source: got no rows in {source!s:.200}, wanted at least one")
+        raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
     evidence = {
         OUTPUT: tally.output_by_ratio,
@@ -128,7 +127,7 @@ def recorded_run(
         vocabularies={int(size): own for size, own in tally.vocabularies.found.items()},
         claims=claims,
         acceptance=_pooled_acceptance(tally, level),
-        bands=(bands_by_ratio(tally.output_by_ratio), bands_by_mass(tally.output_by_mass)),
+        bands=(bands_of(BY_RATIO, tally.output_by_ratio), bands_of(BY_MASS, tally.output_by_mass)),
         explanations=_explanations(claims, source, defaults, law),
         most_repeated=tally.dependence.most_repeated(),
         metrics=metrics_of(tally.positions(), tally.ceilings),

@@ -136,10 +136,8 @@ class PooledAcceptance:
         How often the output token was among the drafts.
     ceiling : float
         The mean of α* over the positions.
-    p_value : float
-        Of a bet that the rate is above the ceiling; valid whenever one looks.
-    level : float
-        Its false-alarm rate.
+    p_value, level : float
+        Of a bet that the rate is above the ceiling, valid whenever one looks, and its false-alarm rate.
     """
 
     num_positions: int
@@ -272,12 +270,22 @@ class RecordedRunAudit:
         return head | {"rows_needed": self.rows_needed} | found
 
     def __str__(self) -> str:
+        own = self.acceptance
+        sizes = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
         parts = [
             self._lines_of_outcome(),
             ["Rows that no sound engine writes:", *(f"  {own}" for own in self.cases)],
-            self._lines_of_vocabularies(),
+            [
+                "Rows of several vocabularies; if they are of several models, audit them apart:",
+                *(f"  {size} tokens: {_rows(*where)}" for size, where in sizes),
+            ],
             self._lines_of_claims(),
-            self._lines_of_acceptance(),
+            []
+            if own is None
+            else [
+                f"Acceptance: {own.rate:.4f} of {own.num_positions} positions accept a draft; a lossless "
+                f"rule accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
+            ],
             self._lines_of_bands(),
             [
                 "Metrics:",
@@ -302,11 +310,6 @@ class RecordedRunAudit:
         alarm = f"{self.false_alarm:g} at most."
         return [*lines, f"A sound engine is called faulty with probability {alarm}"]
 
-    def _lines_of_vocabularies(self) -> list[str]:
-        head = "Rows of several vocabularies; if they are of several models, audit them apart:"
-        every = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
-        return [head, *(f"  {size} tokens: {_rows(*own)}" for size, own in every)]
-
     def _lines_of_claims(self) -> list[str]:
         level = self.claims[0].level if self.claims else self.false_alarm
         head = f"{'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'shows':>6}"
@@ -317,15 +320,6 @@ class RecordedRunAudit:
             sizes = f"{own.total_variation_bound:>7.4f} {own.detectable:>6.3f}"
             lines.append(f"  {own.name:<53} {cells} {sizes}{'  REFUTED' if own.refuted else ''}")
         return lines
-
-    def _lines_of_acceptance(self) -> list[str]:
-        own = self.acceptance
-        if own is None:
-            return []
-        return [
-            f"Acceptance: {own.rate:.4f} of {own.num_positions} positions accept a draft; a lossless rule "
-            f"accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
-        ]
 
     def _lines_of_bands(self) -> list[str]:
         lines = ["Output tokens by class. Deviations without an alarm above mean nothing:"]
@@ -343,7 +337,7 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first))}{more})"
 
 
-_OF_STEPS = {
+_PLAIN_METRICS = {
     "acceptance rate": "accepted tokens / positions that were reached with drafts",
     "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
     "for one draft",
@@ -374,7 +368,7 @@ def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]
         values["draft acceptance rate"] = accepted / int(drafts.sum())
         values["accepted drafts per step"] = accepted / steps
         values["tokens per step"] = 1.0 + accepted / steps
-    found = [Metric(name, own, _OF_STEPS[name]) for name, own in values.items()]
+    found = [Metric(name, own, _PLAIN_METRICS[name]) for name, own in values.items()]
     deepest = int(depth[verified].max()) if steps else 0
     by_depth = np.bincount(depth[verified], minlength=deepest + 1)
     hits = np.bincount(depth[hit == 1], minlength=deepest + 1)

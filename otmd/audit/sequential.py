@@ -22,6 +22,7 @@ from otmd.audit.samples import (
     validate_emitted,
     validate_level,
     validate_position,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -117,7 +118,6 @@ class SequentialAudit:
     Parameters
     ----------
     target_probs : array_like, shape (V,)
-        p.
     law : DraftLaw
         The law that the drafts are drawn from, without leading axes.
     false_alarm : float
@@ -125,10 +125,8 @@ class SequentialAudit:
 
     Attributes
     ----------
-    num_samples : int
-        How many were seen.
-    impossible : int
-        How many of them have p = 0.
+    num_samples, impossible : int
+        How many samples were seen, and how many of them have p = 0.
     log_wealth : float
         Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
     detected_at : int or None
@@ -136,10 +134,8 @@ class SequentialAudit:
 
     Raises
     ------
-    ValueError
-        For invalid input.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
     """
 
     def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
@@ -158,23 +154,13 @@ class SequentialAudit:
         self.detected_at: int | None = None
 
     def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
-        """Look at more samples.
+        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
 
-        Parameters
-        ----------
-        draft_tokens : array_like of int, shape (M, n)
-            Drafts, drawn from the declared law.
-        output_tokens : array_like of int, shape (M,)
-            What the rule made of them.
-
-        Raises
-        ------
-        ValueError
-            For tokens that are not in the vocabulary, or shapes that do not match.
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
         """
         tuples = self._law.validate_tokens(as_array("draft_tokens", draft_tokens))
         if tuples.ndim != 2:
-            raise ValueError(f"draft_tokens: got shape {tuples.shape}, wanted (M, n)")
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
         out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
         if not out.size:
             return

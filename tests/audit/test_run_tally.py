@@ -7,7 +7,7 @@ import pytest
 
 import otmd
 from otmd.audit.counts import places_in_order, ratio_order
-from otmd.audit.evidence import Evidence, bands_by_mass
+from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence, bands_of
 from otmd.audit.records import read_records
 from otmd.audit.run_tally import (
     Tally,
@@ -81,11 +81,11 @@ def test_classes_are_partitions_and_their_table_counts():
     p = np.array([0.5, 0.3, 0.15, 0.0495, 0.0005])
     masses, num_masses = mass_bands(p)
     assert masses.tolist() == [4, 3, 3, 2, 0]
-    assert (num_ratios, num_masses) == (6, 5)
+    assert (num_ratios, num_masses) == (len(BY_RATIO), len(BY_MASS)) == (6, 5)
     output = Evidence.empty(1)
     for token in (0, 0, 4):
         output.add(0.5, False, band_and_chances(p, masses, num_masses, token))
-    found = {own.name: (own.observed, own.expected) for own in bands_by_mass(output)}
+    found = {own.name: (own.observed, own.expected) for own in bands_of(BY_MASS, output)}
     assert found["the likeliest token"] == (2, pytest.approx(1.5))
     assert found["p below 0.001"] == (1, pytest.approx(0.0015))
 
