@@ -52,7 +52,8 @@ class Cells:
     def pooled(self, law: FloatArray) -> FloatArray:
         """Mass that another law (V,) of the outcomes gives to each cell, shape (K,)."""
         possible = self.labels != IMPOSSIBLE
-        return np.bincount(self.labels[possible], law[possible], minlength=self.probs.size)
+        masses = np.bincount(self.labels[possible], law[possible], minlength=self.probs.size)
+        return masses.astype(np.float64)
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
@@ -91,7 +92,8 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
     possible = probs > 0
     used, label[possible] = np.unique(label[possible], return_inverse=True)
     label[~possible] = IMPOSSIBLE
-    return Cells(label, np.bincount(label[possible], probs[possible], minlength=used.size))
+    masses = np.bincount(label[possible], probs[possible], minlength=used.size)
+    return Cells(label, masses.astype(np.float64))
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:

@@ -130,8 +130,8 @@ def validate_level(false_alarm: object) -> float:
 
 def validate_fraction(name: str, value: object) -> None:
     """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not (number and 0 < value < 1):
+    is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1:  # type: ignore[operator]
         raise wrong(name, repr(value), "a number between 0 and 1")
 
 
