@@ -8,6 +8,8 @@ from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit.counts import (
     IMPOSSIBLE,
+    chance_at_least,
+    chance_at_most,
     detectable_total_variation,
     exact_p_value,
     fewest,
@@ -22,11 +24,12 @@ from otmd.audit.samples import (
     acceptance_ceiling,
     deviation_table,
     emitted_tokens,
+    is_accepted,
     largest_deviations,
-    observed_acceptance,
     validate_fraction,
     validate_level,
     validate_position,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
@@ -41,16 +44,13 @@ NUM_STATEMENTS = 3
 class Losslessness:
     """What an audit by samples found.
 
-    All statements in it hold together with probability 1 − ``false_alarm`` or more. No number of samples
-    proves a rule lossless.
+    All statements in it hold together with probability 1 − ``false_alarm`` or more: the test of the law, the
+    bound of the total variation and the acceptance share it equally (union bound).
 
     Attributes
     ----------
     num_samples : int
-        N.
     false_alarm : float
-        Shared equally by the test of the law, the bound of the total variation and the acceptance (union
-        bound).
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
     p_value : float
@@ -62,7 +62,6 @@ class Losslessness:
     detectable : float
         A total variation between the laws of the cells that the test would have found with probability 0.9.
     acceptance : Acceptance
-        The acceptance rate and its ceiling.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     """
@@ -85,25 +84,16 @@ class Losslessness:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the rule is faulty, in words; empty if no fault was found."""
-        found = []
-        if self.impossible:
-            found.append(f"{self.impossible} of the tokens have target probability zero: proof")
-        if self.p_value <= self.share:
-            found.append(
-                f"the output does not follow the target: p-value {self.p_value:.1e} (alarm at "
-                f"{self.share:.1e})"
-            )
-        if self.total_variation_bound > 0:
-            found.append(
-                f"the total variation from the target is at least {self.total_variation_bound:.4f}"
-            )
-        own = self.acceptance
-        if own.too_high:
-            found.append(
-                f"it accepts {own.rate:.4f} (at least {own.low:.4f}), and no lossless rule accepts more than "
-                f"{own.ceiling:.4f}"
-            )
-        return tuple(found)
+        own, bound = self.acceptance, self.total_variation_bound
+        law = f"p-value {self.p_value:.1e} (alarm at {self.share:.1e})"
+        accepts = f"it accepts {own.rate:.4f} (at least {own.low:.4f})"
+        found = {
+            f"{self.impossible} of the tokens have target probability zero: proof": self.impossible,
+            f"the output does not follow the target: {law}": self.p_value <= self.share,
+            f"the total variation from the target is at least {bound:.4f}": bound > 0,
+            f"{accepts}, and no lossless rule accepts more than {own.ceiling:.4f}": own.too_high,
+        }
+        return tuple(words for words, is_so in found.items() if is_so)
 
     @property
     def faulty(self) -> bool:
@@ -196,6 +186,8 @@ def judge_tokens(
     cells = token_cells(target, ratio_order(target, law.inclusion_probs()), number)
     labels, ceiling = cells.labels[output_tokens], acceptance_ceiling(target, law)
     counts = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
+    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
+    low, high = (bound(hits, number, share / 2) for bound in (chance_at_least, chance_at_most))
     return Losslessness(
         num_samples=number,
         false_alarm=false_alarm,
@@ -204,7 +196,7 @@ def judge_tokens(
         num_cells=cells.probs.size,
         total_variation_bound=total_variation_bound(labels, cells.probs, share),
         detectable=detectable_total_variation(number, cells.probs.size, share),
-        acceptance=observed_acceptance(draft_tokens, output_tokens, ceiling, share),
+        acceptance=Acceptance(hits / number, low, high, ceiling),
         worst=largest_deviations(counts, target * number),
     )
 
@@ -223,7 +215,6 @@ def samples_to_detect(
     Parameters
     ----------
     target_probs : array_like, shape (V,)
-        p.
     law : DraftLaw
         The law of the drafts, without leading axes; it decides which tokens are pooled.
     output_law : array_like, shape (V,), optional
@@ -242,55 +233,41 @@ def samples_to_detect(
 
     Raises
     ------
-    ValueError
-        For invalid input, or unless exactly one of ``output_law`` and ``total_variation`` is given.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        As :func:`losslessness`, and unless exactly one of ``output_law`` and ``total_variation`` is given.
 
     Notes
     -----
-    G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), an
-    approximation for large N. For a total variation t, KL ≥ 2t² (Pinsker). A token with p = 0 is found at its
-    first occurrence.
+    G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), and KL ≥ 2t²
+    for a total variation t (Pinsker). A token with p = 0 is found at its first occurrence.
     """
     p = validate_position(target_probs, law)
     validate_fraction("power", power)
     level = validate_level(false_alarm) / NUM_STATEMENTS
     order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
-        raise ValueError(
-            "output_law: got both or neither of it and total_variation, wanted exactly one"
-        )
+        told = "both or neither of it and total_variation"
+        raise wrong("output_law", told, "exactly one")
     if total_variation is not None:
         validate_fraction("total_variation", total_variation)
+        output, divergence = None, 2.0 * total_variation**2
+    else:
+        output, divergence = validate_probs("output_law", output_law), 0.0
+        if output.shape != p.shape:
+            raise wrong("output_law", f"shape {output.shape}", p.shape)
 
-        def found(num_samples: int) -> float:
-            num_cells = token_cells(p, order, num_samples).probs.size
-            return _power(num_samples, 2.0 * total_variation**2, num_cells, level)
+    def chance_to_find(number: int) -> float:
+        cells, possible, own = token_cells(p, order, number), 1.0, divergence
+        if output is not None:
+            pooled = cells.pooled(output)
+            possible = float(pooled.sum())
+            if possible == 0:
+                return 1.0
+            own = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
+        degrees = cells.probs.size - 1
+        missed = 1.0 - level
+        if degrees and own > 0:
+            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * own))
+        return 1.0 - min(possible, 1.0) ** number * missed
 
-        return fewest(found, power)
-    output = validate_probs("output_law", output_law)  # type: ignore[arg-type]
-    if output.shape != p.shape:
-        raise ValueError(f"output_law: got shape {output.shape}, wanted {p.shape}")
-    return fewest(lambda number: _chance_to_find(p, order, output, number, level), power)
-
-
-def _chance_to_find(
-    target: FloatArray, order: IntArray, output: FloatArray, num_samples: int, level: float
-) -> float:
-    """P(an audit sees an impossible token, or that its test of the law fails)."""
-    cells = token_cells(target, order, num_samples)
-    pooled = cells.pooled(output)
-    possible = float(pooled.sum())
-    if possible == 0:
-        return 1.0
-    divergence = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
-    missed = 1.0 - _power(num_samples, divergence, cells.probs.size, level)
-    return 1.0 - min(possible, 1.0) ** num_samples * missed
-
-
-def _power(num_samples: int, divergence: float, num_cells: int, level: float) -> float:
-    if num_cells < 2 or divergence == 0:
-        return level
-    threshold = chdtri(num_cells - 1, level)
-    return 1.0 - float(chndtr(threshold, num_cells - 1, 2.0 * num_samples * divergence))
+    return fewest(chance_to_find, power)

@@ -24,6 +24,7 @@ _RARE_COUNT = 0.01
 _MOST_ENUMERATED = 20_000
 _SMALLEST_LEVEL = 1e-6
 _ENOUGH_EXTREME = 20
+_NUMBERS_AT_ONCE = 2_000_000
 # Statistics that differ by less than this, relatively, are ties, and ties count as extreme.
 _TIE = 1e-9
 _DEVIATIONS = (0.0, 1.0, 2.0, 4.0, 8.0)
@@ -51,7 +52,8 @@ class Cells:
     def pooled(self, law: FloatArray) -> FloatArray:
         """Mass that another law (V,) of the outcomes gives to each cell, shape (K,)."""
         possible = self.labels != IMPOSSIBLE
-        return _masses(self.labels[possible], law[possible], self.probs.size)
+        masses = np.bincount(self.labels[possible], law[possible], minlength=self.probs.size)
+        return masses.astype(np.float64)
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
@@ -78,23 +80,11 @@ def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut the outcomes, in an order, into cells of about equal probability.
+    """Cut the outcomes (V,), in an order, into cells of about equal probability.
 
-    Parameters
-    ----------
-    probs : ndarray of float64, shape (V,)
-        Probability of each outcome.
-    order : ndarray of int64, shape (V,)
-        A permutation of the outcomes.
-    num_cells : int
-        The outcome belongs to the cell that holds the middle of its interval of [0, 1), so an outcome as
-        likely as a few cells has a cell of its own.
-    rare_mass : float
-        The least likely outcomes, together at most this likely, are a cell of their own.
-
-    Returns
-    -------
-    Cells
+    An outcome belongs to the cell that holds the middle of its interval of [0, 1), so an outcome as likely as
+    a few cells has a cell of its own. The least likely outcomes, together at most ``rare_mass`` likely, are
+    another cell.
     """
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
@@ -102,11 +92,8 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
     possible = probs > 0
     used, label[possible] = np.unique(label[possible], return_inverse=True)
     label[~possible] = IMPOSSIBLE
-    return Cells(label, _masses(label[possible], probs[possible], used.size))
-
-
-def _masses(labels: IntArray, masses: FloatArray, num_cells: int) -> FloatArray:
-    return np.bincount(labels, masses, minlength=num_cells).astype(np.float64)
+    masses = np.bincount(label[possible], probs[possible], minlength=used.size)
+    return Cells(label, masses.astype(np.float64))
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:
@@ -134,24 +121,10 @@ def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
 def exact_p_value(
     counts: IntArray, probs: FloatArray, level: float, *, rng: np.random.Generator
 ) -> float:
-    """P-value of G under the multinomial law of the counts, at most x with probability at most x.
+    """P-value of G for counts (K,) with a multinomial law: at most x with probability at most x.
 
-    All outcomes are listed where there are few. Otherwise it is :func:`p_value_by_draws`.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (K,)
-        How often each cell occurred.
-    probs : ndarray of float64, shape (K,)
-        The cells' probabilities, positive, with sum 1.
-    level : float
-        The smallest p-value that must be told apart: at most 10/level outcomes are drawn.
-    rng : numpy.random.Generator
-        Equal seeds give equal p-values.
-
-    Returns
-    -------
-    float
+    Few possible outcomes are listed. Otherwise up to 10/``level`` outcomes are drawn, as ``level`` is the
+    smallest p-value that must be told apart.
 
     Raises
     ------
@@ -160,84 +133,68 @@ def exact_p_value(
     """
     validate_rng(rng)
     total, cells = int(counts.sum()), probs.size
-    observed = float(g_statistic(counts, probs))
-    _check_level(level)
-    if comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
+    if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
         every = np.array(list(every_count(total, cells)))
+        observed = float(g_statistic(counts, probs))
         extreme = every[g_statistic(every, probs) >= observed * (1.0 - _TIE) - _TIE]
-        return min(1.0, float(np.exp(_log_multinomial(extreme, probs)).sum()))
+        ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
+        return min(1.0, float(np.exp(ways + xlogy(extreme, probs).sum(axis=-1)).sum()))
     fair = probs / probs.sum()
-
-    def draw(size: int) -> FloatArray:
-        return g_statistic(rng.multinomial(total, fair, size=size), probs)
-
-    return p_value_by_draws(observed, draw, level, 2_000_000 // cells)
+    return _p_value_by_draws(
+        counts,
+        lambda own: g_statistic(own, probs),
+        lambda size: rng.multinomial(total, fair, size=size),
+        level,
+    )
 
 
 def p_value_of_exchangeable(
     seen: IntArray, reference: IntArray, level: float, *, rng: np.random.Generator
 ) -> float:
-    """P-value of the claim that two sets of samples come from one law, which need not be known.
+    """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
 
     Under the claim all ways to split the pooled samples are equally likely, so the counts of the first set
-    are multivariate hypergeometric. The statistic is G of both sets against the pooled frequencies.
-
-    Parameters
-    ----------
-    seen, reference : ndarray of int64, shape (K,)
-        How often each cell occurred in the one and in the other.
-    level : float
-        As in :func:`exact_p_value`.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    float
-        At most x with probability at most x.
+    are multivariate hypergeometric. The statistic is G of both sets against the pooled frequencies. Level
+    and errors are those of :func:`exact_p_value`.
     """
     used = (seen + reference) > 0
     seen, pooled = seen[used], (seen + reference)[used]
-    _check_level(level)
     if pooled.size < 2:
         return 1.0
     probs = pooled / pooled.sum()
-
-    def statistic(counts: IntArray) -> FloatArray:
-        return g_statistic(counts, probs) + g_statistic(pooled - counts, probs)
-
-    def draw(size: int) -> FloatArray:
-        return statistic(
-            rng.multivariate_hypergeometric(pooled, seen.sum(), size, method="marginals")
-        )
-
-    return p_value_by_draws(float(statistic(seen)), draw, level, 2_000_000 // pooled.size)
+    return _p_value_by_draws(
+        seen,
+        lambda own: g_statistic(own, probs) + g_statistic(pooled - own, probs),
+        lambda size: rng.multivariate_hypergeometric(pooled, seen.sum(), size, method="marginals"),
+        level,
+    )
 
 
-def p_value_by_draws(
-    observed: float, draw: Callable[[int], FloatArray], level: float, at_once: int
+def _p_value_by_draws(
+    counts: IntArray,
+    statistic: Callable[[IntArray], FloatArray],
+    draw: Callable[[int], IntArray],
+    level: float,
 ) -> float:
-    """(1 + draws at least as extreme)/(1 + draws): exact, as the observed value is exchangeable with them.
+    """(1 + draws at least as extreme)/(1 + draws): exact, as the observed counts are exchangeable with them.
 
     Drawing stops at the 20th draw as extreme; the p-value is then 20 over the number drawn (Besag & Clifford
-    1991). ``draw`` returns that many statistics under the claim.
+    1991).
     """
-    most, extreme_at = int(np.ceil(10 / level)), observed * (1.0 - _TIE) - _TIE
-    drawn, found, size = 0, 0, _ENOUGH_EXTREME
-    while drawn < most:
-        size = min(2 * size, most - drawn, at_once)
-        extreme = np.cumsum(draw(size) >= extreme_at) + found
-        if extreme[-1] >= _ENOUGH_EXTREME:
-            return _ENOUGH_EXTREME / (drawn + int(np.argmax(extreme >= _ENOUGH_EXTREME)) + 1)
-        drawn, found = drawn + size, int(extreme[-1])
-    return (1 + found) / (1 + drawn)
-
-
-def _check_level(level: float) -> None:
     if level < _SMALLEST_LEVEL:
         raise ValueError(
             f"level: got {level:.1e}, wanted at least {_SMALLEST_LEVEL:.0e}: a p-value from draws cannot be "
             "smaller; SequentialAudit has no such limit"
         )
+    extreme_at = float(statistic(counts)) * (1.0 - _TIE) - _TIE
+    most, drawn, found, size = int(np.ceil(10 / level)), 0, 0, _ENOUGH_EXTREME
+    while drawn < most:
+        size = min(2 * size, most - drawn, _NUMBERS_AT_ONCE // counts.size)
+        extreme = np.cumsum(statistic(draw(size)) >= extreme_at) + found
+        if extreme[-1] >= _ENOUGH_EXTREME:
+            return _ENOUGH_EXTREME / (drawn + int(np.argmax(extreme >= _ENOUGH_EXTREME)) + 1)
+        drawn, found = drawn + size, int(extreme[-1])
+    return (1 + found) / (1 + drawn)
 
 
 def every_count(total: int, cells: int) -> Iterator[list[int]]:
@@ -247,31 +204,12 @@ def every_count(total: int, cells: int) -> Iterator[list[int]]:
         yield [right - left - 1 for left, right in pairwise(edges)]
 
 
-def _log_multinomial(counts: IntArray, probs: FloatArray) -> FloatArray:
-    total = counts.sum(axis=-1)
-    chances = xlogy(counts, probs).sum(axis=-1)
-    return gammaln(total + 1.0) - gammaln(counts + 1.0).sum(axis=-1) + chances
-
-
 def chance_at_least(hits: int, trials: int, level: float) -> float:
-    """Lower bound of a chance, too high with probability at most ``level`` (Clopper & Pearson 1934).
+    """Lower bound of a chance by hits in trials, too high with probability ≤ ``level`` ≤ 1/4.
 
-    Parameters
-    ----------
-    hits, trials : int
-        How often it happened, in so many trials.
-    level : float
-        In (0, 1/4].
-
-    Returns
-    -------
-    float
-
-    Notes
-    -----
-    It also bounds the mean chance of independent trials with different chances: beyond one hit above the
-    mean, their number of hits has no heavier tail than the binomial (Hoeffding 1956). For a single hit the
-    bound is Markov's.
+    Clopper & Pearson (1934). It also bounds the mean chance of independent trials with different chances:
+    beyond one hit above the mean, their number of hits has no heavier tail than the binomial (Hoeffding
+    1956). For a single hit the bound is Markov's.
     """
     if hits == 0:
         return 0.0
@@ -288,24 +226,9 @@ def chance_at_most(hits: int, trials: int, level: float) -> float:
 def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
     """Lower bound of the mean chance of events that may depend on those before them.
 
-    Parameters
-    ----------
-    hits, trials : int
-        How often it happened, in so many trials.
-    level : float
-        The bound is too high with at most this probability.
-    guess : float
-        What the mean chance may be, by other samples. The bound is sharpest where it is right.
-
-    Returns
-    -------
-    float
-
-    Notes
-    -----
-    For events X with chances m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. By
-    concavity the sum of logarithms is at most that of the mean chance, and Markov's inequality gives the
-    bound.
+    It is too high with probability ``level`` at most, and sharpest where ``guess`` is the mean chance. For
+    events X with chances m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. By concavity
+    the sum of logarithms is at most that of the mean chance, and Markov's inequality gives the bound.
     """
     rate = min(max(guess, 1e-6), 1.0 - 1e-6)
     spread = np.sqrt(2.0 * rate * (1.0 - rate) * np.log(1.0 / level) / trials)
@@ -331,36 +254,30 @@ def total_variation_bound(
     level : float
         In (0, 1/4].
     independent : bool
-        Whether the samples are independent. If not, each law is that of a sample given those before.
-
-    Returns
-    -------
-    float
-        Of the mean over the second half's laws where they differ; 0 if nothing shows.
+        Whether the samples are independent. If not, each law is that of a sample given those before, and the
+        bound is of the mean over the second half.
     """
     half, cells = labels.size // 2, probs.shape[-1]
     if half < 2:
         return 0.0
     expected = np.broadcast_to(probs, (labels.size, cells))
-    part = half // 2
+    part, impossible = half // 2, labels == IMPOSSIBLE
 
     def excess(chosen: BoolArray, own: slice) -> float:
-        hits = int(np.count_nonzero((labels[own] == IMPOSSIBLE) | chosen[labels[own]]))
-        trials = labels[own].size
-        wanted = float(expected[own].mean(axis=0)[chosen].sum())
+        hit = impossible | chosen[labels]
+        hits, trials = int(np.count_nonzero(hit[own])), hit[own].size
         if independent:
-            return chance_at_least(hits, trials, level) - wanted
-        before = labels[:half]
-        guess = float(np.mean((before == IMPOSSIBLE) | chosen[before]))
-        return mean_chance_at_least(hits, trials, level, guess) - wanted
+            least = chance_at_least(hits, trials, level)
+        else:
+            least = mean_chance_at_least(hits, trials, level, float(hit[:half].mean()))
+        return least - float(expected[own].mean(axis=0)[chosen].sum())
 
     def too_often(stop: int, deviations: float) -> BoolArray:
         wanted = expected[:stop].sum(axis=0)
-        seen = np.bincount(labels[:stop][labels[:stop] != IMPOSSIBLE], minlength=cells)
+        seen = np.bincount(labels[:stop][~impossible[:stop]], minlength=cells)
         return seen > wanted + deviations * np.sqrt(wanted)
 
-    # Cells that are off by chance alone would widen the bound, so the threshold is tried on a part of the
-    # half.
+    # Cells that are off by chance alone would widen the bound: the threshold is tried on part of the half.
     best = max(_DEVIATIONS, key=lambda own: excess(too_often(part, own), slice(part, half)))
     return max(0.0, excess(too_often(half, best), slice(half, labels.size)))
 

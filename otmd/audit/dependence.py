@@ -4,13 +4,13 @@ A seed used twice, a cached draw or a broadcast in the wrong place leaves each d
 and makes the drafts equal more often than independent ones are.
 """
 
-from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from otmd.audit.counts import p_value_of_exchangeable
+from otmd.audit.evidence import Evidence
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray
 
@@ -21,40 +21,6 @@ _SHOWN_SLOTS = 8
 _SHIFT = 1 / 32
 
 
-class Links:
-    """Drafts, each held against one or more drafts before it.
-
-    Attributes
-    ----------
-    numbers : array of float
-        The difference of the two drafts' uniform numbers, modulo 1: uniform if the later one is independent.
-    repeated, chance : array
-        Whether the later draft repeats an earlier one, and with what probability it should.
-    quarters : array of int
-        The difference, modulo 4, of the quarters of [0, 1) that the numbers lie in. It also shows the number
-        1 − u after u, whose difference from u is uniform.
-    """
-
-    def __init__(self) -> None:
-        self.numbers, self.chance = array("d"), array("d")
-        self.repeated, self.quarters = array("b"), array("b")
-
-    def add(self, number: float, before: float, repeated: bool, chance: float) -> None:
-        """Add a draft by its number, that of the earlier draft, and what is said of repeats."""
-        self.numbers.append((number - before + _SHIFT) % 1.0)
-        self.repeated.append(repeated)
-        self.chance.append(min(1.0, chance))
-        self.quarters.append((int(_PARTS * number) - int(_PARTS * before)) % _PARTS)
-
-    def classes(self) -> list[tuple[IntArray, FloatArray]]:
-        """Labels (M,) and their probabilities (M, K) or (K,), given the past: repeats, and quarters."""
-        chance = np.array(self.chance, np.float64)
-        return [
-            (np.array(self.repeated, np.int64), np.stack([1.0 - chance, chance], axis=1)),
-            (np.array(self.quarters, np.int64), np.full(_PARTS, 1 / _PARTS)),
-        ]
-
-
 class RunDependence:
     """Links between the drafts of a recorded run, as its rows go by.
 
@@ -63,9 +29,9 @@ class RunDependence:
 
     Attributes
     ----------
-    slots : Links
+    slots : Evidence
         Each draft and those before it at its position; the number is compared with that of the last of them.
-    rows : Links
+    rows : Evidence
         Each draft and the one in its place at the drafted position before.
     pairs : dict of (int, int) to list of float
         For two places among the drafts, from 1: how often they were equal, and how often they should have
@@ -75,9 +41,8 @@ class RunDependence:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._last: list[tuple[int, float]] = []
-        self.slots, self.rows = Links(), Links()
+        self.slots, self.rows = Evidence.empty(2), Evidence.empty(2)
         self.pairs: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self.num_rows = 0
 
     def add(self, drawn: list[tuple[FloatArray, int]]) -> None:
         """Look at a position's drafts, each with its law (V,) given those before it."""
@@ -86,17 +51,16 @@ class RunDependence:
             number = float(probs[:token].sum() + probs[token] * self._rng.random())
             if own:
                 earlier = np.unique([before for before, _ in own])
-                self.slots.add(number, own[-1][1], token in earlier, probs[earlier].sum())
+                _link(self.slots, number, own[-1][1], token in earlier, probs[earlier].sum())
                 for i, (before, _) in enumerate(own[:_SHOWN_SLOTS]):
                     seen = self.pairs[i + 1, slot + 1]
                     seen[0] += before == token
                     seen[1] += float(probs[before])
             if slot < len(self._last) and self._last[slot][0] < probs.size:
                 before, its_number = self._last[slot]
-                self.rows.add(number, its_number, token == before, probs[before])
+                _link(self.rows, number, its_number, token == before, probs[before])
             own.append((token, number))
         self._last = own
-        self.num_rows += 1
 
     def most_repeated(self) -> str:
         """The two drafts of a position that are equal too often, in words; empty where none are."""
@@ -108,26 +72,26 @@ class RunDependence:
         return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
 
 
+def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
+    """Add a draft by its number, that of an earlier draft, and how likely it repeats one.
+
+    The difference of the numbers, modulo 1, is uniform if the later one is independent. The difference of
+    their quarters of [0, 1) also shows the number 1 − u after u, whose difference from u is uniform.
+    """
+    chance = min(1.0, float(chance))
+    quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
+    repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
+    links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
+
+
 def independence_p_values(
     samples: IntArray, law: DraftLaw, level: float, *, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Tests of what the drafts of a single position have in common, against drafts drawn here from the law.
+    """Tests of what drafts (N, n) of a position have in common, against drafts drawn here from the law.
 
-    Parameters
-    ----------
-    samples : ndarray of int64, shape (N, n)
-        In the order in which they were drawn.
-    law : DraftLaw
-        The declared law; it only has to be sampled.
-    level : float
-        The smallest p-value that must be told apart.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    dict of str to float
-        From what was tested to an exact p-value: which drafts of a draw are equal, which parts of the
-        vocabulary neighbouring drafts come from, and the same of draws that follow one another.
+    Returns from what was tested to an exact p-value: which drafts of a draw are equal, which parts of the
+    vocabulary neighbouring drafts come from, and the same of draws that follow one another. ``level`` is the
+    smallest p-value that must be told apart.
     """
     number = len(samples)
     reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +14,7 @@ from scipy.special import gammaln, logsumexp
 from otmd.audit.counts import exact_p_value, make_cells
 from otmd.audit.dependence import independence_p_values
 from otmd.audit.faults import tempered
-from otmd.audit.samples import as_array, validate_law, validate_level
+from otmd.audit.samples import as_array, validate_law, validate_level, wrong
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
@@ -35,23 +36,18 @@ _CELLS = 64
 # A containment is a sum over the vocabulary; smaller differences are rounding.
 _LEAST_CELL = 1e-9
 
+_LAWS: dict[type[ProposalLaw], str] = {
+    WithReplacement: "drawn independently, with replacement",
+    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
+    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
+    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
+}
 TupleProb = Callable[[IntArray], FloatArray]
 """From tuples (T, n) to their probabilities (T,)."""
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A law that the samples have if a mistake was made.
-
-    Attributes
-    ----------
-    kind : str
-        The mistake, in words.
-    setting : str
-        With which parameter, in words; empty if it has none.
-    tuple_prob : callable
-        From tuples (T, n) to their probabilities (T,).
-    """
+class Mistake(NamedTuple):
+    """A law that the samples have if a mistake was made, with its parameter in words or an empty setting."""
 
     kind: str
     setting: str
@@ -59,31 +55,29 @@ class Mistake:
 
 
 def mistakes(law: DraftLaw) -> Iterator[Mistake]:
-    """The mistakes that are told apart from a declared law, at a single position.
+    """The mistakes that are told apart from a declared law at one position, once for each setting.
 
-    Parameters
-    ----------
-    law : DraftLaw
-        The declared law. One that is not built from one draft distribution has only the mistakes that any law
-        has: sorted drafts.
-
-    Yields
-    ------
-    Mistake
-        Those with a parameter once for each setting.
+    A law that is not built from one draft distribution has only the mistake that any law has: sorted drafts.
     """
-    if law.num_drafts in range(2, _MOST_PERMUTED + 1):
+    n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
+    if permuted:
         yield Mistake("sorted by token id", "", _sorted_by(law, np.arange(law.vocab_size)))
     if not isinstance(law, ProposalLaw):
         return
-    q, n = law.draft_probs, law.num_drafts
-    if n in range(2, _MOST_PERMUTED + 1):
-        rank = np.empty(q.size, np.int64)
-        rank[np.argsort(-q, kind="stable")] = np.arange(q.size)
+    q = law.draft_probs
+    if permuted:
+        rank = np.argsort(np.argsort(-q, kind="stable"))
         yield Mistake("sorted, likeliest first", "", _sorted_by(law, rank))
     if n > 1:
-        yield from _other_laws(law)
-        yield Mistake("one draw repeated for every draft", "", lambda x: _all_equal(x) * q[x[:, 0]])
+        for kind, words in _LAWS.items():
+            possible = np.count_nonzero(q) >= n or kind is WithReplacement
+            if kind is not type(law) and possible:
+                yield Mistake(words, "", kind(q, n).tuple_prob)
+        yield Mistake(
+            "one draw repeated for every draft",
+            "",
+            lambda x: (x == x[:, :1]).all(axis=-1) * q[x[:, 0]],
+        )
     if n > 1 and type(law) is WithReplacement:
         kind = "each draft at times a copy of the one before it"
         for share in COPIES:
@@ -91,29 +85,10 @@ def mistakes(law: DraftLaw) -> Iterator[Mistake]:
     yield Mistake(
         "always the likeliest token", "", lambda x: (x == q.argmax()).all(axis=-1).astype(float)
     )
-    yield from _other_distributions(law)
-
-
-def _other_laws(law: ProposalLaw) -> Iterator[Mistake]:
-    q, n = law.draft_probs, law.num_drafts
-    kinds: list[tuple[type[ProposalLaw], str]] = [
-        (WithReplacement, "drawn independently, with replacement"),
-        (WithoutReplacement, "drawn without replacement, or duplicates redrawn"),
-        (ConditionalPoisson, "sets drawn ∝ the product of their masses (conditional Poisson)"),
-        (Greedy, "the likeliest tokens and one draw from the rest (greedy)"),
-    ]
-    enough = np.count_nonzero(q) >= n
-    for kind, words in kinds:
-        if kind is not type(law) and (enough or kind is WithReplacement):
-            yield Mistake(words, "", kind(q, n).tuple_prob)
-
-
-def _other_distributions(law: ProposalLaw) -> Iterator[Mistake]:
-    """The declared law of another distribution than q."""
-    for kind, setting, probs in other_distributions(law.draft_probs):
+    for kind, setting, probs in other_distributions(q):
         other = copy.copy(law)
         other.draft_probs = probs
-        if np.count_nonzero(probs) >= law.num_drafts or isinstance(law, WithReplacement):
+        if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
             yield Mistake(kind, setting, _within_support(other))
 
 
@@ -141,14 +116,11 @@ def _copied(q: FloatArray, share: float) -> TupleProb:
 
 
 def _within_support(law: ProposalLaw) -> TupleProb:
-    """Its probabilities, computed only for tuples of tokens with mass, as they are costly."""
+    """Its probabilities, or only zeros where one of the tuples cannot occur, as they are costly."""
 
     def tuple_prob(tokens: IntArray) -> FloatArray:
-        possible = (law.draft_probs[tokens] > 0).all(axis=-1)
-        probs = np.zeros(len(tokens))
-        if possible.all():
-            probs[:] = law.tuple_prob(tokens)
-        return probs
+        possible = (law.draft_probs[tokens] > 0).all()
+        return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
 
     return tuple_prob
 
@@ -160,26 +132,14 @@ def _sorted_by(law: DraftLaw, rank: IntArray) -> TupleProb:
         places = rank[tokens]
         if (np.diff(places, axis=-1) < 0).any():
             return np.zeros(len(tokens))
-        orders = [law.tuple_prob(tokens[:, order]) for order in _orders(tokens.shape[-1])]
-        return np.sum(orders, axis=0) * np.exp(-_log_repetitions(places))
+        every = permutations(range(tokens.shape[-1]))
+        orders = [law.tuple_prob(tokens[:, list(order)]) for order in every]
+        # Orders that only swap equal tokens are one tuple, which was summed more than once.
+        counts = [np.unique(own, return_counts=True)[1] for own in places]
+        repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
+        return np.sum(orders, axis=0) * np.exp(-repeated)
 
     return tuple_prob
-
-
-def _orders(length: int) -> list[list[int]]:
-    return [list(order) for order in permutations(range(length))]
-
-
-def _log_repetitions(places: IntArray) -> FloatArray:
-    """Logarithm of how many orders of a sorted tuple are the same tuple."""
-    longest = np.zeros(len(places))
-    for row, own in enumerate(places):
-        longest[row] = gammaln(np.unique(own, return_counts=True)[1] + 1.0).sum()
-    return longest
-
-
-def _all_equal(tokens: IntArray) -> FloatArray:
-    return (tokens == tokens[:, :1]).all(axis=-1).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -205,7 +165,6 @@ class DraftLawAudit:
     Attributes
     ----------
     num_samples : int
-        N.
     false_alarm : float
         Half of it is for the bet on the mistakes, half for the tests of the law.
     impossible : int
@@ -219,8 +178,7 @@ class DraftLawAudit:
         Of exact G-tests: of the tuples where they can be listed, else of the places of the least likely and
         of the likeliest draft.
     independence : dict of str to float
-        P-values of what drafts have in common, within a draw and from draw to draw; see
-        :func:`~otmd.audit.dependence.independence_p_values`.
+        P-values of what drafts have in common, within a draw and from draw to draw.
     explanations : tuple of Explanation
         The mistakes, best first.
     """
@@ -273,24 +231,18 @@ class DraftLawAudit:
 
     def __str__(self) -> str:
         values = ", ".join(f"{value:.1e}" for value in self.p_values)
-        together = [f"  {own:>14.1e}  {name}" for name, own in self.independence.items()]
+        shown = [own for own in self.explanations[:5] if own.log_likelihood > -np.inf]
         lines = [
-            f"  {own.log_likelihood:>14.1f}  {own.mistake}"
-            for own in self.explanations[:5]
-            if own.log_likelihood > -np.inf
+            self.verdict,
+            f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}; false-alarm rate "
+            f"{self.false_alarm:.0e}",
+            f"p-values of drafts that depend on one another (alarm at {self.level:.1e}):",
+            *(f"  {own:>14.1e}  {name}" for name, own in self.independence.items()),
+            "log-likelihoods:",
+            f"  {self.log_likelihood:>14.1f}  the declared law",
+            *(f"  {own.log_likelihood:>14.1f}  {own.mistake}" for own in shown),
         ]
-        return "\n".join(
-            [
-                self.verdict,
-                f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}; false-alarm rate "
-                f"{self.false_alarm:.0e}",
-                f"p-values of drafts that depend on one another (alarm at {self.level:.1e}):",
-                *together,
-                "log-likelihoods:",
-                f"  {self.log_likelihood:>14.1f}  the declared law",
-                *lines,
-            ]
-        )
+        return "\n".join(lines)
 
 
 def draft_law(
@@ -313,33 +265,34 @@ def draft_law(
     rng : numpy.random.Generator
         Draws the outcomes of the exact tests.
 
-    Returns
-    -------
-    DraftLawAudit
-
     Raises
     ------
-    ValueError
-        For invalid input.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
     """
     validate_law(law, samples)
     tokens = law.validate_tokens(as_array("samples", samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
-        raise ValueError(f"samples: got shape {tokens.shape}, wanted (N, n) with N ≥ 1")
+        raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
     validate_rng(rng)
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
     declared = law.tuple_prob(tuples)
     likelihood = _log_likelihood(declared, counts)
-    by_kind: dict[str, list[tuple[float, Mistake]]] = defaultdict(list)
+    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for own in mistakes(law):
-        by_kind[own.kind].append((_log_likelihood(own.tuple_prob(tuples), counts), own))
-    found = [_explanation(settings) for settings in by_kind.values()]
+        by_kind[own.kind][own.setting] = _log_likelihood(own.tuple_prob(tuples), counts)
+    found, means = [], []
+    for kind, settings in by_kind.items():
+        best, tried = max(settings, key=lambda own: settings[own]), float(np.log(len(settings)))
+        words = f"{kind} ({best})" if best else kind
+        found.append(Explanation(words, settings[best] - tried))
+        means.append(logsumexp(list(settings.values())) - tried)
     log_e_value = np.inf
     if np.isfinite(likelihood):
-        log_e_value = _log_mean(list(by_kind.values())) - likelihood
+        log_e_value = (
+            float(logsumexp(means) - np.log(len(means)) if means else -np.inf) - likelihood
+        )
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     # Four tests of independence beside them, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
@@ -358,22 +311,6 @@ def draft_law(
 def _log_likelihood(probs: FloatArray, counts: IntArray) -> float:
     with np.errstate(divide="ignore"):
         return float(counts @ np.log(probs))
-
-
-def _explanation(settings: list[tuple[float, Mistake]]) -> Explanation:
-    likelihood, own = max(settings, key=lambda pair: pair[0])
-    words = f"{own.kind} ({own.setting})" if own.setting else own.kind
-    return Explanation(words, likelihood - float(np.log(len(settings))))
-
-
-def _log_mean(by_kind: list[list[tuple[float, Mistake]]]) -> float:
-    """Logarithm of the mean likelihood over mistakes, each the mean over its settings."""
-    if not by_kind:
-        return -np.inf
-    means = [
-        logsumexp([own for own, _ in settings]) - np.log(len(settings)) for settings in by_kind
-    ]
-    return float(logsumexp(means) - np.log(len(means)))
 
 
 def counts_of_tuples(
@@ -396,8 +333,8 @@ def counts_of_tuples(
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
 
-    All drafts are among the k likeliest tokens with probability g(those k), which every law knows at any
-    vocabulary.
+    All drafts are among the k likeliest tokens with probability g(those k), the law's containment, which
+    every law knows at any vocabulary.
     """
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
     return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
@@ -406,21 +343,21 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, 
 def _counts_of_last(
     law: DraftLaw, tokens: IntArray, order: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    size = order.size
+    size, within = order.size, np.zeros(order.size, dtype=bool)
     sizes = np.unique(np.append(np.geomspace(1, size, _CELLS).astype(np.int64), size))
-    within, contained = np.zeros(size, dtype=bool), []
+    ends, chances, reached, contained = [], [], 0.0, 0.0
+    # Cells end where enough probability has come together since the last one.
     for number in sizes:
         within[order[:number]] = True
-        contained.append(float(law.containment(within)))
-    # Cells end where enough probability has come together since the last one.
-    ends = [-1]
-    for i, reached in enumerate(contained):
-        if reached - (contained[ends[-1]] if ends[-1] >= 0 else 0.0) >= _LEAST_CELL:
-            ends.append(i)
-    ends = ends[1:]
-    ends[-1] = len(sizes) - 1
+        contained = float(law.containment(within))
+        if contained - reached >= _LEAST_CELL:
+            ends.append(number)
+            chances.append(contained - reached)
+            reached = contained
+    # The last cell takes what is left, which may be too little for a cell of its own.
+    ends[-1], chances[-1] = size, chances[-1] + contained - reached
     rank = np.empty(size, np.int64)
     rank[order] = np.arange(size)
-    cell = np.searchsorted(sizes[ends], rank[tokens].max(axis=-1), side="right")
-    probs = np.diff([contained[i] for i in ends], prepend=0.0)
+    cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
+    probs = np.array(chances)
     return np.bincount(cell, minlength=probs.size), probs / probs.sum()

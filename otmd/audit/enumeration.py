@@ -14,6 +14,7 @@ from otmd.audit.samples import (
     largest_deviations,
     validate_position,
     validate_verifier,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, validate_probs
@@ -27,12 +28,10 @@ class GuiltyDrafts:
     Attributes
     ----------
     tokens : tuple of int
-        The drafts.
     prob : float
-        How likely they are drafted.
+        How likely these drafts are.
     excess : float
         Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
-        The parts of all tuples sum to the total variation.
     """
 
     tokens: tuple[int, ...]
@@ -51,8 +50,7 @@ class EnumeratedAudit:
     tol : float
         How far apart they may be at a token.
     acceptance, ceiling : float
-        P(the output token is among the drafts), and the most that a lossless rule can have; see
-        :class:`~otmd.audit.Acceptance`.
+        P(the output token is among the drafts), and the most that a lossless rule can have.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     worst_drafts : tuple of GuiltyDrafts
@@ -141,7 +139,7 @@ def enumerated(
     validate_verifier(verifier)
     p = validate_position(target_probs, law)
     if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
-        raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        raise wrong("tol", repr(tol), "a positive number")
     conditional = (
         verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     )
@@ -151,27 +149,20 @@ def enumerated(
         given = _law_given(conditional, tokens, p.size)
         output += prob * given
         accepted += prob * float(given[np.unique(tokens)].sum())
-    excess = np.maximum(output - p, 0.0)
     guilty: list[GuiltyDrafts] = []
     if np.abs(output - p).max() > tol:
+        excess = np.maximum(output - p, 0.0)
         share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
         for tokens, prob in zip(tuples, probs, strict=True):
             part = float(prob * (_law_given(conditional, tokens, p.size) @ share))
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
-        guilty.sort(key=lambda own: -own.excess)
-    return EnumeratedAudit(
-        p,
-        output,
-        float(tol),
-        accepted,
-        acceptance_ceiling(p, law),
-        largest_deviations(output, p),
-        tuple(guilty[:5]),
-    )
+    worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
+    ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
+    return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
 
 
 def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:
     law = validate_probs("verifier", as_array("verifier", conditional(draft_tokens)))
     if law.shape != (vocab_size,):
-        raise ValueError(f"verifier: got a law of shape {law.shape}, wanted ({vocab_size},)")
+        raise wrong("verifier", f"a law of shape {law.shape}", f"({vocab_size},)")
     return law

@@ -22,14 +22,7 @@ from otmd.verifiers.prepared import normalised
 class RecursiveRejectionSteps:
     """Recursive rejection step by step, as engines write it: sound, and the base of faulty variants.
 
-    Calling it with drafts (n,) gives the law of the output token (V,).
-
-    Parameters
-    ----------
-    target_probs : ndarray of float64, shape (V,)
-        p.
-    draft_probs : ndarray of float64, shape (V,)
-        q as the rule believes it to be.
+    ``target_probs`` is p (V,), ``draft_probs`` q as the rule believes it to be.
     """
 
     distinct = False
@@ -138,10 +131,7 @@ class CoarseCoin(RecursiveRejectionSteps):
 
 
 class KSequentialAt:
-    """K-SEQ with a scale ρ that may be too small: negative residuals are cut off, and the rest renormalised.
-
-    ``scale`` is ρ. Below ρ* the accepted tokens alone exceed p somewhere.
-    """
+    """K-SEQ with a scale ρ; below ρ* negative residuals are cut off, and the rest renormalised."""
 
     def __init__(self, target_probs: FloatArray, draft_probs: FloatArray, scale: float) -> None:
         self.target_probs, self.draft_probs, self.scale = target_probs, draft_probs, scale
@@ -205,9 +195,7 @@ def top_k(probs: FloatArray, k: int) -> FloatArray:
 def tempered(probs: FloatArray, temperature: float) -> FloatArray:
     """Probabilities ∝ probs^(1/temperature)."""
     with np.errstate(divide="ignore"):
-        log = np.log(probs) / temperature
-    raised = np.exp(log - log.max())
-    return raised / raised.sum()
+        return probs_from_logits(np.log(probs), temperature=temperature)
 
 
 def bfloat16(probs: FloatArray) -> FloatArray:
@@ -233,7 +221,6 @@ class Control:
     name : str
         The fault.
     target_probs : ndarray of float64, shape (V,)
-        p, which the output ought to follow.
     law : DraftLaw
         What the drafts are really drawn from.
     verifier : callable
@@ -255,18 +242,10 @@ def pair(vocab_size: int = 12, seed: int = 0) -> tuple[FloatArray, FloatArray]:
 
 
 def negative_controls() -> list[Control]:
-    """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3.
-
-    Returns
-    -------
-    list of Control
-    """
+    """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3."""
     p, q = pair()
-    two, three, distinct = (
-        WithReplacement(q, 2),
-        WithReplacement(q, 3),
-        WithoutReplacement(q, 3),
-    )
+    two, three = WithReplacement(q, 2), WithReplacement(q, 3)
+    distinct = WithoutReplacement(q, 3)
     steps = RecursiveRejectionSteps(p, q)
     no_mass = np.where(np.arange(p.size) == q.argmax(), 0.0, p)
     no_mass /= no_mass.sum()

@@ -1,5 +1,9 @@
-"""Rows of a recorded run, checked: one for each position that was drafted at or decided."""
+"""Rows of a recorded run, checked: one for each position that was drafted at or decided.
 
+They are read from JSON Lines, Parquet or safetensors, a few at a time, or given as a list.
+"""
+
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import as_array
+from otmd.audit.samples import as_array, wrong
 from otmd.probabilities import IntArray, Processing, sum_tolerance
 from otmd.storage.errors import named
+from otmd.storage.parquet import read_batches
+from otmd.storage.safetensors import StoredArray, read_safetensors
 
+LONGEST_LINE = 32 << 20
+"""Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each."""
+# Each may become an object; a row has a few dozen of its own.
+_MOST_PARTS = 10_000
 NOT_DECIDED = -1
 """The output token of a position that was drafted at and never reached."""
 MOST_ROWS = 2_000_000
@@ -47,18 +57,9 @@ class RecordedNumbers:
 class RecordedLaw:
     """What was recorded of one model's next-token distribution.
 
-    Attributes
-    ----------
-    numbers : ndarray, shape (V,) or (K,)
-        Logits or probabilities, as recorded.
-    is_logits : bool
-        Which of the two.
-    tolerance : float
-        How far from 1 probabilities may sum.
-    processing : Processing
-        What turns logits into the probabilities.
-    ids : ndarray of int64, shape (K,), or None
-        The tokens that the numbers belong to, ascending; all others have no mass.
+    ``numbers`` are logits, or probabilities that sum to 1 within ``tolerance``. They belong to the tokens
+    ``ids`` (K,), ascending, and all others have no mass; without ids they belong to all tokens (V,).
+    ``processing`` turns logits into the probabilities.
     """
 
     numbers: NDArray
@@ -70,25 +71,10 @@ class RecordedLaw:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One row.
+    """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
-    Attributes
-    ----------
-    row : int
-        Its number, from 1; the number of the line in a ``.jsonl`` file.
-    vocab_size : int
-        V, of the side that has full rows; else just large enough for every token that the row names.
-    is_full : bool
-        Whether a side has full rows, so that V is the vocabulary.
-    target : RecordedLaw
-    draft : RecordedLaw or None
-    draft_tokens : ndarray of int64, shape (n,)
-        Empty where nothing was drafted.
-    output_token : int
-        :data:`NOT_DECIDED` where the position was not reached.
-    request : str
-    step : int or None
-    depth : int
+    V is the vocabulary where a side has full rows (``is_full``), else just large enough for every token that
+    the row names. The output token is :data:`NOT_DECIDED` where the position was not reached.
     """
 
     row: int
@@ -106,31 +92,15 @@ class Record:
 def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator[Record]:
     """Read the rows of a ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or of a list of dicts, in order.
 
-    Parameters
-    ----------
-    source : str, Path or sequence of mapping
-    defaults : mapping
-        "target" or "draft" to the processing of logits that all rows share.
-
-    Yields
-    ------
-    Record
-
-    Raises
-    ------
-    ValueError
-        For a malformed file or row; it names the file, the row and the field.
+    ``defaults`` has the processing of logits that all rows share, by side: "target" or "draft". Raises
+    ValueError for a malformed file or row; it names the file, the row and the field.
     """
     if isinstance(source, str | Path):
-        from otmd.audit.record_files import rows_of_file
-
-        rows, name = rows_of_file(Path(source)), str(source)
+        rows, name = _rows_of_file(Path(source)), str(source)
     elif isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         rows, name = enumerate(source, start=1), "records"
     else:
-        raise ValueError(
-            f"source: got {type(source).__name__}, wanted a path or a list of mappings"
-        )
+        raise wrong("source", type(source).__name__, "a path or a list of mappings")
     for number, row in rows:
         if number > MOST_ROWS:
             raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
@@ -143,19 +113,19 @@ def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator
 def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record:
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
-        raise ValueError(f"{named(unknown[0])}: got an unknown field, wanted {', '.join(FIELDS)}")
+        raise wrong(named(unknown[0]), "an unknown field", ", ".join(FIELDS))
     target = _read_law("target", given, defaults.get("target"))
     if target is None:
-        raise ValueError("target_probs: got nothing, wanted target_probs or target_logits")
+        raise wrong("target_probs", "nothing", "target_probs or target_logits")
     draft = _read_law("draft", given, defaults.get("draft"))
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Arrays have rows of one length: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
-    decided = _optional_whole("output_token", given)
+    decided = _whole("output_token", given)
     output = NOT_DECIDED if decided is None else decided
-    depth = _optional_whole("depth", given) or 0
+    depth = _whole("depth", given) or 0
     if not 0 <= depth <= _DEEPEST:
-        raise ValueError(f"depth: got {depth}, wanted a whole number from 0 to {_DEEPEST}")
+        raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
     size, is_full = _vocab_size(target, draft, max(output, int(tokens.max(initial=0))))
     return Record(
         row=number,
@@ -166,7 +136,7 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         draft_tokens=tokens,
         output_token=output,
         request=_read_label("request", given.get("request", "")),
-        step=_optional_whole("step", given),
+        step=_whole("step", given),
         depth=depth,
     )
 
@@ -177,14 +147,12 @@ def _vocab_size(
     sides = [target] if draft is None else [target, draft]
     full = {side.numbers.size for side in sides if side.ids is None}
     if len(full) > 1:
-        raise ValueError(
-            f"draft: got {sides[1].numbers.size} tokens and a target with {target.numbers.size}, wanted "
-            "equally many"
-        )
+        told = f"{sides[1].numbers.size} tokens and a target with {target.numbers.size}"
+        raise wrong("draft", told, "equally many")
     largest = [int(side.ids[-1]) for side in sides if side.ids is not None]
     size = min(full) if full else 1 + max(*largest, largest_token)
     if size > MOST_NUMBERS:
-        raise ValueError(f"target: got ids up to {size - 1}, wanted ids below {MOST_NUMBERS}")
+        raise wrong("target", f"ids up to {size - 1}", f"ids below {MOST_NUMBERS}")
     return size, bool(full)
 
 
@@ -192,98 +160,80 @@ def _read_law(side: str, given: Row, default: Processing | None) -> RecordedLaw 
     """Read one side of a row, None where it has none; ValueError for fields that do not fit together."""
     kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
     if len(kinds) > 1:
-        raise ValueError(f"{side}_logits: got it beside {side}_probs, wanted one of the two")
+        raise wrong(f"{side}_logits", f"it beside {side}_probs", "one of the two")
     if not kinds:
         return None
-    name, is_logits = f"{side}_{kinds[0]}", kinds[0] == "logits"
-    recorded = _read_numbers(name, given[name])
-    values, ids = recorded.values, None
+    name, is_logits, value = f"{side}_{kinds[0]}", kinds[0] == "logits", given[f"{side}_{kinds[0]}"]
+    if isinstance(value, RecordedNumbers):
+        values, tolerance = _vector(name, value.values, "fiu"), value.tolerance
+    else:
+        values, tolerance = _vector(name, value, "fiu"), _DECIMAL_TOLERANCE
+        if hasattr(value, "dtype"):
+            is_bfloat16 = "bfloat16" in str(value.dtype)
+            tolerance = BFLOAT16_TOLERANCE if is_bfloat16 else sum_tolerance(values.dtype)
+    ids = None
     if f"{side}_ids" in given:
         ids = _read_ids(f"{side}_ids", given[f"{side}_ids"])
-        order = _order_of_ids(f"{side}_ids", ids, values.size)
+        if ids.size != values.size:
+            raise ValueError(f"{side}_ids: got {ids.size} ids for {values.size} numbers")
+        order = np.argsort(ids, kind="stable")
         values, ids = values[order], ids[order]
-    processing = _processing(side, is_logits, given, default)
-    return RecordedLaw(values, is_logits, recorded.tolerance, processing, ids)
-
-
-def _order_of_ids(name: str, ids: IntArray, size: int) -> IntArray:
-    if ids.size != size:
-        raise ValueError(f"{name}: got {ids.size} ids for {size} numbers")
-    order = np.argsort(ids, kind="stable")
-    ascending = ids[order]
-    if ascending[0] < 0 or (np.diff(ascending) == 0).any():
-        raise ValueError(f"{name}: got a negative or a repeated id, wanted distinct ids ≥ 0")
-    return order
+        if ids[0] < 0 or (np.diff(ids) == 0).any():
+            raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
+    return RecordedLaw(
+        values, is_logits, tolerance, _processing(side, is_logits, given, default), ids
+    )
 
 
 def _processing(side: str, is_logits: bool, given: Row, default: Processing | None) -> Processing:
     own = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
     if not is_logits and (own or default is not None):
-        raise ValueError(
-            f"{own[0] if own else side + '_processing'}: got a processing of {side}_probs, wanted "
-            f"{side}_logits with it: probabilities are taken as they are"
-        )
+        told = f"{side}_logits with it: probabilities are taken as they are"
+        name = own[0] if own else f"{side}_processing"
+        raise wrong(name, f"a processing of {side}_probs", told)
     if own and default is not None:
-        raise ValueError(f"{own[0]}: got it in the row and for the whole file, wanted one of them")
+        raise wrong(own[0], "it in the row and for the whole file", "one of them")
     if not own:
         return default or Processing()
-    temperature = _optional_number(f"{side}_temperature", given)
-    top_k = _optional_whole(f"{side}_top_k", given)
-    return Processing(
-        temperature=1.0 if temperature is None else temperature,
-        # Engines write 0 or −1 for no truncation.
-        top_k=None if top_k is None or top_k <= 0 else top_k,
-        top_p=_optional_number(f"{side}_top_p", given),
-        min_p=_optional_number(f"{side}_min_p", given),
+    temperature, top_p, min_p = (
+        _number(f"{side}_{name}", given) for name in ("temperature", "top_p", "min_p")
     )
-
-
-def _read_numbers(name: str, value: Any) -> RecordedNumbers:
-    """Return real numbers (V,) with their tolerance, or raise ValueError; NaN and infinity pass."""
-    if isinstance(value, RecordedNumbers):
-        return RecordedNumbers(_vector(name, value.values, "fiu"), value.tolerance)
-    array = _vector(name, value, "fiu")
-    if "bfloat16" in str(getattr(value, "dtype", "")):
-        return RecordedNumbers(array, BFLOAT16_TOLERANCE)
-    has_type = hasattr(value, "dtype")
-    return RecordedNumbers(array, sum_tolerance(array.dtype) if has_type else _DECIMAL_TOLERANCE)
+    # Engines write 0 or −1 for no truncation.
+    top_k = max(_whole(f"{side}_top_k", given) or 0, 0) or None
+    return Processing(1.0 if temperature is None else temperature, top_k, top_p, min_p)
 
 
 def _read_ids(name: str, value: Any) -> IntArray:
-    """Return token ids (n,) as int64, or raise ValueError."""
     if isinstance(value, list | tuple) and not value:
         return np.empty(0, np.int64)
     return _vector(name, value, "iu", at_least=0).astype(np.int64)
 
 
 def _read_label(name: str, value: Any) -> str:
-    """Return a text or a whole number as a text, or raise ValueError."""
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{name}: got {type(value).__name__}, wanted a text or a whole number")
-    text = str(value)
-    if len(text) > _LONGEST_LABEL:
-        raise ValueError(f"{name}: got {len(text)} characters, wanted at most {_LONGEST_LABEL}")
+        raise wrong(name, type(value).__name__, "a text or a whole number")
+    if len(text := str(value)) > _LONGEST_LABEL:
+        raise wrong(name, f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
     return text
 
 
-def _optional_whole(name: str, given: Row) -> int | None:
+def _whole(name: str, given: Row) -> int | None:
     """Return a whole number of a row, None where it is lacking."""
     value = _scalar(given.get(name))
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**63:
-        raise ValueError(f"{name}: got {_shown(value)}, wanted a whole number")
+    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if value is not None and not fits:
+        raise wrong(name, _shown(value), "a whole number")
     return value
 
 
-def _optional_number(name: str, given: Row) -> float | None:
+def _number(name: str, given: Row) -> float | None:
     """Return a number of a row, None where it is lacking or NaN."""
     value = _scalar(given.get(name))
     if value is None or value != value:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise ValueError(f"{name}: got {_shown(value)}, wanted a finite number")
+        raise wrong(name, _shown(value), "a finite number")
     return float(value)
 
 
@@ -292,24 +242,133 @@ def _scalar(value: Any) -> Any:
 
 
 def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
-    wanted = "whole numbers" if kinds == "iu" else "numbers"
+    """Return numbers (V,) of one of the kinds, or raise ValueError; NaN and infinity pass."""
+    wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
     value = as_array(name, value)
     if not isinstance(value, list | tuple | np.ndarray):
-        raise ValueError(f"{name}: got {_shown(value)}, wanted a list of {wanted}")
+        raise wrong(name, _shown(value), wanted)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
-        told = f"{name}: got rows of different lengths, wanted a list of {wanted}"
-        raise ValueError(told) from error
+        raise wrong(name, "rows of different lengths", wanted) from error
     if array.ndim != 1 or array.size < at_least or (array.size and array.dtype.kind not in kinds):
-        raise ValueError(
-            f"{name}: got {array.dtype} of shape {array.shape}, wanted a list of {wanted}"
-        )
+        raise wrong(name, f"{array.dtype} of shape {array.shape}", wanted)
     if array.size > MOST_NUMBERS:
-        raise ValueError(f"{name}: got {array.size} numbers, wanted at most {MOST_NUMBERS}")
+        raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
     return array
 
 
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the rows of a file with their numbers from 1, a few at a time.
+
+    Raises ValueError for what is no regular file, another suffix, or a malformed file.
+    """
+    readers = {
+        ".jsonl": _rows_of_json_lines,
+        ".parquet": _rows_of_parquet,
+        ".safetensors": _rows_of_safetensors,
+    }
+    if path.suffix not in readers:
+        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
+    if path.exists() and not path.is_file():
+        raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
+    return readers[path.suffix](path)
+
+
+def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines that are not blank. A longer line than :data:`LONGEST_LINE` is refused before it is read."""
+    with path.open("rb") as stream:
+        number = 0
+        while line := stream.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                told = f"got a line of more than {LONGEST_LINE} bytes"
+                raise ValueError(f"{path}: row {number}: {told}")
+            if line.strip():
+                yield number, _parsed(path, number, line)
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
+            raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
+        row = json.loads(line, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        what = "cut short" if not line.endswith(b"\n") else "malformed"
+        raise ValueError(f"{path}: row {number}: no JSON, {what} ({error})") from error
+    if not isinstance(row, dict):
+        told = "a JSON object with the fields"
+        raise wrong(f"{path}: row {number}", type(row).__name__, told)
+    return row
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {named(twice)} stands there twice")
+    return row
+
+
+def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One column a field, lists for what has a number for each token."""
+    number = 0
+    for batch in read_batches(path):
+        if number == 0:
+            _check_types(path, batch)
+        for own in range(len(next(iter(batch.values()), ()))):
+            number += 1
+            yield number, {name: _value(column[own]) for name, column in batch.items()}
+
+
+def _value(scalar: Any) -> Any:
+    if not scalar.is_valid:
+        return None
+    is_list = hasattr(scalar, "values")
+    return scalar.values.to_numpy(zero_copy_only=False) if is_list else scalar.as_py()
+
+
+def _check_types(path: Path, columns: dict[str, Any]) -> None:
+    from pyarrow import types
+
+    for name, column in columns.items():
+        kind, wanted = column.type, "a number"
+        if name not in FIELDS:
+            raise wrong(f"{path}: {named(name)}", "an unknown field", ", ".join(FIELDS))
+        if name.endswith(VECTORS):
+            wanted = "a list of numbers"
+            lists = types.is_list, types.is_large_list, types.is_fixed_size_list
+            kind = kind.value_type if any(own(kind) for own in lists) else None
+        fits = kind is not None and (types.is_integer(kind) or types.is_floating(kind))
+        if name == "request":
+            wanted = "a number or a text"
+            fits = fits or types.is_string(kind) or types.is_large_string(kind)
+        # A column of nulls alone has no type of its own.
+        if not fits and not types.is_null(column.type):
+            raise wrong(f"{path}: {name}", f"type {column.type}", wanted)
+
+
+def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One array a field, its first axis the rows; arrays are mapped, not loaded."""
+    arrays, _ = read_safetensors(path)
+    for name, array in arrays.items():
+        axes, shape = (2 if name.endswith(VECTORS) else 1), array.raw.shape
+        if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
+            wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
+            raise wrong(f"{path}: {named(name)}", f"shape {shape}", wanted)
+    lengths = {name: len(array.raw) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise wrong(path, f"arrays with {lengths} rows", "equally many")
+    for row in range(next(iter(lengths.values()), 0)):
+        yield row + 1, {name: _stored(array, row) for name, array in arrays.items()}
+
+
+def _stored(array: StoredArray, row: int) -> Any:
+    own = array.rows(row)
+    return RecordedNumbers(own, BFLOAT16_TOLERANCE) if array.bfloat16 and own.ndim else own

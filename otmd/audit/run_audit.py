@@ -7,52 +7,34 @@ equal cells have a known law, and bets on them are fair.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from otmd.audit import faults
-from otmd.audit.counts import (
-    IMPOSSIBLE,
-    detectable_total_variation,
-    exact_p_value,
-    total_variation_bound,
-)
-from otmd.audit.dependence import Links
 from otmd.audit.draft_samples import Explanation, mistakes, other_distributions
+from otmd.audit.evidence import BY_MASS, BY_RATIO, Claim, bands_of, judge_claim
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.audit.run_report import (
     DRAFTS,
-    MOST_CELLS,
     NUM_STATEMENTS,
     OUTPUT,
     OUTPUT_BY_MASS,
     ROWS,
     SLOTS,
     BoundaryCase,
-    Claim,
     PooledAcceptance,
     RecordedRunAudit,
     metrics_of,
 )
 from otmd.audit.run_tally import FIXED, RUN_LAWS, Tally, declared_law, law_of, wrong_with_drafts
-from otmd.audit.samples import validate_fraction, validate_level
-from otmd.audit.sequential import (
-    CAUTIONS,
-    NUMBERS_OF_CELLS,
-    STAKES,
-    CellBets,
-    ChanceBets,
-    mean_wealth,
-)
+from otmd.audit.samples import validate_fraction, validate_level, wrong
+from otmd.audit.sequential import STAKES, ChanceBets, mean_wealth
 from otmd.drafts import WithReplacement
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import BoolArray, FloatArray, IntArray, Processing
+from otmd.probabilities import FloatArray, IntArray, Processing
 from otmd.verifiers import KSequential
 
 _SMALLEST_FALSE_ALARM = 2e-5
-# Over positions that differ a fault is smooth along the order, and fewer cells show it sooner.
-_SAMPLES_A_CELL = 100
 _MOST_POSITIONS = {"draft": 400, "target": 2_000}
 _FEWEST_POSITIONS = 50
 _MOST_NUMBERS = 2_000_000
@@ -68,26 +50,6 @@ _RULE_FAULTS = {
     "a draft that repeats a rejected one is skipped": faults.SkippedDuplicates,
     "the first draft is emitted unverified": faults.FirstDraftKept,
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What a claim is judged by, in the order in which it was recorded.
-
-    Attributes
-    ----------
-    numbers : ndarray of float64, shape (M,)
-        In [0, 1), uniform given everything before.
-    impossible : ndarray of bool, shape (M,)
-        Where an outcome has probability zero under the claim.
-    classes : list of (ndarray of int64, shape (M,), ndarray of float64, shape (M, K) or (K,))
-        Classes of the same outcomes that are alike from position to position, and what the claim gives each
-        class at each position.
-    """
-
-    numbers: FloatArray
-    impossible: BoolArray
-    classes: list[tuple[IntArray, FloatArray]] = field(default_factory=list)
 
 
 def recorded_run(
@@ -133,10 +95,9 @@ def recorded_run(
     explains a refuted claim. The recorded p is taken to be the p that was meant.
     """
     if law not in RUN_LAWS:
-        raise ValueError(f"law: got {law!r}, wanted one of {', '.join(RUN_LAWS)}")
+        raise wrong("law", repr(law), f"one of {', '.join(RUN_LAWS)}")
     if validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
-        least = f"{_SMALLEST_FALSE_ALARM:.0e}"
-        raise ValueError(f"false_alarm: got {false_alarm!r}, wanted at least {least}")
+        raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
     validate_fraction("bias", bias)
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
@@ -145,12 +106,17 @@ def recorded_run(
     for record in read_records(source, defaults):
         tally.add(record)
     if tally.num_rows == 0:
-        raise ValueError(f"source: got no rows in {source!s:.200}, wanted at least one")
+        raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
+    evidence = {
+        OUTPUT: tally.output_by_ratio,
+        OUTPUT_BY_MASS: tally.output_by_mass,
+        DRAFTS: tally.drafts,
+        SLOTS: tally.dependence.slots,
+        ROWS: tally.dependence.rows,
+    }
     claims = tuple(
-        judge_claim(name, own, level, rng=rng)
-        for name, own in _evidence(tally).items()
-        if own.numbers.size
+        judge_claim(name, own, level, rng=rng) for name, own in evidence.items() if own.numbers
     )
     return RecordedRunAudit(
         num_rows=tally.num_rows,
@@ -161,78 +127,11 @@ def recorded_run(
         vocabularies={int(size): own for size, own in tally.vocabularies.found.items()},
         claims=claims,
         acceptance=_pooled_acceptance(tally, level),
-        bands=(tally.bands_by_ratio.found(), tally.bands_by_mass.found()),
+        bands=(bands_of(BY_RATIO, tally.output_by_ratio), bands_of(BY_MASS, tally.output_by_mass)),
         explanations=_explanations(claims, source, defaults, law),
         most_repeated=tally.dependence.most_repeated(),
         metrics=metrics_of(tally.positions(), tally.ceilings),
     )
-
-
-def _evidence(tally: Tally) -> dict[str, Evidence]:
-    def of(links: Links) -> Evidence:
-        numbers = np.array(links.numbers, np.float64)
-        return Evidence(numbers, np.zeros(numbers.size, bool), links.classes())
-
-    return {
-        OUTPUT: Evidence(*tally.output_by_ratio.arrays(), [tally.bands_by_ratio.arrays()]),
-        OUTPUT_BY_MASS: Evidence(*tally.output_by_mass.arrays(), [tally.bands_by_mass.arrays()]),
-        DRAFTS: Evidence(*tally.drafts.arrays()),
-        SLOTS: of(tally.dependence.slots),
-        ROWS: of(tally.dependence.rows),
-    }
-
-
-def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
-    """Test a claim by three statements, each at a false-alarm rate of ``level``.
-
-    The numbers are counted in equal cells. Bets and the bound of the total variation use the cells and the
-    classes; an impossible outcome counts in the bound alone.
-    """
-    possible = evidence.numbers[~evidence.impossible]
-    cells = max(2, min(MOST_CELLS, evidence.numbers.size // _SAMPLES_A_CELL))
-    uniform = np.full(cells, 1.0 / cells)
-    counts = np.bincount(_labels(possible, cells), minlength=cells)
-    counted = [(_labels(evidence.numbers, cells), uniform), *evidence.classes]
-    bounds = [
-        total_variation_bound(
-            np.where(evidence.impossible, IMPOSSIBLE, labels),
-            probs,
-            level / len(counted),
-            independent=False,
-        )
-        for labels, probs in counted
-    ]
-    return Claim(
-        name=name,
-        num_samples=evidence.numbers.size,
-        p_value=exact_p_value(counts, uniform, level, rng=rng),
-        betting_p_value=float(np.exp(-_largest_log_wealth(evidence))),
-        total_variation_bound=max(bounds),
-        detectable=detectable_total_variation(max(1, possible.size), cells, level),
-        level=level,
-    )
-
-
-def _labels(numbers: FloatArray, cells: int) -> IntArray:
-    return np.minimum((numbers * cells).astype(np.int64), cells - 1)
-
-
-def _largest_log_wealth(evidence: Evidence) -> float:
-    possible = ~evidence.impossible
-    if not possible.any():
-        return 0.0
-
-    def bet(labels: IntArray, probs: FloatArray) -> FloatArray:
-        paths = [CellBets(probs.shape[-1], own).update(labels, probs) for own in CAUTIONS]
-        return mean_wealth(paths)
-
-    numbers = evidence.numbers[possible]
-    by_cells = [bet(_labels(numbers, own), np.full(own, 1.0 / own)) for own in NUMBERS_OF_CELLS]
-    by_class = [
-        bet(labels[possible], probs if probs.ndim == 1 else probs[possible])
-        for labels, probs in evidence.classes
-    ]
-    return max(0.0, float(mean_wealth([mean_wealth(by_cells), *by_class]).max()))
 
 
 def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
@@ -263,22 +162,11 @@ def _explanations(
 
 
 def explain(records: Iterable[Record], side: str, law: str) -> Explanation | None:
-    """The mistake that makes the recorded tokens likeliest, if by a thousand times or more.
+    """The mistake that makes the tokens of the first rows likeliest, if by a thousand times or more.
 
-    Parameters
-    ----------
-    records : iterable of Record
-        The first of them are looked at, by the size of the vocabulary.
-    side : str
-        "draft": the drafts against q under ``law``. "target": the output tokens given the drafts, against the
-        likeliest of three sound rules: recursive rejection, K-SEQ, and tokens drawn from p alone.
-    law : str
-        The declared law of the drafts.
-
-    Returns
-    -------
-    Explanation or None
-        Its logarithm of the likelihood is that against the record, less the logarithm of the settings tried.
+    For ``side`` "draft" the drafts are held against q under ``law``; for "target" the output tokens, given
+    the drafts, against the likeliest of three sound rules: recursive rejection, K-SEQ, and tokens drawn from
+    p alone. The likelihood is relative to the record, less the logarithm of the number of settings tried.
     """
     sums: dict[tuple[str, str], float] = defaultdict(float)
     seen = numbers = 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from otmd.audit.counts import detectable_total_variation
 from otmd.audit.draft_samples import Explanation
-from otmd.audit.run_tally import Band
+from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.probabilities import IntArray
 
 OUTPUT, OUTPUT_BY_MASS, DRAFTS, SLOTS, ROWS = (
@@ -25,8 +25,6 @@ _REFUTED = {
     SLOTS: "the drafts of a position depend on one another",
     ROWS: "drafts depend on those of the position before: are random numbers used twice?",
 }
-MOST_CELLS = 16
-"""In which the numbers of a claim are counted."""
 NUM_STATEMENTS = 3 * len(_REFUTED) + 1
 """That share the false-alarm rate: three for each claim, and the acceptance."""
 _OF_A_SIDE = {
@@ -128,44 +126,6 @@ class BoundaryCase:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """What was found of a claim about many positions.
-
-    Attributes
-    ----------
-    name : str
-        The claim, in words.
-    num_samples : int
-        How many numbers were tested.
-    p_value : float
-        Of the exact G-test of counts in equal cells; valid if the number of rows was decided in advance.
-    betting_p_value : float
-        Valid whenever one looks and stops recording.
-    total_variation_bound : float
-        The laws claimed and the laws in fact have at least this total variation, on average over the second
-        half of the positions.
-    detectable : float
-        A total variation on the cells that the test would have found with probability 0.9.
-    level : float
-        The false-alarm rate of each of the three statements.
-    """
-
-    name: str
-    num_samples: int
-    p_value: float
-    betting_p_value: float
-    total_variation_bound: float
-    detectable: float
-    level: float
-
-    @property
-    def refuted(self) -> bool:
-        """Whether any of the three statements contradicts the claim."""
-        smallest = min(self.p_value, self.betting_p_value)
-        return smallest <= self.level or self.total_variation_bound > 0
-
-
-@dataclass(frozen=True)
 class PooledAcceptance:
     """Acceptance over all positions with sound drafts, against what no lossless rule exceeds.
 
@@ -176,10 +136,8 @@ class PooledAcceptance:
         How often the output token was among the drafts.
     ceiling : float
         The mean of α* over the positions.
-    p_value : float
-        Of a bet that the rate is above the ceiling; valid whenever one looks.
-    level : float
-        Its false-alarm rate.
+    p_value, level : float
+        Of a bet that the rate is above the ceiling, valid whenever one looks, and its false-alarm rate.
     """
 
     num_positions: int
@@ -214,19 +172,17 @@ class RecordedRunAudit:
         The declared law of the drafts.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty: shared equally by the three
-        statements about each of five claims, and the acceptance. Boundary cases are proof, so they need no
-        share.
+        statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
     bias : float
         The total variation that has to be found with probability 0.9 for a run to pass.
     cases : tuple of BoundaryCase
-        Rows that no sound engine writes.
     vocabularies : dict of int to (int, tuple of int)
         Sizes of the recorded vocabularies, each with how many rows have it and the first of them.
     claims : tuple of Claim
         Those that anything was recorded for.
     acceptance : PooledAcceptance or None
     bands : tuple of tuple of Band
-        Classes of tokens by p/q and by p: how often they came out, and should have.
+        Classes of tokens by p/q and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
     most_repeated : str
@@ -314,19 +270,31 @@ class RecordedRunAudit:
         return head | {"rows_needed": self.rows_needed} | found
 
     def __str__(self) -> str:
+        own = self.acceptance
+        sizes = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
         parts = [
             self._lines_of_outcome(),
-            _titled("Rows that no sound engine writes:", [f"  {own}" for own in self.cases]),
-            self._lines_of_vocabularies(),
+            ["Rows that no sound engine writes:", *(f"  {own}" for own in self.cases)],
+            [
+                "Rows of several vocabularies; if they are of several models, audit them apart:",
+                *(f"  {size} tokens: {_rows(*where)}" for size, where in sizes),
+            ],
             self._lines_of_claims(),
-            self._lines_of_acceptance(),
+            []
+            if own is None
+            else [
+                f"Acceptance: {own.rate:.4f} of {own.num_positions} positions accept a draft; a lossless "
+                f"rule accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
+            ],
             self._lines_of_bands(),
-            _titled(
+            [
                 "Metrics:",
-                [f"  {own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
-            ),
+                *(f"  {own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics),
+            ],
         ]
-        return "\n\n".join("\n".join(lines) for lines in parts if lines)
+        # A heading without lines says nothing.
+        shown = [lines for lines in parts if lines and (len(lines) > 1 or lines[0][-1] != ":")]
+        return "\n\n".join("\n".join(lines) for lines in shown)
 
     def _lines_of_outcome(self) -> list[str]:
         lines = [self.verdict]
@@ -339,52 +307,23 @@ class RecordedRunAudit:
                 f"With probability 0.9, this many rows show a bias of {found:.3f} or more (total variation: "
                 "the share of tokens that come out wrong)."
             )
-        lines.append(
-            f"A sound engine is called faulty with probability {self.false_alarm:g} at most."
-        )
-        return lines
-
-    def _lines_of_vocabularies(self) -> list[str]:
-        if len(self.vocabularies) < 2:
-            return []
-        lines = [
-            f"  {size} tokens: {_rows(count, first)}"
-            for size, (count, first) in self.vocabularies.items()
-        ]
-        return [
-            "Rows of several vocabularies; if they are of several models, audit them apart:",
-            *lines,
-        ]
+        alarm = f"{self.false_alarm:g} at most."
+        return [*lines, f"A sound engine is called faulty with probability {alarm}"]
 
     def _lines_of_claims(self) -> list[str]:
-        if not self.claims:
-            return []
-        level = self.claims[0].level
-        lines = [
-            f"Tests (alarm: a p-value of {level:.1e} or less, or a bias above 0):",
-            f"  {'':<53} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'shows':>6}",
-        ]
+        level = self.claims[0].level if self.claims else self.false_alarm
+        head = f"{'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'shows':>6}"
+        lines = [f"Tests (alarm: a p-value of {level:.1e} or less, or a bias above 0):"]
+        lines += [f"  {'':<53} {head}"] if self.claims else []
         for own in self.claims:
             cells = f"{own.num_samples:>8} {own.p_value:>8.1e} {own.betting_p_value:>8.1e}"
             sizes = f"{own.total_variation_bound:>7.4f} {own.detectable:>6.3f}"
             lines.append(f"  {own.name:<53} {cells} {sizes}{'  REFUTED' if own.refuted else ''}")
         return lines
 
-    def _lines_of_acceptance(self) -> list[str]:
-        own = self.acceptance
-        if own is None:
-            return []
-        return [
-            f"Acceptance: {own.rate:.4f} of {own.num_positions} positions accept a draft; a lossless rule "
-            f"accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
-        ]
-
     def _lines_of_bands(self) -> list[str]:
-        shown = [own for own in self.bands if own]
-        if not shown:
-            return []
         lines = ["Output tokens by class. Deviations without an alarm above mean nothing:"]
-        for bands in shown:
+        for bands in filter(None, self.bands):
             lines.append(f"  {'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}")
             lines += [
                 f"  {own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
@@ -393,68 +332,44 @@ class RecordedRunAudit:
         return lines
 
 
-def _titled(title: str, lines: list[str]) -> list[str]:
-    return [title, *lines] if lines else []
-
-
 def _rows(count: int, first: tuple[int, ...]) -> str:
     more = ", …" if count > len(first) else ""
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first))}{more})"
 
 
+_PLAIN_METRICS = {
+    "acceptance rate": "accepted tokens / positions that were reached with drafts",
+    "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
+    "for one draft",
+    "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
+    "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
+    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
+    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
+    "acceptance length, SGLang's spec_accept_length)",
+}
+
+
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
     """The metrics in use, by counting; those that nothing was recorded for are left out.
 
-    Parameters
-    ----------
-    positions : ndarray of int64, shape (N, 4)
-        Depth, number of drafts, whether the position was reached, whether a draft was accepted. A step is a
-        row of depth 0 with what follows it.
-    ceilings : list of float
-        α* at each position that was reached with sound drafts.
+    ``positions`` (N, 4) holds depth, number of drafts, whether the position was reached, whether a draft was
+    accepted. A step is a row of depth 0 with what follows it. ``ceilings`` are α* at the positions that were
+    reached with sound drafts.
     """
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)
     steps = int(np.count_nonzero(verified & (depth == 0)))
-    accepted, found = int(hit.sum()), []
+    accepted, values = int(hit.sum()), {}
     if steps:
-        found.append(
-            Metric(
-                "acceptance rate",
-                accepted / int(verified.sum()),
-                "accepted tokens / positions that were reached with drafts",
-            )
-        )
+        values["acceptance rate"] = accepted / int(verified.sum())
     if ceilings:
-        found.append(
-            Metric(
-                "optimal acceptance rate",
-                float(np.mean(ceilings)),
-                "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) for one draft",
-            )
-        )
-    if not steps:
-        return tuple(found)
-    found += [
-        Metric(
-            "draft acceptance rate",
-            accepted / int(drafts.sum()),
-            "accepted tokens / draft tokens proposed, those that were not reached too (vLLM's draft "
-            "acceptance rate, SGLang's spec_accept_rate)",
-        ),
-        Metric(
-            "accepted drafts per step",
-            accepted / steps,
-            "accepted tokens / steps, the extra token not counted",
-        ),
-        Metric(
-            "tokens per step",
-            1.0 + accepted / steps,
-            "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean acceptance "
-            "length, SGLang's spec_accept_length)",
-        ),
-    ]
-    deepest = int(depth[verified].max())
+        values["optimal acceptance rate"] = float(np.mean(ceilings))
+    if steps:
+        values["draft acceptance rate"] = accepted / int(drafts.sum())
+        values["accepted drafts per step"] = accepted / steps
+        values["tokens per step"] = 1.0 + accepted / steps
+    found = [Metric(name, own, _PLAIN_METRICS[name]) for name, own in values.items()]
+    deepest = int(depth[verified].max()) if steps else 0
     by_depth = np.bincount(depth[verified], minlength=deepest + 1)
     hits = np.bincount(depth[hit == 1], minlength=deepest + 1)
     for own in np.flatnonzero(by_depth) if deepest else ():

@@ -1,15 +1,13 @@
 """One pass over the rows of a recorded run: a few numbers are kept of each, whatever the vocabulary."""
 
-from array import array
-from dataclasses import dataclass
-
 import numpy as np
 
 from otmd.audit.dependence import RunDependence
+from otmd.audit.evidence import Evidence
 from otmd.audit.records import NOT_DECIDED, Record, RecordedLaw
 from otmd.audit.samples import acceptance_ceiling
 from otmd.drafts import Greedy, ProposalLaw, WithoutReplacement, WithReplacement
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray
 
 FIXED = "fixed"
 """Drafts that the text before them decides: n-grams, the argmax, the likeliest tokens of a tree."""
@@ -23,73 +21,7 @@ _ROWS_SHOWN = 5
 _SLACK = 1e-9
 _RATIOS = (0.5, 1.0, 2.0, 4.0)
 _MASSES = (0.001, 0.01, 0.1)
-BY_RATIO = (
-    "drafted much more than wanted (p/q < 1/2)",
-    "drafted more than wanted (1/2 ≤ p/q < 1)",
-    "drafted less than wanted (1 ≤ p/q < 2)",
-    "drafted less than half of it (2 ≤ p/q < 4)",
-    "drafted much less than wanted (p/q ≥ 4)",
-    "never drafted (q = 0)",
-)
-BY_MASS = (
-    "p below 0.001",
-    "p from 0.001 to 0.01",
-    "p from 0.01 to 0.1",
-    "p of 0.1 or more, not the likeliest",
-    "the likeliest token",
-)
-
-
-@dataclass(frozen=True)
-class Band:
-    """A class of tokens.
-
-    Attributes
-    ----------
-    name : str
-    observed : int
-        How many output tokens were of the class.
-    expected : float
-        How many the target gives it.
-    deviations : float
-        The difference in standard deviations, given the targets; 0 where nothing may vary.
-    """
-
-    name: str
-    observed: int
-    expected: float
-    deviations: float
-
-
-class BandCounts:
-    """Which class each output token belongs to, and what the target gives the classes at its position."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._labels, self._probs = array("q"), array("d")
-
-    def add(self, target: FloatArray, bands: IntArray, token: int) -> None:
-        """Count an output token, given p (V,) and the class of each token (V,)."""
-        masses = np.bincount(bands, target, minlength=len(self._names))
-        self._labels.append(int(bands[token]))
-        self._probs.extend(masses / masses.sum())
-
-    def arrays(self) -> tuple[IntArray, FloatArray]:
-        """Classes (M,) and the targets' masses of the classes (M, K)."""
-        probs = np.array(self._probs, np.float64).reshape(-1, len(self._names))
-        return np.array(self._labels, np.int64), probs
-
-    def found(self) -> tuple[Band, ...]:
-        """The classes that any mass or token was in."""
-        labels, probs = self.arrays()
-        observed = np.bincount(labels, minlength=len(self._names))
-        expected, spread = probs.sum(axis=0), np.sqrt((probs * (1.0 - probs)).sum(axis=0))
-        off = observed - expected
-        deviations = np.divide(off, spread, out=np.zeros(off.size), where=spread > 1e-6)
-        return tuple(
-            Band(self._names[k], int(observed[k]), float(expected[k]), float(deviations[k]))
-            for k in np.flatnonzero((observed > 0) | (expected > 0))
-        )
+_BELOW_ONE = float(np.nextafter(1.0, 0.0))
 
 
 class RowLists:
@@ -104,25 +36,6 @@ class RowLists:
         self.found[kind] = count + 1, first if count >= _ROWS_SHOWN else (*first, row)
 
 
-class UniformNumbers:
-    """Numbers of a claim, and which of them are of outcomes that it gives probability zero."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._numbers: list[float] = []
-        self._impossible: list[bool] = []
-
-    def add(self, place: float, mass: float) -> None:
-        """Add a point of an interval of [0, 1), drawn from it: the randomised integral transform."""
-        number = min(place + mass * self._rng.random(), float(np.nextafter(1.0, 0.0)))
-        self._numbers.append(number)
-        self._impossible.append(mass == 0)
-
-    def arrays(self) -> tuple[FloatArray, BoolArray]:
-        """The numbers, and which are impossible, both of shape (M,)."""
-        return np.array(self._numbers, np.float64), np.array(self._impossible, bool)
-
-
 class Tally:
     """What is kept of the rows.
 
@@ -135,20 +48,22 @@ class Tally:
     """
 
     def __init__(self, law: str, rng: np.random.Generator) -> None:
-        self._law = law
+        self._law, self._rng = law, rng
         self._last: dict[str, tuple[int | None, int, bool]] = {}
         self._positions: list[tuple[int, int, bool, bool]] = []
         self.cases, self.vocabularies = RowLists(), RowLists()
-        self.num_rows = 0
-        self.output_by_ratio, self.output_by_mass = UniformNumbers(rng), UniformNumbers(rng)
-        self.drafts, self.dependence = UniformNumbers(rng), RunDependence(rng)
-        self.bands_by_ratio, self.bands_by_mass = BandCounts(BY_RATIO), BandCounts(BY_MASS)
+        self.output_by_ratio, self.output_by_mass = Evidence.empty(1), Evidence.empty(1)
+        self.drafts, self.dependence = Evidence.empty(0), RunDependence(rng)
         self.ceilings: list[float] = []
         self.accepted: list[bool] = []
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows were looked at."""
+        return len(self._positions)
+
     def add(self, record: Record) -> None:
         """Look at one row."""
-        self.num_rows += 1
         decided, tokens = record.output_token != NOT_DECIDED, record.draft_tokens
         accepted = decided and bool((tokens == record.output_token).any())
         self._positions.append((record.depth, tokens.size, decided, accepted))
@@ -159,7 +74,13 @@ class Tally:
             self.cases.add(misplaced, record.row)
         target = self._checked("target", record, record.target)
         draft = self._checked("draft", record, record.draft) if tokens.size else None
-        if not self._tokens_fit(record):
+        drafts_fit = not ((tokens < 0) | (tokens >= record.vocab_size)).any()
+        output_fits = NOT_DECIDED <= record.output_token < record.vocab_size
+        if not drafts_fit:
+            self.cases.add("draft_out_of_range", record.row)
+        if not output_fits:
+            self.cases.add("output_out_of_range", record.row)
+        if not (drafts_fit and output_fits):
             return
         drafts_sound = tokens.size > 0 and self._look_at_drafts(record, draft)
         if decided and target is not None and misplaced != "after_rejection":
@@ -183,23 +104,15 @@ class Tally:
     def _checked(
         self, side: str, record: Record, recorded: RecordedLaw | None
     ) -> FloatArray | None:
-        if recorded is None:
-            return None
-        found = law_of(recorded, record.vocab_size)
+        found = None if recorded is None else law_of(recorded, record.vocab_size)
         if isinstance(found, str):
             self.cases.add(f"{side}_{found}", record.row)
             return None
         return found
 
-    def _tokens_fit(self, record: Record) -> bool:
-        tokens = record.draft_tokens
-        drafts_fit = not ((tokens < 0) | (tokens >= record.vocab_size)).any()
-        output_fits = NOT_DECIDED <= record.output_token < record.vocab_size
-        if not drafts_fit:
-            self.cases.add("draft_out_of_range", record.row)
-        if not output_fits:
-            self.cases.add("output_out_of_range", record.row)
-        return drafts_fit and output_fits
+    def _point(self, place: float, mass: float) -> float:
+        """Draw a point of an interval of [0, 1): the randomised integral transform."""
+        return min(place + mass * self._rng.random(), _BELOW_ONE)
 
     def _look_at_drafts(self, record: Record, draft: FloatArray | None) -> bool:
         """Whether what depends on the drafts' law can be said of the row."""
@@ -212,11 +125,12 @@ class Tally:
         wrong = wrong_with_drafts(self._law, draft, record.draft_tokens)
         if wrong:
             self.cases.add(wrong, record.row)
-            self.drafts.add(0.0, 0.0)
+            self.drafts.add(self._point(0.0, 0.0), True)
             return False
         drawn = next_draft_laws(self._law, draft, record.draft_tokens)
         for law, token in drawn:
-            self.drafts.add(mass_before(law, -law, token), float(law[token]))
+            place, mass = mass_before(law, -law, token), float(law[token])
+            self.drafts.add(self._point(place, mass), mass == 0)
         self.dependence.add(drawn)
         return True
 
@@ -229,8 +143,12 @@ class Tally:
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
             self.cases.add(kind, record.row)
-        self.output_by_mass.add(mass_before(target, -target, output), mass)
-        self.bands_by_mass.add(target, mass_bands(target), output)
+
+        def add(own: Evidence, key: FloatArray, bands: tuple[IntArray, int]) -> None:
+            point = self._point(mass_before(target, key, output), mass)
+            own.add(point, mass == 0, band_and_chances(target, *bands, output))
+
+        add(self.output_by_mass, -target, mass_bands(target))
         if not tokens.size:
             return
         drafted = draft
@@ -238,12 +156,18 @@ class Tally:
             drafted = np.zeros(target.size)
             drafted[tokens] = 1.0
         if drafted is not None:
-            place = mass_before(target, ratios(target, drafted), output)
-            self.output_by_ratio.add(place, mass)
-            self.bands_by_ratio.add(target, ratio_bands(target, drafted), output)
+            add(self.output_by_ratio, ratios(target, drafted), ratio_bands(target, drafted))
         if drafts_sound:
             self.accepted.append(accepted)
             self.ceilings.append(ceiling(self._law, target, draft, tokens))
+
+
+def band_and_chances(
+    target: FloatArray, bands: IntArray, num_bands: int, token: int
+) -> tuple[int, FloatArray]:
+    """The class of a token, and what p (V,) gives the classes, whose labels of the tokens are (V,)."""
+    masses = np.bincount(bands, target, minlength=num_bands)
+    return int(bands[token]), masses / masses.sum()
 
 
 def law_of(recorded: RecordedLaw, vocab_size: int) -> FloatArray | str:
@@ -337,20 +261,20 @@ def _without(probs: FloatArray, tokens: IntArray) -> FloatArray:
     return left / left.sum()
 
 
-def ratio_bands(target: FloatArray, draft_probs: FloatArray) -> IntArray:
-    """The class of each token (V,) in :data:`BY_RATIO`."""
+def ratio_bands(target: FloatArray, draft_probs: FloatArray) -> tuple[IntArray, int]:
+    """The class by p/q of each token (V,), and how many classes there are; the last one has q = 0."""
     bands = np.zeros(target.size, np.int64)
     for bound in _RATIOS:
         bands += target >= bound * draft_probs
-    bands[draft_probs == 0] = len(BY_RATIO) - 1
-    return bands
+    bands[draft_probs == 0] = len(_RATIOS) + 1
+    return bands, len(_RATIOS) + 2
 
 
-def mass_bands(target: FloatArray) -> IntArray:
-    """The class of each token (V,) in :data:`BY_MASS`."""
+def mass_bands(target: FloatArray) -> tuple[IntArray, int]:
+    """The class by p of each token (V,), and how many there are; the last one is the likeliest token."""
     bands = np.digitize(target, _MASSES)
-    bands[target.argmax()] = len(BY_MASS) - 1
-    return bands
+    bands[target.argmax()] = len(_MASSES) + 1
+    return bands, len(_MASSES) + 2
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:

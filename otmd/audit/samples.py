@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.counts import chance_at_least, chance_at_most
 from otmd.drafts import DraftLaw, Joint, ProposalLaw
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.optimum import optimal_acceptance
@@ -59,19 +58,16 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TokenDeviation:
-    """How far one token is from what was expected.
-
-    Attributes
-    ----------
-    token : int
-        Its id.
-    observed, expected : float
-        Counts, or probabilities where the output law is exact.
-    """
+    """One token: its id, and counts, or probabilities where the output law is exact."""
 
     token: int
     observed: float
     expected: float
+
+
+def wrong(name: object, got: object, wanted: object) -> ValueError:
+    """The error of an argument, a file or a field: what it holds, and what it should."""
+    return ValueError(f"{name}: got {got}, wanted {wanted}")
 
 
 def as_array(name: str, value: Any) -> Any:
@@ -85,9 +81,8 @@ def as_array(name: str, value: Any) -> Any:
         tensor = value.detach().cpu()
         return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
     except (RuntimeError, TypeError) as error:
-        raise TypeError(
-            f"{name}: got a {type(value).__name__} that does not become an array ({error})"
-        ) from error
+        told = f"got a {type(value).__name__} that does not become an array"
+        raise TypeError(f"{name}: {told} ({error})") from error
 
 
 def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
@@ -100,9 +95,9 @@ def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
             "it: are the two swapped?"
         )
     if not isinstance(law, DraftLaw):
-        raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
+        raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
-        raise ValueError(f"law: got leading axes {law.batch_shape}, wanted one position")
+        raise wrong("law", f"leading axes {law.batch_shape}", "one position")
     return law
 
 
@@ -112,7 +107,7 @@ def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
     p = validate_probs("target_probs", as_array("target_probs", target_probs))
     validate_same_vocabulary(p, own.vocab_size, own.batch_shape)
     if p.ndim != 1:
-        raise ValueError(f"target_probs: got leading axes {p.shape[:-1]}, wanted one position")
+        raise wrong("target_probs", f"leading axes {p.shape[:-1]}", "one position")
     return p
 
 
@@ -122,26 +117,22 @@ def validate_verifier(verifier: object) -> None:
         name = verifier.__name__
         raise TypeError(f"verifier: got the class {name}, wanted an instance: {name}()")
     if not isinstance(verifier, Verifier) and not callable(verifier):
-        raise ValueError(f"verifier: got {verifier!r}, wanted a Verifier or a callable")
+        raise wrong("verifier", repr(verifier), "a Verifier or a callable")
 
 
 def validate_level(false_alarm: object) -> float:
     """Return the rate of false alarms, or raise ValueError unless it is in (0, 1/4]."""
     validate_fraction("false_alarm", false_alarm)
-    rate = float(false_alarm)  # type: ignore[arg-type]
-    if rate > 0.25:
-        raise ValueError(f"false_alarm: got {false_alarm!r}, wanted at most 0.25")
-    return rate
+    if false_alarm > 0.25:  # type: ignore[operator]
+        raise wrong("false_alarm", repr(false_alarm), "at most 0.25")
+    return float(false_alarm)  # type: ignore[arg-type]
 
 
 def validate_fraction(name: str, value: object) -> None:
     """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.floating)
-        or not 0 < value < 1
-    ):
-        raise ValueError(f"{name}: got {value!r}, wanted a number between 0 and 1")
+    is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1:  # type: ignore[operator]
+        raise wrong(name, repr(value), "a number between 0 and 1")
 
 
 def emitted_tokens(
@@ -159,29 +150,21 @@ def emitted_tokens(
     if batched:
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
-    tokens = np.empty(len(draft_tokens), np.int64)
-    for row, own in enumerate(draft_tokens):
-        token = np.asarray(as_array("verifier", verifier(own)))
+    tokens = [np.asarray(as_array("verifier", verifier(own))) for own in draft_tokens]
+    for token in tokens:
         if token.ndim:
-            raise ValueError(
-                f"verifier: got an array of shape {token.shape} for drafts of shape {own.shape}, wanted a "
-                "token; batched=True takes all draws in one call"
-            )
-        tokens[row] = validate_emitted(token[None], 1, law.vocab_size, "verifier")[0]
-    return tokens
+            told = f"an array of shape {token.shape} for one draw of drafts"
+            raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
+    return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
 
 
 def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
     """Return tokens as int64 of shape (count,), or raise ValueError under that name."""
     array = np.asarray(as_array(name, tokens))
     if array.dtype.kind not in "iu" or array.shape != (count,):
-        raise ValueError(
-            f"{name}: got {array.dtype} of shape {array.shape}, wanted integers of shape ({count},)"
-        )
+        raise wrong(name, f"{array.dtype} of shape {array.shape}", f"integers of shape ({count},)")
     if count and (array.min() < 0 or array.max() >= vocab_size):
-        raise ValueError(
-            f"{name}: got ids from {array.min()} to {array.max()}, wanted ids in [0, {vocab_size})"
-        )
+        raise wrong(name, f"ids from {array.min()} to {array.max()}", f"ids in [0, {vocab_size})")
     return array.astype(np.int64)
 
 
@@ -200,12 +183,7 @@ def sampler_of(
     Returns
     -------
     callable
-        From drafts (N, n) to tokens (N,).
-
-    Raises
-    ------
-    ValueError
-        If ``rng`` is not a Generator; when called, for a law that is no distribution.
+        From drafts (N, n) to tokens (N,). It raises ValueError for a law that is no distribution.
     """
     validate_rng(rng)
     known: dict[tuple[int, ...], FloatArray] = {}
@@ -223,16 +201,6 @@ def sampler_of(
         return tokens
 
     return sample
-
-
-def observed_acceptance(
-    draft_tokens: IntArray, output_tokens: IntArray, ceiling: float, level: float
-) -> Acceptance:
-    """The acceptance among drafts (N, n) and output tokens (N,); each bound fails with half the level."""
-    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
-    trials = output_tokens.size
-    low = chance_at_least(hits, trials, level / 2)
-    return Acceptance(hits / trials, low, chance_at_most(hits, trials, level / 2), ceiling)
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:

@@ -22,6 +22,7 @@ from otmd.audit.samples import (
     validate_emitted,
     validate_level,
     validate_position,
+    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -40,14 +41,8 @@ class CellBets:
 
     The factor for a sample in cell k is r(k)/π(k) with the predicted r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)),
     O_k how often k occurred before and E_k how often it was expected. With one π for all samples this is the
-    likelihood ratio of a Dirichlet mixture with parameters cπ against π.
-
-    Parameters
-    ----------
-    num_cells : int
-        K.
-    caution : float
-        c > 0, how many samples' worth of trust in the claim; the larger, the smaller the deviations sought.
+    likelihood ratio of a Dirichlet mixture with parameters cπ against π. The caution c > 0 says how many
+    samples' worth of trust in the claim there is: the larger, the smaller the deviations sought.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
@@ -57,19 +52,9 @@ class CellBets:
         self._expected = np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        """Bet on samples in turn.
+        """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
 
-        Parameters
-        ----------
-        labels : ndarray of int64, shape (M,)
-            Their cells.
-        probs : ndarray of float64, shape (K,) or (M, K)
-            π, of all samples or of each one; it may depend on the samples before.
-
-        Returns
-        -------
-        ndarray of float64, shape (M,)
-            Logarithm of the wealth after each.
+        ``labels`` (M,) are their cells, ``probs`` (K,) or (M, K) is π, which may depend on those before.
         """
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         path = np.empty(labels.size)
@@ -133,7 +118,6 @@ class SequentialAudit:
     Parameters
     ----------
     target_probs : array_like, shape (V,)
-        p.
     law : DraftLaw
         The law that the drafts are drawn from, without leading axes.
     false_alarm : float
@@ -141,10 +125,8 @@ class SequentialAudit:
 
     Attributes
     ----------
-    num_samples : int
-        How many were seen.
-    impossible : int
-        How many of them have p = 0.
+    num_samples, impossible : int
+        How many samples were seen, and how many of them have p = 0.
     log_wealth : float
         Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
     detected_at : int or None
@@ -152,10 +134,8 @@ class SequentialAudit:
 
     Raises
     ------
-    ValueError
-        For invalid input.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
     """
 
     def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
@@ -174,23 +154,13 @@ class SequentialAudit:
         self.detected_at: int | None = None
 
     def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
-        """Look at more samples.
+        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
 
-        Parameters
-        ----------
-        draft_tokens : array_like of int, shape (M, n)
-            Drafts, drawn from the declared law.
-        output_tokens : array_like of int, shape (M,)
-            What the rule made of them.
-
-        Raises
-        ------
-        ValueError
-            For tokens that are not in the vocabulary, or shapes that do not match.
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
         """
         tuples = self._law.validate_tokens(as_array("draft_tokens", draft_tokens))
         if tuples.ndim != 2:
-            raise ValueError(f"draft_tokens: got shape {tuples.shape}, wanted (M, n)")
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
         out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
         if not out.size:
             return

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MOST_UNPACKED = 48 << 20
 """Bytes that a row group may unpack to, beside twice what is stored of it."""
-ROWS_AT_ONCE = 8
-"""Rows of a batch: a row may hold a whole distribution."""
+# Rows of a batch: a row may hold a whole distribution.
+_ROWS_AT_ONCE = 8
 _LONGEST_FOOTER = 8 << 20
 _MOST_ENTRIES = 1 << 17
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
@@ -78,18 +78,18 @@ def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
     With ``columns`` only these are read. Raises ValueError if the file is torn, is no Parquet file, claims to
     unpack to too much, or lacks a column.
     """
-    with one_line_errors(path), open_parquet(path) as stored:
+    with one_line_errors(path), _open(path) as stored:
         wanted = list(columns) if columns is not None else stored.schema_arrow.names
         missing = [name for name in wanted if name not in stored.schema_arrow.names]
         if missing:
             raise ValueError(f"{path}: has no columns {one_line(missing)[:80]}")
-        for batch in stored.iter_batches(ROWS_AT_ONCE, columns=wanted, use_threads=False):
+        for batch in stored.iter_batches(_ROWS_AT_ONCE, columns=wanted, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def read_metadata(path: Path) -> dict[bytes, bytes]:
     """Read the key-value metadata of a file's schema; errors as of :func:`read_batches`."""
-    with one_line_errors(path), open_parquet(path) as stored:
+    with one_line_errors(path), _open(path) as stored:
         return dict(stored.schema_arrow.metadata or {})
 
 
@@ -106,7 +106,7 @@ def one_line_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: cut short, or no Parquet file ({one_line(error)})") from error
 
 
-def open_parquet(path: Path) -> "ParquetFile":
+def _open(path: Path) -> "ParquetFile":
     """Open a file for reading in batches.
 
     Raises ValueError if the footer is too long, or a row group claims to unpack to much more than is stored

@@ -13,7 +13,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.record_files import LONGEST_LINE
+from otmd.audit.records import LONGEST_LINE
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -221,10 +221,12 @@ def test_wrong_arguments_are_named(options):
         recorded_run([{"target_probs": [1.0]}], **{"rng": np.random.default_rng(0)} | options)
 
 
-def test_too_many_rows(monkeypatch):
+def test_too_many_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(records, "MOST_ROWS", 3)
-    with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
-        audit_text([{"target_probs": [1.0], "output_token": 0}] * 4)
+    stored = write_parquet(tmp_path / "a.parquet", {"target_probs": [[1.0]] * 4})
+    for rows in ([{"target_probs": [1.0], "output_token": 0}] * 4, stored):
+        with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
+            audit_text(rows)
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "safetensors"])
@@ -333,18 +335,11 @@ def test_a_parquet_file_with_absurdly_many_values_is_refused(tmp_path):
         audit_text(path)
 
 
-def test_a_parquet_file_with_absurdly_many_rows_is_refused_unread(tmp_path):
-    rows = records.MOST_ROWS + 1
-    path = write_parquet(tmp_path / "a.parquet", {"depth": np.zeros(rows, np.int8)})
-    with pytest.raises(ValueError, match=f"got {rows} rows, wanted at most"):
-        audit_text(path)
-
-
 def test_a_parquet_file_that_lies_about_its_data(tmp_path, run):
     columns = {name: list(array) for name, array in arrays_of(run).items()}
     path = write_parquet(tmp_path / "run.parquet", columns, compression="none")
     content = bytearray(path.read_bytes())
     content[4:400] = bytes(396)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"run\.parquet: .*: cut short, or no Parquet file"):
+    with pytest.raises(ValueError, match=r"run\.parquet: cut short, or no Parquet file"):
         audit_text(path)

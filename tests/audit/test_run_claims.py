@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 
 from otmd.audit.counts import IMPOSSIBLE, total_variation_bound
-from otmd.audit.run_audit import Evidence, judge_claim
+from otmd.audit.evidence import Evidence, judge_claim
 
 LEVEL, RUNS = 0.1, 400
 

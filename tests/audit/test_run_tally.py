@@ -7,12 +7,11 @@ import pytest
 
 import otmd
 from otmd.audit.counts import places_in_order, ratio_order
+from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence, bands_of
 from otmd.audit.records import read_records
 from otmd.audit.run_tally import (
-    BY_MASS,
-    BY_RATIO,
-    BandCounts,
     Tally,
+    band_and_chances,
     ceiling,
     mass_bands,
     mass_before,
@@ -75,17 +74,18 @@ def test_the_ceiling_of_fixed_drafts_is_their_mass():
 
 
 def test_classes_are_partitions_and_their_table_counts():
-    ratios = ratio_bands(
+    ratios, num_ratios = ratio_bands(
         np.array([0.1, 0.2, 0.1, 0.2, 0.2, 0.2]), np.array([0.4, 0.3, 0.1, 0.1, 0, 0.05])
     )
     assert ratios.tolist() == [0, 1, 2, 3, 5, 4]
-    masses = mass_bands(np.array([0.5, 0.3, 0.15, 0.0495, 0.0005]))
+    p = np.array([0.5, 0.3, 0.15, 0.0495, 0.0005])
+    masses, num_masses = mass_bands(p)
     assert masses.tolist() == [4, 3, 3, 2, 0]
-    assert (len(BY_RATIO), len(BY_MASS)) == (6, 5)
-    counts = BandCounts(BY_MASS)
+    assert (num_ratios, num_masses) == (len(BY_RATIO), len(BY_MASS)) == (6, 5)
+    output = Evidence.empty(1)
     for token in (0, 0, 4):
-        counts.add(np.array([0.5, 0.3, 0.15, 0.0495, 0.0005]), masses, token)
-    found = {own.name: (own.observed, own.expected) for own in counts.found()}
+        output.add(0.5, False, band_and_chances(p, masses, num_masses, token))
+    found = {own.name: (own.observed, own.expected) for own in bands_of(BY_MASS, output)}
     assert found["the likeliest token"] == (2, pytest.approx(1.5))
     assert found["p below 0.001"] == (1, pytest.approx(0.0015))
 
@@ -96,12 +96,12 @@ def test_numbers_lie_in_their_token_s_interval_and_fill_it():
     tally = Tally("with-replacement", np.random.default_rng(0))
     for record in read_records(rows, {}):
         tally.add(record)
-    by_ratio, _ = tally.output_by_ratio.arrays()
+    by_ratio = np.array(tally.output_by_ratio.numbers)
     assert 0.6 <= by_ratio.min() < by_ratio.max() < 1.0
     assert abs(by_ratio.mean() - 0.8) < 5 * 0.4 / np.sqrt(12 * 400)
-    by_mass, _ = tally.output_by_mass.arrays()
+    by_mass = np.array(tally.output_by_mass.numbers)
     assert by_mass.max() < 0.4
-    drafts, _ = tally.drafts.arrays()
+    drafts = np.array(tally.drafts.numbers)
     assert drafts.max() < 0.35
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from otmd.storage.parquet import ROWS_AT_ONCE, open_parquet, read_batches
+from otmd.storage.parquet import read_batches
 
 MOST_MEGABYTES = 256
 READ = """
@@ -68,14 +68,14 @@ def test_one_row_with_all_the_values_of_a_group_costs_little(tmp_path, row):
 def test_columns_add_up(tmp_path):
     columns = {name: lists([8 << 20, 1], "f8") for name in ("target_probs", "draft_probs")}
     with pytest.raises(ValueError, match="row group of 2 rows that unpacks from"):
-        open_parquet(written(tmp_path / "a.parquet", columns))
+        next(read_batches(written(tmp_path / "a.parquet", columns)))
 
 
 def test_a_group_that_unpacks_to_far_more_is_refused(tmp_path):
     options = {"use_dictionary": False, "compression": "gzip", "data_page_size": 1 << 30}
     path = written(tmp_path / "a.parquet", {"target_probs": lists([13 << 20, 1])}, **options)
     with pytest.raises(ValueError, match="row group of 2 rows that unpacks from"):
-        open_parquet(path)
+        next(read_batches(path))
 
 
 @pytest.mark.parametrize("length", [5 << 20, 40 << 20])
@@ -99,7 +99,7 @@ def test_batches_are_the_rows_and_columns_that_are_wanted(tmp_path):
     batches = list(read_batches(path, ["b", "a"]))
     assert all(batch.keys() == {"a", "b"} for batch in batches)
     assert [x for batch in batches for x in batch["b"].to_pylist()] == list(range(21))
-    assert max(len(batch["b"]) for batch in batches) <= ROWS_AT_ONCE
+    assert max(len(batch["b"]) for batch in batches) <= 8
     assert next(read_batches(path)).keys() == columns.keys()
     with pytest.raises(ValueError, match="has no columns"):
         next(read_batches(path, ["d"]))
@@ -122,4 +122,4 @@ def test_a_footer_that_is_too_long_is_refused_unread(tmp_path):
         stream.seek(0, 2)
         stream.write((1 << 29).to_bytes(4, "little") + b"PAR1")
     with pytest.raises(ValueError, match="got a footer of 536870912 bytes"):
-        open_parquet(path)
+        next(read_batches(path))
