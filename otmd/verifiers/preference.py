@@ -88,7 +88,12 @@ class Preference(Verifier):
         """See :class:`Verifier`."""
 
         def rates(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            every = [_rate(p, each, self.order) for each in family(own, counts)]
+            if self.order is None and isinstance(own, WithReplacement):
+                # One sort serves every number of drafts.
+                by_ratio = _default_order(p, own)
+                every = [1.0 - _left_by_ratio(by_ratio, p, own.draft_probs, n) for n in counts]
+            else:
+                every = [_rate(p, each, self.order) for each in family(own, counts)]
             return [(rate, rate) for rate in every]
 
         return bounds_by_position(target, law, len(counts), rates)
@@ -161,6 +166,10 @@ def _rate(target: FloatArray, law: DraftLaw, order: Order | None) -> float:
     beside, sure = _beside(target, always), float(target[always].sum())
     if order is None and isinstance(rest, Stratified):
         return sure + 1.0 - _shares_of_strata(beside, *rest.position_strata[1:])[2]
+    if order is None and isinstance(rest, WithReplacement):
+        by_ratio = _default_order(beside, rest)
+        left = _left_by_ratio(by_ratio, beside, rest.draft_probs, rest.num_drafts)
+        return sure + 1.0 - left
     return sure + _decide(beside, rest, order).rate
 
 
@@ -262,6 +271,34 @@ def _shares_of_strata(target, tokens, starts, draft):
         thinned[j] = share
         left = max(left - mass, 0.0)
     return whole, thinned, left
+
+
+@kernel(error_model="numpy")
+def _left_by_ratio(order, target, draft, num_drafts):
+    """S = s^n after all tokens, taken in this order, for drafts with replacement.
+
+    A token that is thinned takes p of S, and s = S^(1/n) is worked out only where it decides.
+    """
+    total, s = 1.0, 1.0
+    for i in range(order.size):
+        y = np.uint64(order[i])
+        p, q = target[y], draft[y]
+        if q == 0.0:
+            continue
+        if s > q:
+            # The s known is never below the true one, which is then at least S/s^(n − 1).
+            least = total / power(s, num_drafts - 1) - q
+            if least > 0.0 and num_drafts * q * power(least, num_drafts - 1) > p:
+                total = max(total - p, 0.0)
+                continue
+        s = min(s, total ** (1.0 / num_drafts))
+        after = power(max(s - q, 0.0), num_drafts)
+        if total - after > p:
+            total -= p
+        else:
+            total = after
+            s = max(s - q, 0.0)
+    return total
 
 
 @kernel(error_model="numpy")
