@@ -93,9 +93,13 @@ class Stratified(ProposalLaw):
             strata[index] = self[index].position_strata.number
         return strata
 
-    @cached_property
+    @property
     def position_strata(self) -> Strata:
         """The strata of a law at a single position."""
+        return self._position_strata
+
+    @cached_property
+    def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
         # In units of the largest, and above zero, so that a power does not underflow.
         weights = (q / q.max()) ** self.sharpness

@@ -227,7 +227,11 @@ def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> In
     """
     if _rest_of(law) is Stratified and forced.size < law.num_drafts:
         count = law.num_drafts - forced.size
-        rest = law if isinstance(law, Stratified) else unchecked(Stratified, law.mass_beside_forced(), count)
+        rest = (
+            law
+            if isinstance(law, Stratified)
+            else unchecked(Stratified, law.mass_beside_forced(), count)
+        )
         return stratified_order(target, rest)
     others = law.draft_probs.copy()
     others[forced] = 0.0

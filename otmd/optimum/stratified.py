@@ -54,8 +54,6 @@ def _entries(target: FloatArray, draft: FloatArray) -> FloatArray:
     later = drawn & (before > 0.0)
     gain = np.log1p(draft[later] / before[later])
     # A gain that underflows is that of a token which is all but never drafted.
-    entry[later] = np.divide(
-        target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0
-    )
+    entry[later] = np.divide(target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0)
     # By rounding, an entry may fall below the one before it.
     return np.maximum.accumulate(entry)
