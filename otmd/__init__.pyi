@@ -13,6 +13,7 @@ from .drafts import Greedy as Greedy
 from .drafts import Hub as Hub
 from .drafts import Independent as Independent
 from .drafts import Joint as Joint
+from .drafts import Stratified as Stratified
 from .drafts import TopThen as TopThen
 from .drafts import WithoutReplacement as WithoutReplacement
 from .drafts import WithReplacement as WithReplacement
@@ -35,6 +36,7 @@ from .verifiers import MaximalCoupling as MaximalCoupling
 from .verifiers import Optimal as Optimal
 from .verifiers import OptimalityCertificate as OptimalityCertificate
 from .verifiers import PlanVerifier as PlanVerifier
+from .verifiers import Preference as Preference
 from .verifiers import PreparedVerifier as PreparedVerifier
 from .verifiers import RecursiveRejection as RecursiveRejection
 from .verifiers import SpecHub as SpecHub

@@ -131,6 +131,53 @@ def hub(q: Probs) -> Law:
     return _positive(law)
 
 
+def strata(
+    q: Probs, n: int, sharpness: int = 1, shares: Probs | None = None
+) -> tuple[list[int], list[Number]]:
+    """The stratum of each token, and its probability to be that stratum's draft.
+
+    Tokens in descending order of q; one that outweighs its share of what is left stands alone, and a
+    token starts the next stratum where the share is used up. Each stratum has a token with mass.
+    """
+    weights, parts = [mass**sharpness for mass in q], list(shares or [1] * n)
+    order = likeliest(q, len(q))
+    starts = [0]
+    while len(starts) < n:
+        left = sum(weights[y] for y in order[starts[-1] :])
+        if (
+            weights[order[starts[-1]]] * sum(parts[len(starts) - 1 :])
+            < left * parts[len(starts) - 1]
+        ):
+            break
+        starts.append(starts[-1] + 1)
+    first, alone = starts[-1], len(starts) - 1
+    left, rest = sum(weights[y] for y in order[first:]), sum(parts[alone:])
+    while len(starts) < n:
+        share = left * sum(parts[alone : len(starts)]) / rest
+        place = starts[-1] + 1
+        while place < len(q) and sum(weights[y] for y in order[first:place]) < share:
+            place += 1
+        starts.append(min(place, len(support(q)) - (n - len(starts))))
+    number = [0] * len(q)
+    for i, y in enumerate(order):
+        number[y] = sum(start <= i for start in starts) - 1
+    mass = [sum(w for w, j in zip(weights, number, strict=True) if j == k) for k in range(n)]
+    return number, [w / mass[j] for w, j in zip(weights, number, strict=True)]
+
+
+def slots_of_strata(number: Sequence[int], inclusion: Probs) -> list[list[Number]]:
+    """The distribution of each stratum's draft."""
+    return [
+        [mass if own == j else 0 for own, mass in zip(number, inclusion, strict=True)]
+        for j in range(max(number) + 1)
+    ]
+
+
+def stratified(q: Probs, n: int) -> Law:
+    """One draft from each of n strata of equal weight."""
+    return independent(slots_of_strata(*strata(q, n)))
+
+
 def containment(law: Law, subset: Iterable[int]) -> Number:
     """P(every draft lies in the subset)."""
     inside = set(subset)
@@ -462,6 +509,57 @@ def greedy_coupling(p: Probs, q: Probs, n: int) -> Callable[[Tokens], Outcomes]:
             (token, last if index == 0 else position(tokens, token), mass)
             for token, index, mass in coupled(tokens[-1:])
         ]
+
+    return outcomes_of
+
+
+def default_preference(p: Probs, table: Sequence[Probs], by_strata: bool) -> list[int]:
+    """Tokens by p/Σ q_j descending; of strata first those with p ≥ q_j, both runs from the tail on."""
+    drafted = [sum(column) for column in zip(*table, strict=True)]
+    tokens = range(len(p))
+    if not by_strata:
+        return sorted(tokens, key=lambda y: -(p[y] / drafted[y]) if drafted[y] else -math.inf)
+    number = [max((q[y] > 0, j) for j, q in enumerate(table))[1] for y in tokens]
+    return sorted(tokens, key=lambda y: (p[y] < drafted[y], -number[y]))
+
+
+def preference(
+    p: Probs, table: Sequence[Probs], order: Sequence[int], thinned: bool = True
+) -> Callable[[Tokens], Outcomes]:
+    """Accept the most preferred draft, each slot with the largest chance that keeps a(y) ≤ p(y).
+
+    Exact for fractions where a token is drafted by one slot only; by bisection elsewhere. Without
+    thinning every chance is 1, which is a fault.
+    """
+    left: list[Number] = [1] * len(table)
+    accepted, chance = [0 * mass for mass in p], [1] * len(p)
+
+    def after(y: int, c: Number) -> list[Number]:
+        return [max(s - c * q[y], 0) for s, q in zip(left, table, strict=True)]
+
+    for y in order:
+        whole = math.prod(left) - math.prod(after(y, 1))
+        if thinned and whole > p[y]:
+            if sum(q[y] > 0 for q in table) == 1:
+                chance[y] = p[y] / whole
+            else:
+                low, high = 0.0, 1.0
+                while low < (middle := (low + high) / 2) < high:
+                    more = math.prod(left) - math.prod(after(y, middle)) > p[y]
+                    low, high = (low, middle) if more else (middle, high)
+                chance[y] = low
+        accepted[y] = math.prod(left) - math.prod(after(y, chance[y]))
+        left = after(y, chance[y])
+    residual = excess(p, accepted)
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        outcomes: Outcomes = []
+        alive: Number = 1
+        for i in sorted(range(len(tokens)), key=lambda i: order.index(tokens[i])):
+            outcomes.append((tokens[i], i, alive * chance[tokens[i]]))
+            alive = alive * (1 - chance[tokens[i]])
+        _spread(outcomes, residual, alive)
+        return outcomes
 
     return outcomes_of
 

@@ -70,6 +70,8 @@ LAWS: dict[str, otmd.DraftLaw] = {
     "without replacement, zeros": otmd.WithoutReplacement(Q_ZERO, 3),
     "conditional Poisson": otmd.ConditionalPoisson(Q, 3),
     "conditional Poisson, zeros": otmd.ConditionalPoisson(Q_ZERO, 3),
+    "stratified": otmd.Stratified(Q, 3),
+    "stratified, zeros": otmd.Stratified(Q_ZERO, 3, sharpness=0.7),
     "greedy": otmd.Greedy(Q, 3),
     "top one, then with replacement": otmd.TopThen(Q, 3, 1, rest=otmd.WithReplacement),
     "top one, then without": otmd.TopThen(Q, 3, 1, rest=otmd.WithoutReplacement),
@@ -88,6 +90,11 @@ RULES = [
     (otmd.KSequential, "with replacement, zeros"),
     (otmd.SpecHub, "hub"),
     (otmd.GreedyCoupling, "greedy"),
+    (otmd.Preference, "with replacement"),
+    (otmd.Preference, "stratified"),
+    (otmd.Preference, "stratified, zeros"),
+    (otmd.Preference, "independent"),
+    (otmd.Preference, "top one, then with replacement"),
     (otmd.TargetOnly, "with replacement"),
     (otmd.TargetOnly, "conditional Poisson"),
     (otmd.TargetOnly, "top one, then without"),
@@ -152,6 +159,7 @@ LARGE = [
     (otmd.RecursiveRejection, otmd.WithoutReplacement),
     (otmd.KSequential, otmd.WithReplacement),
     (otmd.GreedyCoupling, otmd.Greedy),
+    (otmd.Preference, otmd.Stratified),
     (otmd.SpecHub, otmd.Hub),
 ]
 

@@ -25,6 +25,7 @@ FAMILIES: dict[str, Callable[..., otmd.DraftLaw]] = {
     "WithReplacement": otmd.WithReplacement,
     "WithoutReplacement": otmd.WithoutReplacement,
     "ConditionalPoisson": otmd.ConditionalPoisson,
+    "Stratified": otmd.Stratified,
     "Greedy": otmd.Greedy,
     "TopThen": lambda draft_probs, num_drafts: otmd.TopThen(draft_probs, num_drafts, top=1),
     "Hub": lambda draft_probs, num_drafts: otmd.Hub(draft_probs),
@@ -38,6 +39,7 @@ VERIFIERS = {
     "KSequential": otmd.KSequential,
     "SpecHub": otmd.SpecHub,
     "GreedyCoupling": otmd.GreedyCoupling,
+    "Preference": otmd.Preference,
     "TargetOnly": otmd.TargetOnly,
 }
 BAD_PROBS = {
@@ -321,13 +323,14 @@ def test_bad_logits_are_named() -> None:
 
 
 SERVES = {
-    "WithReplacement": {"RecursiveRejection", "KSequential", "TargetOnly"},
+    "WithReplacement": {"RecursiveRejection", "KSequential", "Preference", "TargetOnly"},
     "WithoutReplacement": {"RecursiveRejection", "TargetOnly"},
     "ConditionalPoisson": {"TargetOnly"},
-    "Greedy": {"GreedyCoupling", "TargetOnly"},
-    "TopThen": {"TargetOnly"},
-    "Hub": {"SpecHub", "TargetOnly"},
-    "Independent": {"RecursiveRejection", "TargetOnly"},
+    "Stratified": {"Preference", "TargetOnly"},
+    "Greedy": {"GreedyCoupling", "Preference", "TargetOnly"},
+    "TopThen": {"Preference", "TargetOnly"},
+    "Hub": {"SpecHub", "Preference", "TargetOnly"},
+    "Independent": {"RecursiveRejection", "Preference", "TargetOnly"},
     "Joint": {"TargetOnly"},
 }
 

@@ -25,7 +25,7 @@ def measure(
     dataset: Path,
     *,
     output: Path | None = None,
-    law: o.Law = "with-replacement,without-replacement,greedy,hub",
+    law: o.Law = "with-replacement,without-replacement,greedy,hub,stratified,certain-top",
     top: o.Top = 1,
     verifier: str = DEFAULT_VERIFIERS,
     num_drafts: o.NumDrafts = "1-4",

@@ -23,7 +23,9 @@ LAWS = {
     "conditional-poisson": "ConditionalPoisson",
     "greedy": "Greedy",
     "hub": "Hub",
+    "stratified": "Stratified",
     "top-then": "TopThen",
+    "certain-top": "CertainTop",
     "independent": "Independent",
 }
 VERIFIERS = {
@@ -32,6 +34,7 @@ VERIFIERS = {
     "k-sequential": "KSequential",
     "spec-hub": "SpecHub",
     "greedy-coupling": "GreedyCoupling",
+    "preference": "Preference",
     "target-only": "TargetOnly",
     "optimal": "Optimal",
 }
@@ -105,6 +108,13 @@ def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
     return Independent(draft_probs, num_drafts)
 
 
+def certain_top(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
+    """The ``num_drafts`` likeliest tokens, all certain."""
+    from otmd.measurement.rows import CertainTop
+
+    return CertainTop(draft_probs, num_drafts)
+
+
 def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     from otmd import drafts
@@ -112,6 +122,7 @@ def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int]
     makers: dict[str, Any] = {
         "top-then": partial(drafts.TopThen, top=top),
         "independent": independent,
+        "certain-top": certain_top,
     }
     return [
         (LAWS[name], makers.get(name) or getattr(drafts, LAWS[name]))

@@ -10,20 +10,25 @@ from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
+_SMALLEST = np.finfo(np.float64).tiny
+
 
 class Strata(NamedTuple):
     """The strata of a single position.
 
     Attributes
     ----------
+    number : ndarray of int16, shape (V,)
+        The stratum of each token, from the head 0 to the tail n − 1.
     tokens : ndarray of int64, shape (V,)
-        The tokens, likeliest first, ties to the lowest id: one stratum after another.
+        The tokens, one stratum after another, ids ascending in each.
     starts : ndarray of int64, shape (n + 1,)
         Where each stratum begins in ``tokens``, and V.
     inclusion : ndarray of float64, shape (V,)
         The probability of each token to be the draft of its stratum, by token id.
     """
 
+    number: NDArray[np.int16]
     tokens: IntArray
     starts: IntArray
     inclusion: FloatArray
@@ -35,7 +40,7 @@ class Stratified(ProposalLaw):
     Tokens in descending order of q are cut into n strata of equal weight, the weight of a token being q^β.
     A token that outweighs an equal share of what is left is a stratum of its own. Draft j is drawn from
     stratum G_j, the head first, with probability q_j(y) = q(y)^β/q^β(G_j). So drafts are distinct and
-    independent.
+    independent. Tokens of equal q are taken by their ids.
 
     With n = 1 this is a single draft from q; with equal shares and n = 2 it is SpecHub's pair of sets
     where the likeliest token has more than half of the mass.
@@ -58,8 +63,8 @@ class Stratified(ProposalLaw):
         that is not a positive number, or ``shares`` that are not n positive numbers.
     """
 
-    sharpness: float
-    shares: FloatArray | None
+    sharpness: float = 1.0
+    shares: FloatArray | None = None
 
     def __init__(
         self,
@@ -85,30 +90,35 @@ class Stratified(ProposalLaw):
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
         for index in np.ndindex(self.batch_shape):
-            own = self[index].position_strata
-            strata[(*index, own.tokens)] = np.repeat(
-                np.arange(self.num_drafts), np.diff(own.starts)
-            )
+            strata[index] = self[index].position_strata.number
         return strata
 
-    @cached_property
+    @property
     def position_strata(self) -> Strata:
         """The strata of a law at a single position."""
-        q = self.draft_probs
-        tokens = np.argsort(-q, kind="stable")
-        # In units of the largest, so that a power does not underflow for all of them.
-        ordered = (q[tokens] / q[tokens[0]]) ** self.sharpness
-        starts = _starts(ordered, int(np.count_nonzero(q)), self._shares_of_strata())
-        mass = np.add.reduceat(ordered, starts[:-1])
-        inclusion = np.empty(q.size)
-        inclusion[tokens] = ordered / np.repeat(mass, np.diff(starts))
-        return Strata(tokens, starts, inclusion)
+        return self._position_strata
+
+    @cached_property
+    def _position_strata(self) -> Strata:
+        q, num_strata = self.draft_probs, self.num_drafts
+        # In units of the largest, and above zero, so that a power does not underflow.
+        weights = (q / q.max()) ** self.sharpness
+        weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
+        number = np.zeros(q.size, np.int16)
+        if num_strata > 1:
+            order = _likeliest_first(q)
+            starts = _starts(weights[order], int(np.count_nonzero(q)), self._shares_of_strata())
+            number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
+        sizes = np.bincount(number, minlength=num_strata)
+        inclusion = weights / np.bincount(number, weights, num_strata)[number]
+        tokens = np.argsort(number, kind="stable")
+        return Strata(number, tokens, np.concatenate([[0], sizes.cumsum()]), inclusion)
 
     def _shares_of_strata(self) -> FloatArray:
         return np.ones(self.num_drafts) if self.shares is None else self.shares
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        tokens, starts, inclusion = self.position_strata
+        _, tokens, starts, inclusion = self.position_strata
         drafts = np.empty((count, self.num_drafts), np.int64)
         for j in range(self.num_drafts):
             own = tokens[starts[j] : starts[j + 1]]
@@ -123,13 +133,28 @@ class Stratified(ProposalLaw):
 
     def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
         """q_j of each draft in the place of draft j, shape (…, n)."""
-        in_place = self.strata[draft_tokens] == np.arange(self.num_drafts)
-        return np.where(in_place, self.position_strata.inclusion[draft_tokens], 0.0)
+        strata = self.position_strata
+        in_place = strata.number[draft_tokens] == np.arange(self.num_drafts)
+        return np.where(in_place, strata.inclusion[draft_tokens], 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:
-        tokens, starts, inclusion = self.position_strata
-        inside = np.where(subset, inclusion, 0.0)[tokens]
-        return float(np.minimum(np.add.reduceat(inside, starts[:-1]), 1.0).prod())
+        strata = self.position_strata
+        inside = np.bincount(strata.number[subset], strata.inclusion[subset], self.num_drafts)
+        return float(np.minimum(inside, 1.0).prod())
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :meth:`ProposalLaw.prefix_containment`."""
+        number, _, _, inclusion = self.position_strata
+        ordered_number, ordered = number[order], inclusion[order]
+        contained = np.ones(order.size + 1)
+        contained[0] = 0.0
+        for j in range(self.num_drafts):
+            inside = np.where(ordered_number == j, ordered, 0.0).cumsum()
+            contained[1:] *= np.minimum(inside, 1.0)
+        return contained
+
+    def position_support(self) -> IntArray:
+        return np.flatnonzero(self.position_strata.inclusion > 0)
 
     def position_inclusion_probs(self) -> FloatArray:
         return self.position_strata.inclusion.copy()
@@ -145,6 +170,18 @@ class Stratified(ProposalLaw):
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
+
+
+def _likeliest_first(probs: FloatArray) -> IntArray:
+    """The tokens by probability (V,) descending, ties to the lowest id."""
+    order = np.argsort(-probs)
+    ordered = probs[order]
+    differs = ordered[1:] != ordered[:-1]
+    if differs.all():
+        return order
+    # The default sort is much quicker than a stable one, but shuffles tokens of equal probability.
+    run = np.concatenate([[0], differs.cumsum()])
+    return np.sort(run * probs.size + order) % probs.size
 
 
 def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:

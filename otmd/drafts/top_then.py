@@ -11,6 +11,7 @@ from otmd.curve._kernels import likeliest
 from otmd.drafts.base import MOST_DRAFTS
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
+from otmd.drafts.stratified import Stratified
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
@@ -30,7 +31,8 @@ class TopThen(ProposalLaw):
     top : int
         m ≤ n, how many of the likeliest tokens (ties to the lowest id) are always drafted.
     rest : type
-        The law of the other drafts: WithReplacement, WithoutReplacement or ConditionalPoisson.
+        The law of the other drafts: WithReplacement, WithoutReplacement, ConditionalPoisson or
+        Stratified.
 
     Raises
     ------
@@ -50,10 +52,10 @@ class TopThen(ProposalLaw):
         rest: type[ProposalLaw] = WithoutReplacement,
     ) -> None:
         self.top = validate_count("top", top, minimum=0, maximum=MOST_DRAFTS)
-        if rest not in (WithReplacement, WithoutReplacement, ConditionalPoisson):
+        if rest not in (WithReplacement, WithoutReplacement, ConditionalPoisson, Stratified):
             raise ValueError(
-                f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement or "
-                "ConditionalPoisson"
+                f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement, "
+                "ConditionalPoisson or Stratified"
             )
         self.rest = rest
         super().__init__(draft_probs, num_drafts)

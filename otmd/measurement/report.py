@@ -15,13 +15,22 @@ from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 
 Row = dict[str, Any]
 
-LAW_ORDER = ("WithReplacement", "WithoutReplacement", "ConditionalPoisson", "Greedy", "Hub")
+LAW_ORDER = (
+    "WithReplacement",
+    "WithoutReplacement",
+    "ConditionalPoisson",
+    "Stratified",
+    "Greedy",
+    "Hub",
+    "CertainTop",
+)
 VERIFIER_LABELS = {
     "MaximalCoupling": "maximal coupling",
     "RecursiveRejection": "recursive rejection",
     "KSequential": "K-SEQ",
     "SpecHub": "SpecHub",
     "GreedyCoupling": "greedy coupling",
+    "Preference": "preference",
     "TargetOnly": "target only",
     "Optimal": "optimal",
 }

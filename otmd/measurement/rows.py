@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.drafts import DraftLaw, Greedy, Hub, WithoutReplacement, WithReplacement
+from otmd.drafts import (
+    DraftLaw,
+    Greedy,
+    Hub,
+    Stratified,
+    TopThen,
+    WithoutReplacement,
+    WithReplacement,
+)
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.errors import one_line
@@ -21,6 +29,7 @@ from otmd.verifiers import (
     GreedyCoupling,
     KSequential,
     MaximalCoupling,
+    Preference,
     RecursiveRejection,
     SpecHub,
     TargetOnly,
@@ -31,13 +40,27 @@ LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
 
-DEFAULT_LAWS: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy, Hub)
+
+def CertainTop(draft_probs: np.ndarray, num_drafts: int) -> DraftLaw:  # noqa: N802 - a law's name in tables
+    """The n likeliest tokens, all certain: what trees of likeliest tokens draft."""
+    return TopThen(draft_probs, num_drafts, top=num_drafts)
+
+
+DEFAULT_LAWS: tuple[LawFactory, ...] = (
+    WithReplacement,
+    WithoutReplacement,
+    Greedy,
+    Hub,
+    Stratified,
+    CertainTop,
+)
 DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
     MaximalCoupling,
     RecursiveRejection,
     KSequential,
     SpecHub,
     GreedyCoupling,
+    Preference,
     TargetOnly,
 )
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.

@@ -38,6 +38,7 @@ MARKS = {
     "SpecHub": Mark("#009E73", "D"),
     "GreedyCoupling": Mark("#CC79A7", "^"),
     "MaximalCoupling": Mark("#000000", "X"),
+    "Preference": Mark("#F0E442", "*"),
     "Optimal": Mark("#56B4E9", "P"),
 }
 SPARE_MARKS = (Mark("#8a6d00", "h"), Mark("#5a5a5a", "d"), Mark("#7a2e00", "p"))

@@ -7,10 +7,19 @@ from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
-from otmd.drafts import DraftLaw, Hub, ProposalLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts import (
+    DraftLaw,
+    Hub,
+    ProposalLaw,
+    Stratified,
+    TopThen,
+    WithoutReplacement,
+    WithReplacement,
+)
 from otmd.drafts.base import validate_law
-from otmd.drafts.proposal import order_from
+from otmd.drafts.proposal import order_from, unchecked
 from otmd.optimum.minimum_cut import minimum_cut
+from otmd.optimum.stratified import stratified_order
 from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
@@ -98,7 +107,8 @@ def optimal_acceptance(
     Notes
     -----
     Laws with one draft distribution are cut along the tokens in the order of p/q (Hu et al. 2025,
-    Theorem 6). Other laws take a maximum flow over their tuples.
+    Theorem 6), stratified drafts along that order in each stratum. Other laws take a maximum flow over
+    their tuples.
     """
     validate_law(law)
     p = validate_probs("target_probs", target_probs, copy=False)
@@ -211,7 +221,18 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
 
 
 def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
-    """The ratio order; of scaled masses where all but the forced tokens are too unlikely to have ratios."""
+    """The order of the scan: the ratio order, or that of strata.
+
+    Ratios are of scaled masses where all but the forced tokens are too unlikely to have ratios.
+    """
+    if _rest_of(law) is Stratified and forced.size < law.num_drafts:
+        count = law.num_drafts - forced.size
+        rest = (
+            law
+            if isinstance(law, Stratified)
+            else unchecked(Stratified, law.mass_beside_forced(), count)
+        )
+        return stratified_order(target, rest)
     others = law.draft_probs.copy()
     others[forced] = 0.0
     if not 0.0 < others.max() < _TOO_UNLIKELY:

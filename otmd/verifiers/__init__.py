@@ -10,6 +10,7 @@ from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
 from otmd.verifiers.optimal import Optimal, OptimalityCertificate
 from otmd.verifiers.plan import PlanVerifier
+from otmd.verifiers.preference import Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.spechub import SpecHub
@@ -21,6 +22,7 @@ VERIFIERS: tuple[Verifier, ...] = (
     KSequential(),
     SpecHub(),
     GreedyCoupling(),
+    Preference(),
     TargetOnly(),
     Optimal(),
 )
@@ -33,6 +35,7 @@ __all__ = [
     "Optimal",
     "OptimalityCertificate",
     "PlanVerifier",
+    "Preference",
     "PreparedVerifier",
     "RecursiveRejection",
     "SpecHub",

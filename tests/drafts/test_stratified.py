@@ -1,0 +1,230 @@
+"""One draft from each stratum: the law against its twin, and the order in which it is cut."""
+
+from fractions import Fraction
+
+import naive
+import numpy as np
+import pytest
+import strategies
+
+import otmd
+from otmd.optimum.acceptance import best_prefix
+from otmd.optimum.minimum_cut import minimum_cut
+from otmd.optimum.stratified import stratified_order
+
+Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
+P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
+
+
+def small_rational(rng: np.random.Generator, size: int, zeros: bool) -> list[Fraction]:
+    masses = rng.integers(0 if zeros else 1, 12, size)
+    masses[rng.integers(size)] = 12
+    return naive.exact(masses.tolist())
+
+
+def as_floats(values: list[Fraction]) -> np.ndarray:
+    return np.array([float(value) for value in values])
+
+
+@pytest.mark.parametrize("shares", [None, [4, 2, 1]])
+@pytest.mark.parametrize("sharpness", [1, 2])
+def test_the_law_is_its_twin(sharpness: int, shares: list[int] | None) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        q = small_rational(rng, 7, zeros=True)
+        if len(naive.support(q)) < 3:
+            continue
+        number, inclusion = naive.strata(q, 3, sharpness, shares)
+        law = otmd.Stratified(as_floats(q), 3, sharpness, shares)
+        # The twin's comparisons are exact: where a share ends on a token, floats may round either way.
+        if law.strata.tolist() != number:
+            cut = as_floats(naive.exact([mass**sharpness for mass in q]))
+            sums = np.sort(cut)[::-1].cumsum()
+            wanted = np.cumsum(shares or [1, 1, 1]) / sum(shares or [1, 1, 1])
+            assert np.abs(sums[:, None] - wanted).min() < 1e-12
+            continue
+        np.testing.assert_allclose(law.inclusion_probs(), as_floats(inclusion), atol=1e-15)
+        twin = naive.independent(naive.slots_of_strata(number, inclusion))
+        tuples, probs = law.enumerate()
+        assert {tuple(x) for x in tuples.tolist()} == set(twin)
+        np.testing.assert_allclose(
+            probs, as_floats([twin[tuple(x)] for x in tuples.tolist()]), rtol=1e-12
+        )
+        for subset in list(naive.subsets(7))[::5]:
+            inside = np.isin(np.arange(7), subset)
+            assert law.containment(inside) == pytest.approx(
+                float(naive.containment(twin, subset)), abs=1e-14
+            )
+
+
+def test_drafts_are_distinct_and_the_law_is_whole_on_hostile_instances() -> None:
+    for instance in strategies.instances(300, seed=31):
+        q, n = instance.draft_probs, instance.num_drafts
+        if instance.draft_support < n:
+            with pytest.raises(ValueError, match="distinct drafts"):
+                otmd.Stratified(q, n)
+            continue
+        for sharpness in (0.5, 1.0, 3.0, 100.0):
+            law = otmd.Stratified(q, n, sharpness)
+            tuples, probs = law.enumerate()
+            assert abs(probs.sum() - 1) < 1e-12, instance
+            assert (np.diff(np.sort(tuples, axis=1), axis=1) > 0).all(), instance
+            included = np.array([probs[(tuples == y).any(axis=1)].sum() for y in range(q.size)])
+            np.testing.assert_allclose(law.inclusion_probs(), included, rtol=0, atol=1e-12)
+
+
+def test_samples_follow_the_tuple_probabilities() -> None:
+    law = otmd.Stratified(Q, 3, sharpness=1.5)
+    tuples, probs = law.enumerate()
+    drawn = law.sample(np.random.default_rng(2), size=40_000)
+    counts = np.array([(drawn == x).all(axis=1).sum() for x in tuples])
+    assert counts.sum() == len(drawn)
+    assert (((counts - 40_000 * probs) ** 2) / (40_000 * probs)).sum() < 2 * len(tuples) + 40
+
+
+def test_strata_are_numbered_from_the_head_and_heavy_tokens_stand_alone() -> None:
+    assert otmd.Stratified(Q, 3).strata.tolist() == [0, 0, 1, 2, 2, 2, 2]
+    assert otmd.Stratified([0.01, 0.9, 0.04, 0.05], 3).strata.tolist() == [2, 0, 2, 1]
+    assert otmd.Stratified(Q, 2, shares=[1, 3]).strata.tolist() == [0, 1, 1, 1, 1, 1, 1]
+    # The weights of a small exponent are all alike, so that strata hold as many tokens.
+    assert otmd.Stratified(Q, 2, sharpness=0.01).strata.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_equal_probabilities_are_taken_by_id() -> None:
+    assert otmd.Stratified(np.full(6, 1 / 6), 3).strata.tolist() == [0, 0, 1, 1, 2, 2]
+    rng = np.random.default_rng(3)
+    q = np.repeat([4.0, 3.0, 2.0, 1.0, 0.0], 600)[rng.permutation(3000)]
+    law = otmd.Stratified(q / q.sum(), 4)
+    order = np.lexsort((np.arange(q.size), -q))
+    assert (np.diff(law.strata[order]) >= 0).all()
+
+
+def test_leading_axes_are_positions_of_their_own() -> None:
+    rows = np.stack([Q, Q[::-1], np.full(7, 1 / 7)])
+    law = otmd.Stratified(rows, 3, shares=[1, 1, 2])
+    each = [otmd.Stratified(row, 3, shares=[1, 1, 2]) for row in rows]
+    np.testing.assert_array_equal(law.strata, [own.strata for own in each])
+    np.testing.assert_array_equal(law.inclusion_probs(), [own.inclusion_probs() for own in each])
+    rates = otmd.optimal_acceptance(P, law).rate
+    np.testing.assert_array_equal(rates, [otmd.optimal_acceptance(P, own).rate for own in each])
+
+
+@pytest.mark.parametrize("options", [{"top_k": 4}, {"top_p": 0.8}])
+def test_tokens_that_processing_cut_are_never_drafted(options: dict) -> None:
+    q = otmd.probs_from_logits(np.log(Q), **options)
+    law = otmd.Stratified(q, 3)
+    assert (law.inclusion_probs()[q == 0] == 0).all()
+    assert law.inclusion_probs().sum() == pytest.approx(3, abs=1e-12)
+    assert (law.strata[q == 0] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sharpness": 0.0}, "sharpness"),
+        ({"sharpness": -1.0}, "sharpness"),
+        ({"sharpness": np.nan}, "sharpness"),
+        ({"sharpness": np.inf}, "sharpness"),
+        ({"sharpness": True}, "sharpness"),
+        ({"sharpness": "1"}, "sharpness"),
+        ({"shares": [1, 1]}, "shares"),
+        ({"shares": [1, 1, 0]}, "shares"),
+        ({"shares": [1, 1, np.inf]}, "shares"),
+        ({"shares": 1.0}, "shares"),
+    ],
+)
+def test_a_wrong_argument_is_named(options: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=f"^{named}: "):
+        otmd.Stratified(Q, 3, **options)
+
+
+def test_other_numbers_of_drafts() -> None:
+    law = otmd.Stratified(Q, 4, sharpness=2.0)
+    # What was worked out of the larger law is none of the smaller one's.
+    assert law.strata.max() == 3
+    assert repr(law.with_num_drafts(2)) == repr(otmd.Stratified(Q, 2, sharpness=2.0))
+    np.testing.assert_array_equal(
+        law.with_num_drafts(2).strata, otmd.Stratified(Q, 2, sharpness=2.0).strata
+    )
+    with pytest.raises(ValueError, match="shares"):
+        otmd.Stratified(Q, 2, shares=[1, 2]).with_num_drafts(3)
+    with pytest.raises(ValueError, match="num_drafts"):
+        law.with_num_drafts(8)
+
+
+# ---------------------------------------------------------------- the optimum
+
+
+def test_the_optimum_is_exact_over_all_subsets_in_fractions() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(60):
+        n = int(rng.integers(1, 4))
+        p, q = small_rational(rng, 6, zeros=True), small_rational(rng, 6, zeros=True)
+        if len(naive.support(q)) < n:
+            continue
+        law = otmd.Stratified(as_floats(q), n)
+        slots = [[Fraction(0)] * 6 for _ in range(n)]
+        for y, j in enumerate(law.strata):
+            slots[j][y] = q[y] / sum(m for m, i in zip(q, law.strata, strict=True) if i == j)
+        rate, subset = naive.optimal_by_subsets(p, naive.independent(slots))
+        best = otmd.optimal_acceptance(as_floats(p), law)
+        assert best.rate == pytest.approx(float(rate), abs=1e-13)
+        found = sum(p[y] for y in np.flatnonzero(best.subset)) - np.prod(
+            [sum(row[y] for y in np.flatnonzero(best.subset)) for row in slots]
+        )
+        assert 1 + found == rate, "the cut that was found attains the exact minimum"
+        assert best.subset.sum() == len(subset)
+
+
+def test_the_optimum_is_that_of_all_subsets_and_of_the_flow() -> None:
+    for instance in strategies.instances(300, seed=32):
+        q, n = instance.draft_probs, instance.num_drafts
+        if instance.draft_support < n:
+            continue
+        law = otmd.Stratified(q, n)
+        tuples, probs = law.enumerate()
+        twin = dict(zip(map(tuple, tuples.tolist()), probs.tolist(), strict=True))
+        found = otmd.optimal_acceptance(instance.target_probs, law).rate
+        assert abs(found - naive.optimal_by_masks(instance.p, twin)) < 1e-12, instance
+        assert abs(found - minimum_cut(np.array(instance.p), law[()])[1]) < 1e-10, instance
+
+
+def test_top_tokens_before_strata() -> None:
+    for instance in strategies.instances(200, seed=33):
+        q, n, top = instance.draft_probs, instance.num_drafts, instance.top
+        if instance.draft_support < n:
+            continue
+        law = otmd.TopThen(q, n, top, rest=otmd.Stratified)
+        tuples, probs = law.enumerate()
+        twin = dict(zip(map(tuple, tuples.tolist()), probs.tolist(), strict=True))
+        found = otmd.optimal_acceptance(instance.target_probs, law).rate
+        assert abs(found - naive.optimal_by_masks(instance.p, twin)) < 1e-12, instance
+
+
+def test_a_large_vocabulary_has_no_better_neighbour() -> None:
+    """V = 20,000: no token added to the cut or taken out of it makes it better."""
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(20_000, 0.05), size=2)
+    law = otmd.Stratified(0.5 * p + 0.5 * q, 4)
+    best = otmd.optimal_acceptance(p, law)
+    strata = law.position_strata
+    inside = np.bincount(strata.number[best.subset], strata.inclusion[best.subset], 4)
+    others = np.array([np.delete(inside, j).prod() for j in range(4)])[strata.number]
+    gain = p - others * strata.inclusion
+    assert (gain[best.subset] <= 1e-14).all()
+    assert (gain[~best.subset] >= -1e-14).all()
+
+
+def test_without_ordering_by_strata_the_scan_misses_the_optimum() -> None:
+    """A control: the prefixes of p/q alone are not enough."""
+    rng, missed = np.random.default_rng(6), 0
+    for _ in range(200):
+        p, q = rng.dirichlet(np.ones(7), size=2)
+        law = otmd.Stratified(q, 2)
+        rates = [
+            best_prefix(p, order, law.prefix_containment(order))[1]
+            for order in (stratified_order(p, law), otmd.RatioCurve(p, q).order)
+        ]
+        assert rates[0] <= rates[1] + 1e-12
+        missed += rates[1] > rates[0] + 1e-6
+    assert missed >= 5

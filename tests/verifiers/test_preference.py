@@ -1,0 +1,201 @@
+"""The preference rule: lossless for every law and order, and its rate exact."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import naive
+import numpy as np
+import pytest
+import strategies
+
+import otmd
+from otmd.verifiers.preference import Preference
+
+Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
+P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
+
+
+def laws_of(instance: strategies.Instance) -> Iterator[otmd.DraftLaw]:
+    """Every law of an instance that the rule serves."""
+    q, n, top = instance.draft_probs, instance.num_drafts, instance.top
+    yield otmd.WithReplacement(q, n)
+    yield otmd.Independent(instance.table)
+    if instance.draft_support >= n:
+        yield otmd.Stratified(q, n)
+        yield otmd.Stratified(q, n, sharpness=2.0, shares=np.arange(n, 0, -1))
+        yield otmd.Greedy(q, n)
+        yield otmd.TopThen(q, n, top, rest=otmd.Stratified)
+    if instance.applicable("top_then_with"):
+        yield otmd.TopThen(q, n, top, rest=otmd.WithReplacement)
+    if instance.draft_support >= 2:
+        yield otmd.Hub(q)
+
+
+def enumerated(rule: otmd.Verifier, target: np.ndarray, law: otmd.DraftLaw) -> float:
+    prepared = rule.prepare(target, law)
+    tuples, probs = law.enumerate()
+    hits = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
+    return float(probs @ hits)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["default order", "random orders"])
+def test_lossless_with_its_exact_rate_on_hostile_instances(ordered: bool) -> None:
+    rng = np.random.default_rng(1)
+    for instance in strategies.instances(120, seed=41 + ordered):
+        order = rng.permutation(instance.vocab_size)
+        rule = otmd.Preference(lambda p, law, order=order: order) if ordered else otmd.Preference()
+        for law in laws_of(instance):
+            assert rule.supports(law)
+            output = rule.output_law(instance.target_probs, law)
+            assert np.abs(output - instance.p).max() < 1e-12, (str(instance), law)
+            rate = otmd.acceptance_rate(rule, instance.target_probs, law)
+            assert abs(rate - enumerated(rule, instance.target_probs, law)) < 1e-12, instance
+            best = otmd.optimal_acceptance(instance.target_probs, law).rate
+            assert rate <= best + 1e-12, (str(instance), law)
+
+
+def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
+    """Maximal coupling, greedy coupling and SpecHub are the rule's special cases."""
+    rule = otmd.Preference()
+    for instance in strategies.instances(300, seed=43):
+        p, q, n = instance.target_probs, instance.draft_probs, instance.num_drafts
+        cases: list[tuple[otmd.Verifier, otmd.DraftLaw]] = [
+            (otmd.MaximalCoupling(), otmd.WithReplacement(q, 1)),
+            (otmd.MaximalCoupling(), otmd.Stratified(q, 1)),
+        ]
+        if instance.draft_support >= n:
+            cases.append((otmd.GreedyCoupling(), otmd.Greedy(q, n)))
+        if instance.draft_support >= 2:
+            cases.append((otmd.SpecHub(), otmd.Hub(q)))
+        for known, law in cases:
+            rate = otmd.acceptance_rate(rule, p, law)
+            if known.supports(law):
+                assert abs(rate - otmd.acceptance_rate(known, p, law)) < 1e-12, instance
+            assert abs(rate - otmd.optimal_acceptance(p, law).rate) < 1e-12, instance
+
+
+def test_it_decides_as_its_twin() -> None:
+    """Draft by draft: the chances of each outcome, for strata and for drafts from one distribution."""
+    for instance in strategies.instances(75, seed=44):
+        p, q, n = instance.p, instance.q, instance.num_drafts
+        cases: list[tuple[otmd.DraftLaw, list, bool]] = []
+        # Twins of the order break ties in their own way: only the rate is the same there.
+        if len({round(a / b, 9) for a, b in zip(p, q, strict=True) if b}) == np.count_nonzero(q):
+            cases.append((otmd.WithReplacement(q, n), [q] * n, False))
+        if instance.draft_support >= n:
+            law = otmd.Stratified(q, n)
+            table = naive.slots_of_strata(law.strata.tolist(), law.inclusion_probs().tolist())
+            cases.append((law, table, True))
+        for law, table, by_strata in cases:
+            order = naive.default_preference(p, table, by_strata)
+            twin = naive.preference(p, table, order)
+            prepared = otmd.Preference().prepare(p, law)
+            for tokens, drawn in list(zip(*law.enumerate(), strict=True))[::7]:
+                wanted = naive.conditional(twin(tuple(tokens.tolist())), len(p))
+                got = prepared.conditional_law(tokens)
+                # Tuples that are all but never drawn are decided by what rounding leaves of them.
+                assert (drawn * np.abs(got - np.array(wanted, float))).max() < 1e-12, instance
+
+
+def test_exactly_lossless_in_fractions_and_not_without_thinning() -> None:
+    """The twin in fractions emits p itself; with the thinning left out it does not."""
+    rng, wrong = np.random.default_rng(2), 0
+    for _ in range(60):
+        p, q = (naive.exact(rng.integers(1, 12, 6).tolist()) for _ in range(2))
+        number, inclusion = naive.strata(q, 3)
+        table = naive.slots_of_strata(number, inclusion)
+        law = naive.independent(table)
+        for order in (naive.default_preference(p, table, True), rng.permutation(6).tolist()):
+            rate, output = naive.judged(law, naive.preference(p, table, order), 6)
+            assert output == p
+            assert rate <= naive.optimal_by_subsets(p, law)[0]
+        _, faulty = naive.judged(law, naive.preference(p, table, order, thinned=False), 6)
+        wrong += max(abs(a - b) for a, b in zip(faulty, p, strict=True)) > Fraction(1, 100)
+    assert wrong > 40
+
+
+def test_the_rate_is_that_of_the_twin_in_fractions() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        p, q = (naive.exact(rng.integers(1, 500, 7).tolist()) for _ in range(2))
+        number, inclusion = naive.strata(q, 3)
+        table = naive.slots_of_strata(number, inclusion)
+        rule = naive.preference(p, table, naive.default_preference(p, table, True))
+        rate, _ = naive.judged(naive.independent(table), rule, 7)
+        floats = [np.array([float(x) for x in side]) for side in (p, q)]
+        law = otmd.Stratified(floats[1], 3)
+        if law.strata.tolist() == number:
+            assert otmd.acceptance_rate(otmd.Preference(), floats[0], law) == pytest.approx(
+                float(rate), abs=1e-13
+            )
+
+
+def test_the_certificate_says_where_the_rule_is_optimal() -> None:
+    """Equality where the tokens that are accepted whole come before all that are thinned."""
+    rng, optimal = np.random.default_rng(4), 0
+    for _ in range(200):
+        p, q = rng.dirichlet(np.ones(6), size=2)
+        law = otmd.WithReplacement(q, 3)
+        proof = otmd.Preference().certificate(p, law)
+        assert proof.gap >= -1e-12
+        assert proof.attained == pytest.approx(otmd.acceptance_rate(otmd.Preference(), p, law))
+        prepared = Preference().prepare(p, law)
+        whole = (prepared._chance == 1.0)[np.argsort(prepared._rank)]
+        if (np.diff(whole.astype(int)) <= 0).all():
+            assert proof.gap < 1e-12
+            optimal += 1
+    assert 20 < optimal < 200
+
+
+@pytest.mark.parametrize("law", [otmd.Stratified, otmd.WithReplacement])
+def test_a_large_vocabulary_and_every_number_of_drafts(law: type) -> None:
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(3000, 0.1), size=2)
+    q = 0.7 * p + 0.3 * q
+    rule, drafts = otmd.Preference(), law(q, 4)
+    low, high = otmd.acceptance_bounds(rule, p, drafts, every_n=True)
+    np.testing.assert_array_equal(low, high)
+    best = otmd.optimal_acceptance(p, drafts, every_n=True).rate
+    assert (low <= best + 1e-12).all()
+    for n in (1, 2, 3, 4):
+        prepared = rule.prepare(p, law(q, n))
+        assert prepared.rate == pytest.approx(low[n - 1], abs=1e-12)
+        assert (prepared._accepted <= p).all()
+    tokens = drafts.sample(rng, size=20_000)
+    verdict = rule.verify(p, drafts, tokens, rng=rng)
+    hits = (verdict.draft_index >= 0).sum()
+    assert abs(hits - 20_000 * low[3]) < 5 * np.sqrt(20_000 * low[3] * (1 - low[3]))
+
+
+def test_the_order_is_given_the_drafts_beside_certain_ones() -> None:
+    seen = []
+
+    def by_id(p: np.ndarray, law: otmd.DraftLaw) -> np.ndarray:
+        seen.append((p[0], type(law), law.num_drafts))
+        return np.arange(p.size)
+
+    rule = otmd.Preference(by_id)
+    otmd.acceptance_rate(rule, P, otmd.TopThen(Q, 3, 1, rest=otmd.Stratified))
+    otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 3))
+    assert seen == [(0.0, otmd.Stratified, 2), (P[0], otmd.WithReplacement, 3)]
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        otmd.WithoutReplacement(Q, 2),
+        otmd.ConditionalPoisson(Q, 2),
+        otmd.TopThen(Q, 3, 1, rest=otmd.WithoutReplacement),
+    ],
+)
+def test_dependent_drafts_are_not_served(law: otmd.DraftLaw) -> None:
+    with pytest.raises(otmd.UnsupportedLaw, match="Preference"):
+        otmd.acceptance_rate(otmd.Preference(), P, law)
+
+
+def test_leading_axes_are_positions_of_their_own() -> None:
+    rows = np.stack([Q, Q[::-1]])
+    rule = otmd.Preference()
+    rates = otmd.acceptance_rate(rule, P, otmd.Stratified(rows, 3))
+    each = [otmd.acceptance_rate(rule, P, otmd.Stratified(row, 3)) for row in rows]
+    np.testing.assert_array_equal(rates, each)
