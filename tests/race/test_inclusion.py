@@ -61,7 +61,7 @@ def test_hits_of_every_number_of_drafts(V: int) -> None:
     q = unit(q)
     law = otmd.WithoutReplacement(q, 4)
     laws = [law.with_num_drafts(n) for n in range(1, 5)]
-    bounds = otmd.TargetOnly().family_bounds(p, laws, 1e-4)
+    bounds = np.transpose(otmd.TargetOnly().family_bounds(p, law, [1, 2, 3, 4], 1e-4))
     hits = law.hit_rates(p, [1, 2, 3, 4])
     for (low, high), hit, own in zip(bounds, hits, laws, strict=True):
         assert low == high == hit == pytest.approx(float(p @ own.inclusion_probs()), abs=1e-13)
