@@ -245,8 +245,8 @@ def _ascending(tokens):
 @kernel()
 def fill_top_rates(p, p_row, q, q_row, tops, out):
     """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens, for each m of ``tops`` (N,)."""
-    most = 0
-    for i in range(tops.size):
+    most = tops[0]
+    for i in range(1, tops.size):
         most = max(most, tops[i])
     for b in range(p_row.size):
         target, draft = p[p_row[b]], q[q_row[b]]
