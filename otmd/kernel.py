@@ -51,7 +51,8 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        self._compiled = njit(cache=True, nogil=True, **options)(function)
+        # No kernel is called as a C function: a wrapper for that would only take time to compile.
+        self._compiled = njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
         self._hot = False
         self._calls = 0
 

@@ -44,15 +44,22 @@ def clock_quadrature(slowest, fastest):
     Quadrature
     """
     latest = np.log(_SILENT * fastest / slowest)
-    v = np.arange(np.floor(-3.7 / _SPACING), np.ceil(latest / _SPACING) + 1) * _SPACING
-    times = np.exp(v - np.exp(-v)) / fastest
-    return Quadrature(times, _SPACING * times * (1.0 + np.exp(-v)))
+    first, last = int(np.floor(-3.7 / _SPACING)), int(np.ceil(latest / _SPACING))
+    times, steps = np.empty(last - first + 1), np.empty(last - first + 1)
+    for k in range(times.size):
+        v = (first + k) * _SPACING
+        times[k] = np.exp(v - np.exp(-v)) / fastest
+        steps[k] = _SPACING * times[k] * (1.0 + np.exp(-v))
+    return Quadrature(times, steps)
 
 
 @kernel()
 def quadrature_for_weights(log_weights, num_drafts):
     """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
-    return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
+    low, high = np.inf, -np.inf
+    for g in range(log_weights.size):
+        low, high = min(low, log_weights[g]), max(high, log_weights[g])
+    return clock_quadrature(np.exp(low), np.exp(high) * num_drafts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -318,8 +318,8 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
     last = np.empty((size + 1, order, num_nodes))
     by_count, by_last = np.empty((order, num_nodes)), np.empty((order, num_nodes))
     for j in range(num_times):
-        count[0] = start_count[j]
-        last[0] = start_last[j]
+        _copy(start_count[j], count[0])
+        _copy(start_last[j], last[0])
         for i in range(size):
             ell, rate = silent[j, i], rates[i]
             _multiply(
@@ -331,15 +331,24 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
         expected[j] = total
         by_count[:] = 0.0
         by_last[:] = 0.0
-        by_last[order - 1] = steps
+        for k in range(num_nodes):
+            by_last[order - 1, k] = steps[k]
         for i in range(size - 1, -1, -1):
             ell, rate = silent[j, i], rates[i]
             slopes[j, i] = _take_back(
                 ell, rate, absent[i], present[i], count[i], last[i], by_count, by_last
             )
-        grad_count[j] = by_count
-        grad_last[j] = by_last
+        _copy(by_count, grad_count[j])
+        _copy(by_last, grad_last[j])
     return expected, slopes, grad_count, grad_last
+
+
+@kernel()
+def _copy(series, out):
+    """Copy a series (n, T); Numba takes seconds to compile an assignment of arrays."""
+    for m in range(series.shape[0]):
+        for k in range(series.shape[1]):
+            out[m, k] = series[m, k]
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")

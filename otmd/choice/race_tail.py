@@ -190,7 +190,8 @@ def power_sums(rates):
     """Σ q^r of tokens (T,), shape (R,)."""
     sums = np.zeros((1, 1, POWERS))
     for y in range(rates.size):
-        _add_powers(rates[y], 1.0, 1.0, 0, sums)
+        # Not a literal 0, for which the kernel would be compiled anew.
+        _add_powers(rates[y], 1.0, 1.0, np.int64(0), sums)
     return sums[0, 0]
 
 

@@ -263,9 +263,21 @@ def corner(edges, target_before, draft_before, first, last):
 
 
 @kernel()
+def _count_below(ascending, limit):
+    low, high = 0, ascending.size
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] < limit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel()
 def _chord(places, values, place):
     """The value at a place, linear between ascending places."""
-    k = np.searchsorted(places, place, side="right")
+    k = _count_below(places, place)
     if k == 0 or k == places.size:
         return values[min(k, places.size - 1)]
     width = places[k] - places[k - 1]
@@ -279,7 +291,9 @@ def choose_nodes(edges, target_before, draft_before, contained, num_drafts, firs
     A span whose corner p − g lies lower than every prefix by more than ``tol`` is halved. At the edges g is
     ``contained`` (K + 1,). Between them it is the power of q for ``num_drafts`` ≥ 1, and else linear in q.
     """
-    least = (target_before - contained).min()
+    least = np.inf
+    for k in range(contained.size):
+        least = min(least, target_before[k] - contained[k])
     chosen = np.zeros(edges.size, np.bool_)
     chosen[first] = chosen[last] = True
     lefts, rights = np.empty(edges.size, np.int64), np.empty(edges.size, np.int64)
@@ -292,13 +306,18 @@ def choose_nodes(edges, target_before, draft_before, contained, num_drafts, firs
         p, q = corner(edges, target_before, draft_before, left, right)
         g = power(q, num_drafts) if num_drafts else _chord(draft_before, contained, q)
         if p - g < least - tol:
-            middle = np.searchsorted(edges, 0.5 * (edges[left] + edges[right]))
+            middle = _count_below(edges, 0.5 * (edges[left] + edges[right]))
             middle = min(max(middle, left + 1), right - 1)
             chosen[middle] = True
             lefts[waiting], rights[waiting] = left, middle
             lefts[waiting + 1], rights[waiting + 1] = middle, right
             waiting += 2
-    return np.flatnonzero(chosen)
+    nodes, size = np.empty(edges.size, np.int64), 0
+    for k in range(edges.size):
+        if chosen[k]:
+            nodes[size] = k
+            size += 1
+    return nodes[:size].copy()
 
 
 @kernel()

@@ -230,13 +230,29 @@ def _coupled_beside(target, draft, tokens):
 
 
 @kernel()
+def _ascending(tokens):
+    """A few tokens sorted; Numba takes seconds to compile a general sort."""
+    result = tokens.copy()
+    for i in range(1, result.size):
+        token, k = result[i], i
+        while k > 0 and result[k - 1] > token:
+            result[k] = result[k - 1]
+            k -= 1
+        result[k] = token
+    return result
+
+
+@kernel()
 def fill_top_rates(p, p_row, q, q_row, tops, out):
     """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens, for each m of ``tops`` (N,)."""
+    most = tops[0]
+    for i in range(1, tops.size):
+        most = max(most, tops[i])
     for b in range(p_row.size):
         target, draft = p[p_row[b]], q[q_row[b]]
-        best = likeliest(draft, tops.max())
+        best = likeliest(draft, most)
         for i in range(tops.size):
-            top = np.sort(best[: tops[i]])
+            top = _ascending(best[: tops[i]])
             rate = _coupled_beside(target, draft, top)
             for k in range(top.size):
                 rate += target[top[k]]

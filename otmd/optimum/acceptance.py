@@ -174,9 +174,9 @@ def positions(
 ) -> Iterator[tuple[tuple[int, ...], FloatArray, DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-    targets = np.broadcast_to(target, (*batch, target.shape[-1]))
     for index in np.ndindex(batch):
-        yield index, targets[index], law[broadcast_index(index, law.batch_shape)]
+        own = target[broadcast_index(index, target.shape[:-1])]
+        yield index, own, law[broadcast_index(index, law.batch_shape)]
 
 
 def _cuts(

@@ -125,9 +125,17 @@ def sums_of_subset(q, subset, scale, sums):
         sums[ALONE] += _total(values)
         if sums.size > POWER:
             _fill_small(own, scale, values)
-            own[:] = values
+            # Its rates, for values are overwritten.
+            _copy(values, own)
             add_powers(own, values, sums[POWER - 1 :])
     return count, outside
+
+
+@kernel()
+def _copy(values, out):
+    """Copy numbers; Numba takes seconds to compile an assignment of arrays."""
+    for y in range(values.size):
+        out[y] = values[y]
 
 
 @kernel()
@@ -136,9 +144,8 @@ def power_sums(rates, weights, most):
     sums, power = np.zeros(most), np.empty(AT_A_TIME)
     for start in range(0, rates.size, AT_A_TIME):
         own = rates[start : start + AT_A_TIME]
-        power[: own.size] = own
-        if weights is not None:
-            power[: own.size] *= weights[start : start + AT_A_TIME]
+        for y in range(own.size):
+            power[y] = own[y] if weights is None else own[y] * weights[start + y]
         add_powers(own, power[: own.size], sums)
     return sums
 

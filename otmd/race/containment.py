@@ -91,10 +91,11 @@ class ExponentialRace:
         _fill_outside(sums, RATE_UNIT, outside)
         if max(counts) > 2:
             assert self._arrivals is not None
-            ratio = ratios_of(target, self.draft, self._arrivals.heavy)
+            ratio = ratios_of(target, self.draft, self._arrivals.heavy.astype(np.int32))
             heavy = np.argsort(ratio, kind="stable")
             block = np.searchsorted(low, ratio[heavy], side="right") - 1
-            times = self._arrivals.times(sums[:, ALONE:], heavy, block, outside)
+            moments = np.ascontiguousarray(sums[:, ALONE:])
+            times = self._arrivals.times(moments, heavy, block, outside)
             for own, count in zip(several, counts, strict=True):
                 own[:] = times[count - 3] if count > 2 else 0.0
         contained = np.empty(several.shape)

@@ -49,19 +49,29 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     return float(_race_end(fast, others, num_drafts, _INVISIBLE))
 
 
-@kernel()
-def largest(values, count):
+def largest(values: FloatArray, count: int) -> FloatArray:
     """The ``count`` largest values, in no order, without a copy of all."""
     kept = np.empty(2 * count)
-    size, least = 0, -np.inf
-    for y in range(values.size):
-        if values[y] > least:
-            kept[size] = values[y]
-            size += 1
-            if size == kept.size:
-                kept[:] = np.partition(kept, count)[::-1]
-                size, least = count, kept[:count].min()
+    size, place = _keep_larger(values, 0, -np.inf, kept, 0)
+    while size == kept.size:
+        kept.partition(count)
+        kept[:count] = kept[count:]
+        size, place = _keep_larger(values, place, kept[:count].min(), kept, count)
     return np.partition(kept[:size], size - count)[size - count :]
+
+
+@kernel()
+def _keep_larger(values, place, least, kept, size):
+    """Append the values above ``least`` from a place on to ``kept``, until it is full.
+
+    Returns the size of what is kept, and the next place.
+    """
+    while place < values.size and size < kept.size:
+        if values[place] > least:
+            kept[size] = values[place]
+            size += 1
+        place += 1
+    return size, place
 
 
 @kernel()

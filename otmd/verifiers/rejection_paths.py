@@ -247,7 +247,8 @@ def rejection_bounds(curve, classes, num_drafts, negligible, most_nodes):
     deficit, share, left = np.zeros((3, num_drafts, num_classes, 2))
     times = np.zeros(num_classes, np.int64)
     _set_state(nodes[0], state_at(curve, 0.0, 0.0))
-    row = looked = 1
+    # Not a literal 1, for which what it is passed to would be compiled anew.
+    row = looked = np.int64(1)
     _look(curve, classes, times, nodes, row, 1.0, RATE_UNIT, RATE_UNIT)
     while True:
         here = nodes[row]
@@ -423,7 +424,7 @@ def _fill_left(classes, times, left_low, left_high, left):
         if left[c, 0] <= 0.5 * left_low:
             # The difference would cancel.
             times[c] += 1
-            left[c] = _mass_left(classes, times)
+            left[c, 0], left[c, 1] = _mass_left(classes, times)
             times[c] -= 1
 
 

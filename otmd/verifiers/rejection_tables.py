@@ -197,7 +197,10 @@ def classes_of_mass(mass, widest):
         while mass[equal - 1] == mass[i]:
             equal -= 1
         if count + 1 == starts.size:
-            starts = np.append(starts, np.empty_like(starts))
+            longer = np.zeros(2 * starts.size, np.int64)
+            for c in range(count):
+                longer[c] = starts[c]
+            starts = longer
         starts[count] = equal
         count += 1
         first, total = mass[i], mass[i] * (i - equal + 1)

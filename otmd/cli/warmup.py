@@ -1,0 +1,60 @@
+"""``otmd warmup``: compile every kernel now, so that no later answer waits for the compiler."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from otmd.cli.options import LAWS, read_laws
+
+EXAMPLES = """Examples:
+
+  otmd warmup
+
+  NUMBA_CACHE_DIR=/opt/otmd otmd warmup"""
+
+VOCAB_SIZE = 20_000
+# The optimum for independent drafts looks at all V^n tuples.
+FEW_TOKENS = 6
+
+
+def warmup() -> None:
+    """Compile all kernels ahead, law by law, and keep them on disk, as for a container.
+
+    They are kept beside the package, or in the folder that the environment's NUMBA_CACHE_DIR names.
+    """
+    for name in LAWS:
+        start = time.perf_counter()
+        compile_law(name)
+        print(f"{name}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+def compile_law(name: str) -> None:
+    """Compile what a law needs: its optimum, draws, and every verifier's rate and answer."""
+    from otmd.kernel import every_kernel_compiled
+
+    rng = np.random.default_rng(0)
+    size = FEW_TOKENS if name == "independent" else VOCAB_SIZE
+    target_probs, draft_probs = rng.dirichlet(np.full(size, 0.1), size=2)
+    ((_, make),) = read_laws(name, top=1)
+    with every_kernel_compiled():
+        for num_drafts in (1, 2, 3, 4):
+            try:
+                law = make(draft_probs, num_drafts)
+            except ValueError:
+                # Some laws exist for some numbers of drafts only.
+                continue
+            _use(target_probs, law, rng)
+
+
+def _use(target_probs: np.ndarray, law: Any, rng: np.random.Generator) -> None:
+    from otmd import optimal_acceptance
+    from otmd.verifiers import verifiers_serving
+
+    # Probabilities come in float32 as well, and are checked by kernels of their own.
+    optimal_acceptance(target_probs.astype(np.float32), law)
+    _ = optimal_acceptance(target_probs, law).subset
+    draft_tokens = law.sample(rng)
+    for verifier in verifiers_serving(law):
+        verifier.acceptance_bounds(target_probs, law, tol=1e-3)
+        verifier.prepare(target_probs, law).verify(draft_tokens, rng)
