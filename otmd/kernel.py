@@ -52,7 +52,10 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         # No kernel is called as a C function: a wrapper for that would only take time to compile.
-        self._compiled = njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+        compiler: Any = njit
+        self._compiled = compiler(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(
+            function
+        )
         self._hot = False
         self._calls = 0
 

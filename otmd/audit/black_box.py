@@ -252,6 +252,7 @@ def samples_to_detect(
         validate_fraction("total_variation", total_variation)
         output, divergence = None, 2.0 * total_variation**2
     else:
+        assert output_law is not None
         output, divergence = validate_probs("output_law", output_law), 0.0
         if output.shape != p.shape:
             raise wrong("output_law", f"shape {output.shape}", p.shape)

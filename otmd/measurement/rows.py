@@ -234,11 +234,7 @@ def _rate(
     optima = _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
     for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
         own = {n: drafts for n, drafts in laws.items() if (label, verifier) in pairs[n]}
-        bounds = _asked(
-            own,
-            family,
-            lambda *of, rule=verifier: np.transpose(rule.family_bounds(target_probs, *of, tol)),
-        )
+        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
         for n in own:
             optimal, low_high = optima[n], bounds[n]
             if isinstance(optimal, str):
@@ -254,6 +250,13 @@ def _rate(
                     )
                 found[n, label] = rate_columns(low, high, float(optimal), tol)
     return found
+
+
+def _bounds(
+    verifier: Verifier, target: np.ndarray, tol: float, law: DraftLaw, counts: list[int]
+) -> np.ndarray:
+    """Lower and upper bounds of the rate for each number of drafts, shape (N, 2)."""
+    return np.transpose(verifier.family_bounds(target, law, counts, tol))
 
 
 def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:

@@ -68,7 +68,8 @@ def fuzz(target: str, seconds: int) -> None:
     # Kernels are compiled from their bytecode, so they must have their own.
     kernels = [
         ".".join(path.relative_to(Path.cwd()).with_suffix("").parts)
-        for path in (Path.cwd() / "otmd" / "kernels").glob("*.py")
+        for path in (Path.cwd() / "otmd").rglob("*.py")
+        if "@kernel(" in path.read_text()
     ]
     with atheris.instrument_imports(include=["otmd"], exclude=[*kernels, "otmd.parallel"]):
         one_input = import_module(f"fuzz.{target}").one_input

@@ -86,6 +86,6 @@ def test_a_rule_that_is_no_rule_is_named(wrong: str) -> None:
     law, rng = otmd.WithReplacement(Q, 2), np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
         Rule().output_law(P, law)
+    many = np.tile([0, 1], (50, 1))
     with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
-        for _ in range(50):
-            Rule().verify(P, law, [0, 1], rng=rng)
+        Rule().verify(P, law, many, rng=rng)

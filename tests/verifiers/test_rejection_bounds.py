@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from naive import exact, judged, rrsw, without_replacement
-from otmd.race.quadrature import RATE_UNIT
 
 import otmd
+from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_paths import RejectionPaths, rejection_bounds
 
 ROUNDING = 1e-12

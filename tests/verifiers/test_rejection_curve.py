@@ -3,9 +3,9 @@
 import naive
 import numpy as np
 import pytest
-from otmd.race.quadrature import RATE_UNIT
 
 from otmd.drafts import WithoutReplacement
+from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_paths import RejectionPaths, state_at
 from otmd.verifiers.rejection_tables import fill_tails, merged_tokens
 
