@@ -214,7 +214,9 @@ def _rate(
         bounds = _asked(
             own,
             family,
-            lambda *of, rule=verifier: np.transpose(rule.family_bounds(target_probs, *of, tol)),
+            lambda law, counts, rule=verifier: np.transpose(
+                rule.family_bounds(target_probs, law, counts, tol)
+            ),
         )
         for n in own:
             optimal, low_high = optima[n], bounds[n]
