@@ -108,6 +108,7 @@ def decode(
         Print the texts of the first repeat too.
     """
     from otmd import harness
+    from otmd.harness.collection import held_out_corpus
     from otmd.harness.progress import progress_bar
     from otmd.harness.prompts import prompt_tokens
     from otmd.measurement.style import figure_paths
@@ -123,7 +124,9 @@ def decode(
     progress = not (quiet or json_output)
     chosen = _prompts(prompt, prompts, per_domain, seed, progress)
     model = _target(target, device, model_dtype, threads, progress)
-    ways = ways_of_decoding(_draft(draft, model, chosen, progress), tree, *named_rule, processing)
+    corpus = held_out_corpus(draft, model, chosen, progress)
+    drafter = harness.load_draft(draft, model, corpus)
+    ways = ways_of_decoding(drafter, tree, *named_rule, processing)
     texts: list[dict[str, Decoded]] = []
     report = partial(_report, model, chosen, texts, show, figures, json_output)
     total = len(chosen) * repeats
@@ -169,13 +172,6 @@ def _target(
         torch.set_num_threads(threads)
     model = load_target(name, device, dtype, progress=progress)
     return pack_weights(model) if can_pack(model) else model
-
-
-def _draft(spec: str, model: "LanguageModel", prompts: "list[Prompt]", progress: bool) -> "Draft":
-    from otmd.harness import load_draft
-    from otmd.harness.collection import held_out_corpus
-
-    return load_draft(spec, model, held_out_corpus(spec, model, prompts, progress))
 
 
 def _report(

