@@ -1,6 +1,7 @@
 """The order of tokens along which the best cut of stratified drafts is a prefix.
 
-With P_j(x) the least p of tokens of stratum G_j whose q_j sums to x, the cut minimises Σ_j P_j(x_j) − Π_j x_j.
+With P_j(x) the least p of tokens of stratum G_j whose q_j sums to x, the cut minimises
+Σ_j P_j(x_j) − Π_j x_j.
 Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of its tangents,
 
     e^u = max_t [t (1 + u) − t log t],    so    min Σ_j P_j(x_j) − Π_j x_j
@@ -8,9 +9,12 @@ Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of it
 
 For a fixed t the strata part. In each, tokens are taken by p/q_j ascending, and a token is taken once
 t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the sets
-that are best for some t are nested, and the best cut is one of them: a prefix of all tokens by their t.
+that are best for some t are nested, and the best cut is one of them:
+a prefix of all tokens by their t.
 The smallest minimiser is among them too: it holds no token whose t is its own Π_j x_j.
 """
+
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,7 +40,7 @@ def stratified_order(target: FloatArray, law: Stratified) -> IntArray:
     """
     _, tokens, starts, inclusion = law.position_strata
     ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
-    for first, end in zip(starts[:-1], starts[1:], strict=True):
+    for first, end in pairwise(starts):
         own = tokens[first:end]
         own = own[np.argsort(ratios_of(target, inclusion, own))]
         ordered[first:end] = own

@@ -199,7 +199,8 @@ def _beside(target: FloatArray, always: IntArray) -> FloatArray:
 
 def _decide(target: FloatArray, law: DraftLaw | None, order: Order | None) -> _Decided:
     if law is None:
-        return _Decided(*np.zeros((2, target.size)), np.zeros(target.size, np.int64), 0.0)
+        none = np.zeros(target.size)
+        return _Decided(none, none, np.zeros(target.size, np.int64), 0.0)
     if order is None and isinstance(law, Stratified):
         return _decide_strata(target, law)
     own = _default_order(target, law) if order is None else order(target, law)
@@ -245,9 +246,9 @@ def _default_order(target: FloatArray, law: DraftLaw) -> IntArray:
 
 @kernel(error_model="numpy")
 def _shares_of_strata(target, tokens, starts, draft):
-    """The chance of all other slots when the liked and the other tokens of each stratum come, and A at the end.
+    """The chance of all other slots when liked and other tokens of each stratum come, and A at the end.
 
-    ``tokens`` (V,) are grouped by stratum, ``starts`` (n + 1,); ``draft`` (V,) is q_j of each token by its id.
+    ``tokens`` (V,) are grouped by stratum, ``starts`` (n + 1,); ``draft`` (V,) is q_j by token id.
     """
     size = starts.size - 1
     whole, thinned, disliked = np.empty(size), np.empty(size), np.zeros(size)
