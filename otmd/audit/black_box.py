@@ -151,10 +151,6 @@ def losslessness(
     rng : numpy.random.Generator
         Draws the drafts and the outcomes of the exact test, and is handed to a Verifier.
 
-    Returns
-    -------
-    Losslessness
-
     Raises
     ------
     ValueError
@@ -252,8 +248,7 @@ def samples_to_detect(
         validate_fraction("total_variation", total_variation)
         output, divergence = None, 2.0 * total_variation**2
     else:
-        assert output_law is not None
-        output, divergence = validate_probs("output_law", output_law), 0.0
+        output, divergence = validate_probs("output_law", output_law), 0.0  # type: ignore[arg-type]
         if output.shape != p.shape:
             raise wrong("output_law", f"shape {output.shape}", p.shape)
 

@@ -124,10 +124,6 @@ def enumerated(
     tol : float
         How far a token's probability may be off.
 
-    Returns
-    -------
-    EnumeratedAudit
-
     Raises
     ------
     ValueError

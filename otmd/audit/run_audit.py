@@ -80,10 +80,6 @@ def recorded_run(
     rng : numpy.random.Generator
         Equal seeds give equal audits.
 
-    Returns
-    -------
-    RecordedRunAudit
-
     Raises
     ------
     ValueError
