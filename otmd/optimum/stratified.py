@@ -8,9 +8,8 @@ Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of it
                                               = min_t [t log t − t + Σ_j min_x (P_j(x) − t log x)].
 
 For a fixed t the strata part. In each, tokens are taken by p/q_j ascending, and a token is taken once
-t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the sets
-that are best for some t are nested, and the best cut is one of them:
-a prefix of all tokens by their t.
+t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the
+sets that are best for some t are nested, and the best cut is one of them: a prefix of all tokens by their t.
 The smallest minimiser is among them too: it holds no token whose t is its own Π_j x_j.
 """
 
