@@ -17,7 +17,6 @@ from otmd.drafts import (
     DraftLaw,
     Greedy,
     Hub,
-    Stratified,
     TopThen,
     WithoutReplacement,
     WithReplacement,
@@ -29,7 +28,6 @@ from otmd.verifiers import (
     GreedyCoupling,
     KSequential,
     MaximalCoupling,
-    Preference,
     RecursiveRejection,
     SpecHub,
     TargetOnly,
@@ -46,21 +44,13 @@ def CertainTop(draft_probs: np.ndarray, num_drafts: int) -> DraftLaw:  # noqa: N
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
-DEFAULT_LAWS: tuple[LawFactory, ...] = (
-    WithReplacement,
-    WithoutReplacement,
-    Greedy,
-    Hub,
-    Stratified,
-    CertainTop,
-)
+DEFAULT_LAWS: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy, Hub)
 DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
     MaximalCoupling,
     RecursiveRejection,
     KSequential,
     SpecHub,
     GreedyCoupling,
-    Preference,
     TargetOnly,
 )
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.

@@ -46,7 +46,7 @@ def planted(fault: Exception) -> Callable[..., None]:
     [
         (probabilities, "validate_probs"),
         (laws, "any_law"),
-        (records, "dump"),
+        (records, "recorded_run"),
         (datasets, "load_prompts"),
         (command_line, "main"),
     ],
@@ -58,7 +58,7 @@ def test_a_planted_fault_is_caught(target, place, monkeypatch) -> None:
 
 
 def test_an_error_of_two_lines_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(records, "dump", planted(ValueError("one\ntwo")))
+    monkeypatch.setattr(records, "recorded_run", planted(ValueError("one\ntwo")))
     with pytest.raises(AssertionError):
         records.one_input(b"")
 
