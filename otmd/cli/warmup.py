@@ -11,7 +11,9 @@ EXAMPLES = """Examples:
 
   otmd warmup
 
-  NUMBA_CACHE_DIR=/opt/otmd otmd warmup"""
+  otmd warmup > warmup.log
+
+  otmd warmup && otmd measure runs/pair"""
 
 VOCAB_SIZE = 20_000
 # The optimum for independent drafts looks at all V^n tuples.
