@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -57,9 +58,9 @@ def run_jobs(
     """Run a function over jobs and yield each as it finishes, in any order.
 
     ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
-    many processes, which import the function by its name. Where ``__main__`` is no file (a prompt, a
-    notebook), processes cannot import what was defined there: then they are threads. An ``executor`` runs
-    the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed for memory, say,
+    many processes, which import the function by its name. At a prompt, in a notebook, or where the script
+    came from standard input, processes cannot import what was defined there: then they are threads. An
+    ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed for memory, say,
     or unable to import the main script).
     """
     if executor is not None:
@@ -68,13 +69,17 @@ def run_jobs(
         for job in jobs:
             yield job, function(job)
     else:
-        main = sys.modules["__main__"]
-        importable = (
-            getattr(main, "__spec__", None) or Path(getattr(main, "__file__", "") or "").is_file()
-        )
-        pool = _process_pool if importable else ThreadPoolExecutor
+        pool = _process_pool if _processes_can_run(function) else ThreadPoolExecutor
         with pool(workers) as own:
             yield from _windowed(function, jobs, own, 2 * workers)
+
+
+def _processes_can_run(function: Callable[..., object]) -> bool:
+    """Whether a new process can import the function and what it holds: nothing from a prompt's ``__main__``."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is None:
+        return b"__main__" not in pickle.dumps(function)
+    return Path(script).is_file()
 
 
 def _windowed(
