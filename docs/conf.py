@@ -2,6 +2,9 @@
 
 import re
 
+from docutils import nodes
+from latex2mathml.converter import convert
+
 import otmd
 
 project = "otmd"
@@ -13,15 +16,21 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "otmd"
-html_theme_options = {"show_prev_next": False, "show_toc_level": 2}
+html_theme_options = {"header_links_before_dropdown": 6, "show_toc_level": 2}
+# Pages of the top level have no pages below them, so nothing to list at their side.
+html_sidebars = {"*": []}
+html_static_path = ["_static"]
+html_css_files = ["otmd.css"]
+html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -38,6 +47,20 @@ def escape_unpacking(_app, _what, _name, _object, _options, lines):
     lines[:] = [re.sub(r"(?<=[(\s])\*(?=\w+,)", r"\\*", line) for line in lines]
 
 
+def visit_inline(translator, node):
+    """Write a formula as MathML, which browsers draw without a script and without a network."""
+    translator.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_block(translator, node):
+    """Write a formula as MathML on a line of its own."""
+    formula = convert(node.astext(), display="block")
+    translator.body.append(f'<div class="math-block">{formula}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app):
-    """Connect the above, before numpydoc reads the docstrings."""
+    """Connect the above, the docstrings' part before numpydoc reads them."""
+    app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)
