@@ -1,7 +1,7 @@
 """Rows of the table of claims that verifiers at positions of real models answer."""
 
 import polars as pl
-from claims_words import ROUNDING, by_name, command, holds, interval, listed
+from claims_words import ROUNDING, by_name, command, holds, interval, listed, theorem
 from position_rates import means, side_by_side
 
 OF_HU = 0.7
@@ -24,7 +24,7 @@ def hub_theorem(pair: pl.DataFrame) -> list[str]:
         "SpecHub",
         f"{wide.height} positions with q(a) ≥ 1/2: hub − α* from {100 * least:.1e} to {100 * most:.1f} pp",
         FROM,
-        holds(least >= -ROUNDING),
+        theorem(least >= -ROUNDING),
     ]
 
 
@@ -33,12 +33,15 @@ def hub_below(pair: pl.DataFrame) -> list[str]:
     wide = side_by_side(pair, ["SpecHub", "α*, with"], 2).filter(pl.col("top_draft") < 0.5)
     ahead = (pl.col("SpecHub") > pl.col("α*, with")).cast(pl.Float64)
     share = by_name(wide, {"share": ahead})["share"]
+    how_many = (
+        "a majority" if share["low"] > 0.5 else "a minority" if share["high"] < 0.5 else "half"
+    )
     return [
         "Where q(a) < 1/2 the hub may beat that optimum",
         "SpecHub",
         f"{wide.height} positions: in {interval(share)}% of them",
         FROM,
-        "it does at some, mostly it does not",
+        holds(share["value"] > 0, f", at {how_many} of them"),
     ]
 
 

@@ -16,6 +16,11 @@ def holds(is_so: bool, remark: str = "") -> str:
     return ("holds" if is_so else "does not hold") + remark
 
 
+def theorem(agrees: bool) -> str:
+    """The verdict on what is proved: only whether the numbers agree with it."""
+    return "theorem; code " + ("agrees" if agrees else "disagrees")
+
+
 def interval(row: dict[str, float], unit: float = 100.0) -> str:
     """A mean in per cent (or points) and its interval."""
     value, low, high = (unit * row[name] for name in ("value", "low", "high"))
