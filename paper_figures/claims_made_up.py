@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 from claims_words import ROUNDING, command, holds, theorem
 from optimum_range import largest_optimum
-from scipy.stats import linregress
 from scipy.stats import t as student
 
 RESULTS = Path("paper_figures/results")
@@ -104,9 +103,10 @@ def vocabulary() -> list[str]:
     table = noise.filter(verifier="KSequential")
     means = table.group_by("vocab_size").agg(pl.col("optimal", "rate").mean()).sort("vocab_size")
     optimal, sequential = means["optimal"], means["rate"]
-    slope = linregress(np.log10(table["vocab_size"].to_numpy()), table["optimal"].to_numpy())
-    reach = student.ppf(0.975, table.height - 2) * slope.stderr
-    low, high = 100 * (slope.slope - reach), 100 * (slope.slope + reach)
+    sizes = np.log10(table["vocab_size"].to_numpy())
+    line, covariance = np.polyfit(sizes, table["optimal"].to_numpy(), 1, cov=True)
+    reach = student.ppf(0.975, table.height - 2) * np.sqrt(covariance[0, 0])
+    low, high = 100 * (line[0] - reach), 100 * (line[0] + reach)
     trend = "no trend seen" if low < 0 < high else "a trend"
     return [
         "A larger vocabulary changes the rates",
