@@ -1,0 +1,101 @@
+"""Figure: what each way of drafting and verifying accepts, from the results of ``otmd demo``.
+
+python paper_figures/first_look.py
+python paper_figures/first_look.py runs/mine-results/results.parquet figures/mine.svg
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+from figure_files import write
+
+from otmd.measurement import load_results, summarise
+from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCRIPT = "paper_figures/first_look.py"
+RESULTS = Path("paper_figures/results/gaps.parquet")
+FIGURES = (Path("docs/images/first_look.png"), Path("docs/images/first_look.svg"))
+TEMPERATURE, DRAFTS = 1.0, 4
+PLAIN, BEST = "#0072B2", "#D55E00"
+
+
+class Bar(NamedTuple):
+    """One way to draft and to verify."""
+
+    label: str
+    law: str
+    verifier: str
+    num_drafts: int = DRAFTS
+
+
+BARS = (
+    Bar("one sampled draft", "WithReplacement", "MaximalCoupling", 1),
+    Bar("the 4 likeliest tokens", "CertainTop", "TargetOnly"),
+    Bar("4 sampled, recursive rejection", "WithReplacement", "RecursiveRejection"),
+    Bar("4 sampled, K-SEQ", "WithReplacement", "KSequential"),
+    Bar("4 different, recursive rejection", "WithoutReplacement", "RecursiveRejection"),
+    Bar("3 likeliest and 1 sampled (greedy)", "Greedy", "GreedyCoupling"),
+    Bar("4 stratified, preference rule", "Stratified", "Preference"),
+)
+
+
+def rates(results: Path) -> list[dict[str, float | str]]:
+    """Mean rate, its interval and α* of each bar, in per cent; ValueError where one was not measured."""
+    summary = summarise(load_results(results)).filter(pl.col("temperature") == TEMPERATURE)
+    rows = []
+    for bar in BARS:
+        found = summary.filter(law=bar.law, verifier=bar.verifier, num_drafts=bar.num_drafts)
+        if found.height != 1:
+            raise ValueError(
+                f"results: {results} has {found.height} rows of {bar.label}, wanted one"
+            )
+        row = found.row(0, named=True)
+        numbers = {name: 100 * row[name] for name in ("rate", "rate_low", "rate_high", "optimal")}
+        rows.append({"label": bar.label, **numbers})
+    return rows
+
+
+def draw(results: Path) -> "Figure":
+    """A bar each, with the optimum of the same drafts as a line across it."""
+    from matplotlib.figure import Figure
+
+    rows = rates(results)
+    figure = Figure(figsize=(TWO_COLUMNS, 2.7))
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.33, right=0.97, top=0.86, bottom=0.17)
+    most = max(row["rate"] for row in rows)
+    for place, row in enumerate(rows):
+        y = len(rows) - place
+        around = [[row["rate"] - row["rate_low"]], [row["rate_high"] - row["rate"]]]
+        colour = BEST if row["rate"] == most else PLAIN
+        axes.barh(
+            y, row["rate"], 0.62, xerr=around, color=colour, ecolor=QUIET, error_kw={"lw": 0.7}
+        )
+        axes.plot([row["optimal"]] * 2, [y - 0.4, y + 0.4], color=INK, lw=1.6)
+        axes.text(1.5, y, f"{row['rate']:.1f}", va="center", color="white", fontweight="bold")
+    axes.set_yticks(range(len(rows), 0, -1), [row["label"] for row in rows])
+    axes.set_xlim(0, 100)
+    axes.set_xlabel(
+        "drafts accepted (%); black line: α*, the most that any verifier could accept of them"
+    )
+    axes.set_title(
+        f"How drafts are drawn decides how many survive (temperature {TEMPERATURE:g})", loc="left"
+    )
+    axes.grid(axis="x", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def main(arguments: list[str]) -> None:
+    """Draw from given results into given files, or from the repository's."""
+    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
