@@ -15,8 +15,8 @@ from scipy.sparse import vstack
 import otmd
 from otmd.transport import LinearProgram, ProblemShape, TransportProblem, program_size
 from otmd.transport.forms import FORMS, build_program, refuse_too_large
-from otmd.transport.solution import SolverAnswer, conclude
-from otmd.transport.solve import ask_solver
+from otmd.transport.program import SolverAnswer
+from otmd.transport.solve import ask_solver, conclude
 
 BACKENDS: dict[str, tuple[str, str | None]] = {
     "HiGHS simplex": ("highs", "simplex"),

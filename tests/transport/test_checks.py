@@ -19,7 +19,8 @@ from otmd.transport import (
     solve_path,
     solve_transport,
 )
-from otmd.transport.solution import ADVICE, SolverAnswer, certify, conclude
+from otmd.transport.program import SolverAnswer, certify
+from otmd.transport.solve import ADVICE, conclude
 from otmd.transport.solvers import HighsSession, solve_cvxpy, solve_highs
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
@@ -199,7 +200,7 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_wrong_problems_are_named():
     with pytest.raises(ValueError, match=r"leading axes .*one position"):
         solve_transport([P, P], LAW)
-    with pytest.raises(ValueError, match=r"leading axes .*one position"):
+    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), wanted one position"):
         solve_transport(P, otmd.WithReplacement([P, P], 2))
     with pytest.raises(ValueError, match="law: got int, wanted a DraftLaw"):
         solve_transport(P, 3)

@@ -140,7 +140,5 @@ def test_a_table_of_tuples_may_be_of_any_length():
 def test_wrong_laws_are_named():
     with pytest.raises(ValueError, match="law: got str, wanted a DraftLaw"):
         ProblemShape.of("greedy")
-    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), wanted one position"):
-        ProblemShape.of(otmd.WithReplacement(np.full((2, 3), 1 / 3), 2))
     with pytest.raises(ValueError, match="form: got 'fast'"):
         program_size(ProblemShape.of(otmd.Greedy(uniform(3), 2)), "fast")
