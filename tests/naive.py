@@ -920,33 +920,8 @@ def token_level(target: Model, draft: Model, verifier: Callable) -> Callable[[Tr
     return lambda tree: after(tree, ())
 
 
-def block_verification(target: Model, draft: Model) -> Callable[[Tree], Emitted]:
-    """One path: the longest prefix whose coin says yes, coins flipped from the longest on."""
-
-    def rule(tree: Tree) -> Emitted:
-        path: Tokens = ()
-        reached: list[Number] = [1]
-        while path in tree:
-            (y,) = tree[path]
-            reached.append(min(reached[-1] * target(path)[y] / draft(path)[y], 1))
-            path = (*path, y)
-        found, alive = [], 1
-        for i in range(len(path), -1, -1):
-            p, stop = target(path[:i]), reached[i]
-            if i < len(path):
-                scaled = [stop * mass for mass in p]
-                left = hockey_stick(scaled, draft(path[:i]), 1)
-                p = excess(scaled, draft(path[:i])) if left > 0 else p
-                stop = left / (left + 1 - stop) if i and left + 1 - stop > 0 else 1
-            found += [((*path[:i], y), alive * stop * mass) for y, mass in enumerate(p)]
-            alive = alive * (1 - stop)
-        return found
-
-    return rule
-
-
 def traversal(target: Model, draft: Model) -> Callable[[Tree], Emitted]:
-    """Children before their parent, drafts without replacement."""
+    """Children before their parent, drafts without replacement; on a single path, block verification."""
 
     def below(tree: Tree, prefix: Tokens, reached: Number) -> tuple[Emitted, Number]:
         """What is emitted there, and the probability that all of it is refused."""

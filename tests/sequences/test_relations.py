@@ -51,7 +51,7 @@ def test_every_rule_emits_what_its_twin_emits(kind: str) -> None:
                 BlockVerification(),
                 IIDPaths(draft, 1, 2),
                 one,
-                naive.block_verification(target, draft),
+                naive.traversal(target, draft),
             ),
             (Traversal(), IIDPaths(draft, 1, 2), one, naive.traversal(target, draft)),
         ]
