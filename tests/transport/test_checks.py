@@ -168,15 +168,6 @@ def test_a_program_too_large_names_its_size_and_the_form_that_fits():
         solve_transport(P, LAW, "full", max_bytes=10)
 
 
-def test_four_gibibytes_are_refused_without_being_built():
-    # 45,150 sets of one or two of the 300 tokens with draft mass, times 3,000 output tokens.
-    q = np.zeros(3000)
-    q[:300] = 1 / 300
-    law = otmd.WithReplacement(q, 2)
-    with pytest.raises(ValueError, match=r"135450000 variables.*'compact' or 'dual' or 'max_flow'"):
-        solve_transport(np.full(3000, 1 / 3000), law, "full")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
