@@ -34,22 +34,17 @@ PROGRAMS_COMPARED = (
 
 def compare_forms(vocab_size: int, num_drafts: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds of HiGHS on the two forms of one synthetic problem, merged and not."""
-    runs, sizes = {}, {}
-    for (form, merge), backend in product(FORMS_COMPARED, ("HiGHS simplex", "HiGHS ipm")):
-        key = (vocab_size, num_drafts, form, merge, backend)
-        runs[key], sizes[key] = _prepare(*key)
-    return _race("forms", runs, sizes, rounds)
+    cases = product(FORMS_COMPARED, ("HiGHS simplex", "HiGHS ipm"))
+    keys = [(vocab_size, num_drafts, *form, backend) for form, backend in cases]
+    return _race("forms", keys, rounds)
 
 
 def compare_backends(
     vocab_size: int, num_drafts: int, form: str, merge: bool, rounds: int
 ) -> list[dict[str, Any]]:
     """Seconds of HiGHS called directly, by scipy and by cvxpy on one synthetic program."""
-    runs, sizes = {}, {}
-    for backend in BACKENDS_COMPARED:
-        key = (vocab_size, num_drafts, form, merge, backend)
-        runs[key], sizes[key] = _prepare(*key)
-    return _race("backends", runs, sizes, rounds)
+    keys = [(vocab_size, num_drafts, form, merge, backend) for backend in BACKENDS_COMPARED]
+    return _race("backends", keys, rounds)
 
 
 def _prepare(
@@ -62,14 +57,12 @@ def _prepare(
 
 
 def _race(
-    claim: str,
-    runs: dict[tuple[Any, ...], Callable[[], Any]],
-    sizes: dict[tuple[Any, ...], int],
-    rounds: int,
+    claim: str, keys: list[tuple[int, int, str, bool, str]], rounds: int
 ) -> list[dict[str, Any]]:
-    seconds: dict[tuple[Any, ...], list[float]] = {key: [] for key in runs}
+    prepared = {key: _prepare(*key) for key in keys}
+    seconds: dict[tuple[Any, ...], list[float]] = {key: [] for key in keys}
     for _ in range(rounds):
-        for key, run in runs.items():
+        for key, (run, _) in prepared.items():
             start = time.perf_counter()
             answer = run()
             seconds[key].append(time.perf_counter() - start)
@@ -80,7 +73,7 @@ def _race(
         {
             "claim": claim,
             **dict(zip(names, key, strict=True)),
-            "variables": sizes[key],
+            "variables": prepared[key][1],
             "best_seconds": min(taken),
             "median_seconds": sorted(taken)[len(taken) // 2],
             "rounds": rounds,

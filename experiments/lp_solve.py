@@ -15,8 +15,8 @@ from scipy.sparse import vstack
 import otmd
 from otmd.transport import LinearProgram, ProblemShape, TransportProblem, program_size
 from otmd.transport.forms import FORMS, build_program, refuse_too_large
-from otmd.transport.solution import SolverAnswer, conclude
-from otmd.transport.solve import ask_solver
+from otmd.transport.program import SolverAnswer
+from otmd.transport.solve import ask_solver, conclude
 
 BACKENDS: dict[str, tuple[str, str | None]] = {
     "HiGHS simplex": ("highs", "simplex"),
@@ -27,14 +27,13 @@ BACKENDS: dict[str, tuple[str, str | None]] = {
     "networkx": ("networkx", None),
     "Dinic": ("dinic", None),
 }
-"""What solves, as the figure calls it, and as ``solve_transport`` does; linprog stands beside it."""
+"""Solver and method of ``solve_transport``, by the figure's name; linprog is called by this script alone."""
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 """HiGHS's tolerances when otmd calls it; the same for scipy's and cvxpy's, whose own are 1e-7."""
 
 _MOST_REPEATS, _REPEAT_SECONDS = 5, 1.0
 _MOST_MEMORY = 6 * 2**30
-_KILOBYTE = 1024
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def synthetic_pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
-    """Hand a program to scipy's linprog; what is returned solves it, and is what is timed."""
+    """Translate a program for scipy's linprog. The function returned solves it, and is what is timed."""
     lower, upper = program.row_lower, program.row_upper
     equal = lower == upper
     above, below = np.isfinite(upper) & ~equal, np.isfinite(lower) & ~equal
@@ -138,10 +137,8 @@ def _solve(target: np.ndarray, law: otmd.DraftLaw, case: Case) -> dict[str, Any]
     program = build_program(problem, case.form)
     built = time.perf_counter()
     run = solver_of(problem, program, case.backend)
-    start = time.perf_counter()
-    answer = run()
-    seconds = [time.perf_counter() - start]
-    while len(seconds) < _MOST_REPEATS and sum(seconds) < _REPEAT_SECONDS:
+    seconds: list[float] = []
+    while not seconds or (len(seconds) < _MOST_REPEATS and sum(seconds) < _REPEAT_SECONDS):
         start = time.perf_counter()
         answer = run()
         seconds.append(time.perf_counter() - start)
@@ -158,7 +155,7 @@ def _solve(target: np.ndarray, law: otmd.DraftLaw, case: Case) -> dict[str, Any]
 
 
 def _peak_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KILOBYTE
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _child(sender: Connection, case: Case, pair: tuple[np.ndarray, np.ndarray]) -> None:

@@ -1,6 +1,6 @@
-"""Next-token distributions: what is valid, and how logits become one.
+"""Next-token distributions: what is valid, and how logits become probabilities.
 
-Everything downstream works on float64 arrays of shape (…, V) that passed :func:`validate_probs`.
+Everything else works on float64 arrays of shape (…, V) that passed :func:`validate_probs`.
 """
 
 import math
@@ -19,9 +19,9 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _LARGEST_INDEX = 2**63 - 1
-# Rounding of a sum over a vocabulary: what is this close to 1 is left as it is.
+# A sum over the vocabulary that is this close to 1 is off by rounding alone: nothing is divided out.
 _ROUNDING = 64 * float(np.finfo(float).eps)
-# One long chain of additions would lose digits: a sum of sums does not.
+# A long chain of additions loses digits. So partial sums of this many terms are added up.
 _SUMMED_AT_ONCE = 1024
 
 
@@ -35,7 +35,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     value : array_like, shape (…, V)
         Probabilities over the last axis. A torch tensor is taken from any device and any float dtype.
     copy : bool
-        Whether the answer must be an array of its own, as it must where it is kept.
+        Whether the answer must not share memory with ``value``.
 
     Returns
     -------
@@ -54,13 +54,13 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     rows = _contiguous(array).reshape(-1, array.shape[-1])
     totals = np.empty(len(rows))
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
-    # Written so that a sum that is NaN is wrong as well; negative numbers make the sum NaN.
+    # A negative number makes its sum NaN, and this comparison refuses NaN.
     off = np.abs(totals - 1.0)
     if not (off <= tolerance).all():
         _refuse(name, rows.reshape(array.shape), totals, tolerance, array.dtype)
     as_it_is = off <= _ROUNDING
     if rows.dtype == np.float64 and as_it_is.all():
-        # Kernels take no array that cannot be written to: Numba would compile them anew for it.
+        # Numba would compile the kernels once more for read-only arrays.
         own = rows is not array and not np.may_share_memory(rows, array)
         fits = own or (not copy and array.flags.writeable)
         return (rows if fits else rows.copy()).reshape(array.shape)
@@ -175,7 +175,7 @@ def _contiguous(array: NDArray) -> NDArray:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A distribution for each of B positions, where one may serve several of them.
+    """A distribution for each of B positions; several positions may share one.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Rows:
 
     @classmethod
     def of(cls, values: FloatArray, batch: tuple[int, ...] = ()) -> Self:
-        """The positions of ``batch``, flattened, to whose axes those of ``values`` (…, V) are broadcast."""
+        """Broadcast the leading axes of ``values`` (…, V) to ``batch``, and flatten both."""
         leading = values.shape[:-1]
         row = np.arange(math.prod(leading))
         if row.size != math.prod(batch):
@@ -211,7 +211,7 @@ def accumulated(mass: FloatArray) -> FloatArray:
 def validate_same_vocabulary(
     target_probs: NDArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
 ) -> None:
-    """Raise ValueError unless ``target_probs`` has these tokens, and leading axes that fit these."""
+    """Raise ValueError unless ``target_probs`` has V = ``vocab_size`` and its leading axes broadcast."""
     if target_probs.shape[-1] != vocab_size:
         raise ValueError(
             f"target_probs: got {target_probs.shape[-1]} tokens, wanted {vocab_size}, "
@@ -227,7 +227,7 @@ def validate_same_vocabulary(
 
 
 def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Where an array with these leading axes is read, at an index of axes it is broadcast to."""
+    """The index into an array with leading axes ``shape``, given one into axes that it is broadcast to."""
     own = index[len(index) - len(shape) :]
     return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
 
@@ -372,7 +372,7 @@ def _keep_top_k(scores: FloatArray, top_k: int) -> None:
 
 
 def _keep_top_p(scores: FloatArray, top_p: float) -> None:
-    # Ascending, with the highest id first among equals: ties at the edge keep the lowest ids.
+    # Ascending, the highest id first among equals: of tokens that tie at the edge, the lowest ids are kept.
     ascending = np.argsort(-scores, axis=-1, kind="stable")[..., ::-1]
     mass = np.take_along_axis(_softmax(scores), ascending, axis=-1).cumsum(axis=-1)
     removed = mass <= 1.0 - top_p

@@ -710,14 +710,6 @@ def smallest_best_cut(p: Probs, q: Probs, n: int) -> tuple[Number, Tokens]:
     return best, cut
 
 
-def ratio_edges(octaves: int, parts: int) -> list[float]:
-    """The lower ends of groups of the ratio: 0, then so many a factor of two, then one for the rest."""
-    whole = [
-        2.0**octave * (1 + k / parts) for octave in range(-octaves, octaves) for k in range(parts)
-    ]
-    return [0.0, *whole[1:], 2.0**octaves, 2.0**octaves * (1 + 1 / parts)]
-
-
 def split_mass(q: Probs, ratio: Probs, nodes: Probs, low: Number, high: Number) -> list[Number]:
     """Each token's q between the two nodes around its ratio, so that their mean ratio is its own."""
     mass: list[Number] = [0] * len(nodes)
@@ -845,26 +837,125 @@ def race_choice_rates(
     return rates
 
 
-def token_rates(
-    law: Law, classes: Sequence[int], shares: Probs, weights: Probs, rejection: Number
-) -> list[Number]:
-    """P(token y is chosen) by clocks, each token of its class or of the next one, drawn by its share."""
-    rates: list[Number] = [0] * len(classes)
-    for tokens, mass in law.items():
-        located = [classes[y] for y in tokens], [shares[y] for y in tokens]
-        for y, chance in zip(tokens, clock_chances(*located, weights, rejection), strict=True):
-            rates[y] += mass * chance
-    return rates
+# ---------------------------------------------------------------- transport plans
 
 
-def pair_cell(ratio: float, cut: float, parts: int, nearest: int, reach: int) -> object:
-    """Which tokens without replacement are alike: the same key."""
-    side = ratio >= cut
-    apart = abs(ratio / cut - 1.0) if cut > 0.0 else math.inf
-    near = nearest if apart == 0 else min(-math.floor(math.log2(min(apart, 1.0))), nearest)
-    if 2.0**-near * parts < 1.0:
-        return side, "near", near
-    if not 2.0**-reach < ratio < 2.0 ** (reach + 1):
-        return side, ratio > 1.0
-    whole = math.floor(math.log2(ratio))
-    return side, whole, math.floor(parts * (ratio / 2.0**whole - 1.0))
+def plan_rule(p: Probs, law: Law, accepted: dict[tuple[Tokens, int], Number]) -> Callable:
+    """A rule from accepted masses π(x, y), scaled down to Q(x) first and to p(y) then."""
+    mass = {arc: max(own, 0) for arc, own in accepted.items()}
+    for part, limit in ((0, law), (1, dict(enumerate(p)))):
+        for key in {arc[part] for arc in mass}:
+            total = sum(own for arc, own in mass.items() if arc[part] == key)
+            if total > limit[key]:
+                mass = {
+                    a: m * (limit[key] / total if a[part] == key else 1) for a, m in mass.items()
+                }
+    taken = [sum(own for arc, own in mass.items() if arc[1] == y) for y in range(len(p))]
+
+    def outcomes_of(tokens: Tokens) -> Outcomes:
+        outcomes = [
+            (y, tokens.index(y), mass[tokens, y] / law[tokens]) for y in sorted(set(tokens))
+        ]
+        _spread(outcomes, excess(p, taken), 1 - sum(own for _, _, own in outcomes))
+        return outcomes
+
+    return outcomes_of
+
+
+# ---------------------------------------------------------------- sequences
+
+Model = Callable[[Tokens], Probs]
+Tree = dict[Tokens, Tokens]
+Emitted = list[tuple[Tokens, Number]]
+
+
+def trees_of_paths(draft: Model, paths: int, depth: int) -> Iterable[tuple[Tree, Number]]:
+    """Independent paths as trees: the drafts after a prefix, in the order of their paths."""
+    for drawn in product(product(range(len(draft(()))), repeat=depth), repeat=paths):
+        chance = math.prod(draft(path[:i])[y] for path in drawn for i, y in enumerate(path))
+        tree: Tree = {}
+        for path in drawn:
+            for i, y in enumerate(path):
+                tree[path[:i]] = (*tree.get(path[:i], ()), y)
+        if chance > 0:
+            yield tree, chance
+
+
+def trees_without_replacement(
+    draft: Model, branching: Sequence[int], prefix: Tokens = ()
+) -> Iterable[tuple[Tree, Number]]:
+    """Every node of a layer drafts as many distinct tokens as the layer's number says."""
+    if not branching:
+        yield {}, 1
+        return
+    for tokens, mass in without_replacement(draft(prefix), branching[0]).items():
+        below = [trees_without_replacement(draft, branching[1:], (*prefix, y)) for y in tokens]
+        for parts in product(*below):
+            tree = {node: own for part, _ in parts for node, own in part.items()}
+            yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
+
+
+def emitted(trees: Iterable[tuple[Tree, Number]], rule: Callable[[Tree], Emitted]) -> Law:
+    """The law of what a step emits, every tree and every outcome of the rule enumerated."""
+    law: Law = {}
+    for tree, chance in trees:
+        for tokens, mass in rule(tree):
+            law[tokens] = law.get(tokens, 0) + chance * mass
+    return _positive(law)
+
+
+def token_level(target: Model, draft: Model, verifier: Callable) -> Callable[[Tree], Emitted]:
+    """Verify one position after another; ``verifier(p, q, n)`` is the rule of one position."""
+
+    def after(tree: Tree, prefix: Tokens) -> Emitted:
+        p, tokens = target(prefix), tree.get(prefix, ())
+        if not tokens:
+            return [((*prefix, y), mass) for y, mass in enumerate(p)]
+        found: Emitted = []
+        for y, _, mass in verifier(p, draft(prefix), len(tokens))(tokens):
+            longer = after(tree, (*prefix, y)) if y in tokens else [((*prefix, y), 1)]
+            found += [(own, mass * chance) for own, chance in longer]
+        return found
+
+    return lambda tree: after(tree, ())
+
+
+def traversal(target: Model, draft: Model) -> Callable[[Tree], Emitted]:
+    """Children before their parent, drafts without replacement; on a single path, block verification."""
+
+    def below(tree: Tree, prefix: Tokens, reached: Number) -> tuple[Emitted, Number]:
+        """What is emitted there, and the probability that all of it is refused."""
+        p, found, alive = target(prefix), [], 1
+        drafts = tree.get(prefix, ())
+        for i, y in enumerate(drafts):
+            q = without(draft(prefix), drafts[:i])
+            inner, refused = below(tree, (*prefix, y), min(reached * p[y] / q[y], 1))
+            found += [(own, alive * mass) for own, mass in inner]
+            alive = alive * refused
+            scaled = [reached * mass for mass in p]
+            left = hockey_stick(scaled, q, 1)
+            p = excess(scaled, q) if left > 0 else p
+            reached = left / (left + 1 - reached) if left + 1 - reached > 0 else 1
+        stop = reached if prefix else 1
+        found += [((*prefix, y), alive * stop * mass) for y, mass in enumerate(p)]
+        return found, alive * (1 - stop)
+
+    return lambda tree: below(tree, (), 1)[0]
+
+
+def best_step(target: Model, trees: Iterable[tuple[Tree, Number]], depth: int) -> float:
+    """The most tokens a step: e_x(u) ≥ 0 for each tree x and each path of it with one token more."""
+    listed, size = list(trees), len(target(()))
+    paths = [[(), *((*node, y) for node, own in tree.items() for y in own)] for tree, _ in listed]
+    columns = [
+        (x, (*u, y)) for x, own in enumerate(paths) for u in dict.fromkeys(own) for y in range(size)
+    ]
+    sequences = list(product(range(size), repeat=depth + 1))
+
+    def chance(tokens: Tokens, known: int = 0) -> float:
+        return math.prod(target(tokens[:i])[tokens[i]] for i in range(known, len(tokens)))
+
+    rows = [[float(x == own) for x, _ in columns] for own in range(len(listed))]
+    rows += [[chance(s, len(u)) * (s[: len(u)] == u) for _, u in columns] for s in sequences]
+    limit = np.array([*(mass for _, mass in listed), *map(chance, sequences)])
+    return _solve(np.array([float(len(u)) for _, u in columns]), coo_array(rows), limit, equal=True)

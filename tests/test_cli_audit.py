@@ -97,18 +97,10 @@ def test_malformed_files_have_exit_code_1(tmp_path, capsys):
     assert "none.jsonl" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["audit", "report"])
-def test_a_pipe_is_refused_at_once(tmp_path, command, capsys):
-    path = tmp_path / ("a.jsonl" if command == "audit" else "a.parquet")
+def test_a_pipe_is_refused_at_once(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
     os.mkfifo(path)
-    assert main([command, str(path)]) == 1
+    assert main(["audit", str(path)]) == 1
     told = capsys.readouterr().err
     assert "no regular file" in told
     assert told.count("\n") == 1
-
-
-def test_help_has_examples(capsys):
-    assert main(["audit", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "otmd audit run.jsonl" in text
-    assert "3 for FAULTY and 4 for INCONCLUSIVE" in " ".join(text.split())

@@ -41,6 +41,7 @@ def tiny(monkeypatch) -> LanguageModel:
         (["--top-p", "2"], "top_p: got 2"),
         (["--temperature", "-1"], "--temperature"),
         (["--paths", "0"], "--paths"),
+        (["--prompt", "w1", "--figure", "a.gif"], "--figure: got a.gif"),
     ],
 )
 def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
@@ -84,13 +85,6 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     assert "1 prompts, 3 times" in out
     assert "95% interval" in out
     assert (tmp_path / "a.png").stat().st_size > 0
-
-
-def test_a_figure_of_no_known_format_is_refused_before_anything_is_decoded(tiny, capsys):
-    assert main(["decode", "--prompt", "w1", "--figure", "a.gif"]) == 2
-    out, err = capsys.readouterr()
-    assert "--figure: got a.gif" in err
-    assert not out
 
 
 def test_a_figure_that_cannot_be_written_costs_no_number(tiny, capsys, tmp_path):

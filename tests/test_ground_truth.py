@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
 from naive_fractions import (
@@ -35,10 +34,6 @@ RULES = {
 
 def floats(text: str) -> np.ndarray:
     return np.array([float(value) for value in fractions(text)])
-
-
-def mask(tokens: tuple[int, ...], vocab_size: int) -> np.ndarray:
-    return np.isin(np.arange(vocab_size), tokens)
 
 
 def entries(names: dict) -> list:
@@ -95,7 +90,7 @@ def test_k_sequential() -> None:
 
 
 def test_a_subset_law_and_one_after_another_are_kept_apart() -> None:
-    q, inside = floats(SUBSET_Q), mask(SUBSET, 3)
+    q, inside = floats(SUBSET_Q), np.isin(np.arange(3), SUBSET)
     poisson = otmd.ConditionalPoisson(q, num_drafts=2).containment(inside)
     one_by_one = otmd.WithoutReplacement(q, num_drafts=2).containment(inside)
     assert poisson == pytest.approx(float(CONDITIONAL_POISSON), rel=0, abs=TOLERANCE)
@@ -126,10 +121,3 @@ def test_skipped_duplicates_are_not_lossless() -> None:
     np.testing.assert_allclose(sound, target, rtol=0, atol=TOLERANCE)
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(faulty, target, rtol=0, atol=TOLERANCE)
-
-
-def test_the_twins_say_the_same_of_the_fault() -> None:
-    target, draft = floats(SKIPPED_TARGET).tolist(), floats(SKIPPED_DRAFT).tolist()
-    law = naive.with_replacement(draft, 2)
-    _, output = naive.judged(law, naive.skipping_duplicates(target, draft), 3)
-    assert output == pytest.approx([float(x) for x in SKIPPED_OUTPUT], abs=TOLERANCE)

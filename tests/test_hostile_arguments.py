@@ -23,17 +23,6 @@ def test_more_drafts_than_anyone_draws(law, count):
         law(Q, 2).with_num_drafts(count)
 
 
-def test_more_top_tokens_than_there_are():
-    with pytest.raises(ValueError, match="top: got"):
-        otmd.TopThen(Q, 2, HUGE)
-
-
-@pytest.mark.parametrize("size", [HUGE, 2**62])
-def test_a_vocabulary_that_no_array_holds(size):
-    with pytest.raises(ValueError, match=r"vocab_size: got .*, wanted a whole number ≤"):
-        otmd.Joint([[0]], [1.0], size)
-
-
 def test_draws_that_no_array_holds():
     with pytest.raises(ValueError, match="size: got"):
         otmd.WithReplacement(Q, 1).sample(np.random.default_rng(0), HUGE)

@@ -64,6 +64,7 @@ Q_ZERO = np.array([0.4, 0.0, 0.25, 0.0, 0.25, 0.1])
 TABLE = np.stack([Q, *pair(6, seed=42)])
 
 LAWS: dict[str, otmd.DraftLaw] = {
+    "one draft": otmd.WithReplacement(Q, 1),
     "with replacement": otmd.WithReplacement(Q, 3),
     "with replacement, zeros": otmd.WithReplacement(Q_ZERO, 3),
     "without replacement": otmd.WithoutReplacement(Q, 3),
@@ -81,6 +82,7 @@ LAWS: dict[str, otmd.DraftLaw] = {
 }
 
 RULES = [
+    (otmd.MaximalCoupling, "one draft"),
     (otmd.RecursiveRejection, "with replacement"),
     (otmd.RecursiveRejection, "with replacement, zeros"),
     (otmd.RecursiveRejection, "without replacement"),
@@ -134,15 +136,6 @@ def test_verified_tokens_follow_the_target(rule: type, name: str) -> None:
     np.testing.assert_array_equal(hit, drafted)
     chosen = np.take_along_axis(tokens, np.maximum(verdict.draft_index, 0)[:, None], axis=1)[:, 0]
     np.testing.assert_array_equal(chosen[hit], verdict.token[hit])
-
-
-@pytest.mark.parametrize(("rule", "name"), [(otmd.MaximalCoupling, "with replacement")])
-def test_a_single_draft(rule: type, name: str) -> None:
-    law = LAWS[name].with_num_drafts(1)
-    rng = np.random.default_rng(303)
-    verdict = rule().verify(P, law, law.sample(rng, size=DRAWS), rng=rng)
-    assert_follows(np.bincount(verdict.token, minlength=6), P)
-    assert_frequency((verdict.draft_index >= 0).sum(), DRAWS, np.minimum(P, Q).sum())
 
 
 @pytest.mark.parametrize("rule", [otmd.RecursiveRejection, otmd.TargetOnly])

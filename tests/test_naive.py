@@ -48,6 +48,8 @@ def test_exact_value_of_the_table(row: Row, name: str) -> None:
     rate, output = exact_value(row, name)
     assert rate == row.values[name]
     assert isinstance(rate, (Fraction, int))
+    if name == "rrs":
+        assert naive.rrs_by_curve(row.p, row.q, row.num_drafts) == rate
     assert output is None or output == row.p
 
 
@@ -55,14 +57,6 @@ def test_exact_value_of_the_table(row: Row, name: str) -> None:
 def test_exact_cut_of_the_table(row: Row) -> None:
     law = naive.with_replacement(row.q, row.num_drafts)
     assert naive.optimal_by_subsets(row.p, law)[1] == row.cut
-
-
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_recursive_rejection_by_curve_is_exact(row: Row) -> None:
-    law = naive.with_replacement(row.q, row.num_drafts)
-    rate, output = naive.judged(law, naive.rrs(row.p, row.q), len(row.p))
-    assert naive.rrs_by_curve(row.p, row.q, row.num_drafts) == rate
-    assert output == row.p
 
 
 def test_k_sequential_of_the_table() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import KINDS, dirichlet, distributions, dyadic, num_drafts, pairs, unit
+from strategies import KINDS, dirichlet, dyadic, num_drafts, pairs, unit
 
 import otmd
 from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
@@ -59,6 +59,7 @@ def test_optimum_is_a_probability_with_a_certificate(family: str, pair: Pair, n:
     assert best.subset.dtype == bool
     certified = 1 + p[best.subset].sum() - drafts.containment(best.subset)
     assert certified == pytest.approx(best.rate, abs=1e-10)
+    assert best.rate <= draft_probability_bound(p, drafts) + SLACK
 
 
 @families
@@ -86,15 +87,6 @@ def test_no_verifier_beats_the_optimum(rule: type, family: str, pair: Pair, n: i
     assert low <= otmd.optimal_acceptance(p, drafts).rate + SLACK
 
 
-@families
-@given(pair=pairs(), n=num_drafts())
-def test_optimum_is_below_the_chance_to_be_drafted(family: str, pair: Pair, n: int) -> None:
-    p, q = pair
-    drafts = law(family, q, n)
-    bound = draft_probability_bound(p, drafts)
-    assert otmd.optimal_acceptance(p, drafts).rate <= bound + SLACK
-
-
 @given(pair=pairs(), n=num_drafts())
 def test_k_sequential_keeps_its_promise(pair: Pair, n: int) -> None:
     p, q = pair
@@ -108,19 +100,9 @@ def test_k_sequential_keeps_its_promise(pair: Pair, n: int) -> None:
 
 
 @served
-@given(pair=pairs(max_vocab=5), n=num_drafts(3))
-@settings(max_examples=50)
-def test_output_law_is_the_target(rule: type, family: str, pair: Pair, n: int) -> None:
-    p, q = pair
-    output = rule().output_law(p, law(family, q, n))
-    assert output.sum() == pytest.approx(1, abs=SLACK)
-    np.testing.assert_allclose(output, p, rtol=0, atol=SLACK)
-
-
-@served
 @given(data=st.data(), pair=pairs(max_vocab=5), n=num_drafts(3))
 @settings(max_examples=50)
-def test_given_any_drafts_mass_is_conserved(
+def test_output_law_is_the_target_and_given_any_drafts_mass_is_conserved(
     rule: type, family: str, data: st.DataObject, pair: Pair, n: int
 ) -> None:
     p, q = pair
@@ -135,6 +117,9 @@ def test_given_any_drafts_mass_is_conserved(
     assert output.sum() == pytest.approx(1, abs=SLACK)
     # No token without target mass is ever emitted.
     assert (output[p == 0] == 0).all()
+    overall = rule().output_law(p, drafts)
+    assert overall.sum() == pytest.approx(1, abs=SLACK)
+    np.testing.assert_allclose(overall, p, rtol=0, atol=SLACK)
 
 
 @families
@@ -177,21 +162,8 @@ def test_containment_grows_from_nothing_to_everything(
     assert contained[0] == 0
     assert contained[-1] == pytest.approx(1, abs=SLACK)
     assert (np.diff(contained) >= -SLACK).all()
-
-
-@families
-@given(pair=pairs(max_vocab=5), n=num_drafts(3))
-@settings(max_examples=50)
-def test_a_law_sums_to_one_and_agrees_with_itself(family: str, pair: Pair, n: int) -> None:
-    _, q = pair
-    drafts = law(family, q, n)
-    tuples, probs = drafts.enumerate()
-    assert probs.sum() == pytest.approx(1, abs=SLACK)
-    np.testing.assert_allclose(drafts.tuple_prob(tuples), probs, rtol=1e-12)
-    drafted = [probs[(tuples == token).any(axis=1)].sum() for token in range(len(q))]
-    np.testing.assert_allclose(drafts.inclusion_probs(), drafted, rtol=0, atol=1e-10)
     same = drafts.with_num_drafts(drafts.num_drafts)
-    np.testing.assert_array_equal(same.tuple_prob(tuples), probs)
+    np.testing.assert_array_equal(same.containment(chain), contained)
 
 
 @given(pair=pairs())
@@ -201,7 +173,6 @@ def test_hub_has_the_optimum_of_two_greedy_drafts(pair: Pair) -> None:
     best = otmd.optimal_acceptance(p, greedy).rate
     assert otmd.optimal_acceptance(p, pairs_law).rate == pytest.approx(best, abs=SLACK)
     assert otmd.acceptance_rate(otmd.SpecHub(), p, pairs_law) == pytest.approx(best, abs=SLACK)
-    assert otmd.acceptance_rate(otmd.GreedyCoupling(), p, greedy) == pytest.approx(best, abs=SLACK)
 
 
 @given(pair=pairs(), n=num_drafts())
@@ -356,29 +327,6 @@ def test_bounds_shrink_with_the_tolerance(V: int, n: int) -> None:
         assert high >= before[0] - SLACK
         assert high - low <= before[1] - before[0] + SLACK
         before = low, high
-    if V <= 8:
-        law_ = naive.without_replacement(q.tolist(), n)
-        exact, _ = naive.judged(law_, naive.rrsw(p.tolist(), q.tolist()), V)
-        assert before[0] - SLACK <= exact <= before[1] + SLACK
-
-
-@families
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_input_dtypes_are_read_as_they_are(family: str, dtype: type) -> None:
-    """A narrow input means exactly the numbers it holds, its rounding of the sum divided out."""
-    rng = np.random.default_rng(9)
-    p, q = dirichlet(rng, 6).astype(dtype), dirichlet(rng, 6).astype(dtype)
-    narrow, wide = FAMILIES[family](q, 3), FAMILIES[family](unit(q), 3)
-    one, two = otmd.optimal_acceptance(p, narrow), otmd.optimal_acceptance(unit(p), wide)
-    assert np.asarray(one.rate).dtype == np.float64
-    assert one.rate == pytest.approx(two.rate, abs=1e-14)
-    for rule, served_family in SERVED:
-        if served_family == family:
-            rate = otmd.acceptance_rate(rule(), p, narrow)
-            assert rate == pytest.approx(otmd.acceptance_rate(rule(), unit(p), wide), abs=1e-14)
-            output = rule().output_law(p, narrow)
-            assert output.dtype == np.float64
-            np.testing.assert_allclose(output, unit(p), rtol=0, atol=SLACK)
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"vocabulary of one"}))
@@ -426,17 +374,3 @@ def test_logits_become_probabilities_as_by_hand(
     ]
     assert any(np.allclose(probs, by_hand, rtol=0, atol=1e-12) for by_hand in nudged)
     np.testing.assert_array_equal(otmd.Processing(**options)(np.array(logits)), probs)
-
-
-@given(q=distributions(5), p=distributions(5))
-@settings(max_examples=25)
-def test_a_joint_table_is_its_law(q: Array, p: Array) -> None:
-    drafts = otmd.WithReplacement(q, 2)
-    table = otmd.Joint(*drafts.enumerate(), 5)
-    best = otmd.optimal_acceptance(p, drafts).rate
-    assert otmd.optimal_acceptance(p, table).rate == pytest.approx(best, abs=1e-10)
-    same = otmd.Independent(np.stack([q, q]))
-    assert otmd.optimal_acceptance(p, same).rate == pytest.approx(best, abs=1e-10)
-    rate = otmd.acceptance_rate(otmd.RecursiveRejection(), p, drafts)
-    again = otmd.acceptance_rate(otmd.RecursiveRejection(), p, same)
-    assert again == pytest.approx(rate, abs=SLACK)

@@ -137,7 +137,10 @@ def test_what_is_only_read_is_not_copied() -> None:
         assert not np.shares_memory(copied, other)
         assert copied.sum() == pytest.approx(1, abs=1e-15)
     given.flags.writeable = False
-    assert otmd.validate_probs("target_probs", given, copy=False).flags.writeable
+    for copy in (False, True):
+        own = otmd.validate_probs("target_probs", given, copy=copy)
+        assert own.flags.writeable
+        assert not np.shares_memory(own, given)
 
 
 @pytest.mark.parametrize("rule", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()])
@@ -157,6 +160,8 @@ def test_what_is_asked_leaves_the_target_alone(rule: otmd.Verifier) -> None:
 def test_lists_and_whole_numbers_are_welcome() -> None:
     best = otmd.optimal_acceptance([1, 0], otmd.WithReplacement([0.5, 0.5], 2))
     assert best.rate == pytest.approx(0.75)
+    # With replacement there may be more drafts than tokens.
+    assert otmd.optimal_acceptance([1.0], otmd.WithReplacement([1.0], 5)).rate == 1
 
 
 # ---------------------------------------------------------------- numbers of drafts
@@ -169,11 +174,7 @@ def test_lists_and_whole_numbers_are_welcome() -> None:
 def test_num_drafts_is_a_whole_number(family: str, number: object) -> None:
     with pytest.raises(ValueError, match=r"num_drafts.*whole number"):
         FAMILIES[family](Q, number)
-
-
-@pytest.mark.parametrize("number", [np.int64(2), np.int32(2), np.uint8(2)], ids=repr)
-def test_numpy_integers_are_whole_numbers(number: object) -> None:
-    assert otmd.WithReplacement(Q, number).num_drafts == 2
+    assert all(FAMILIES[family](Q, kind(2)).num_drafts == 2 for kind in (np.int64, np.uint8))
 
 
 @pytest.mark.parametrize("family", ["WithoutReplacement", "ConditionalPoisson", "Greedy"])
@@ -189,10 +190,6 @@ def test_more_drafts_than_tokens_with_mass(family: str) -> None:
     assert FAMILIES[family](np.array([0.5, 0.5, 0.0]), 2).num_drafts == 2
 
 
-def test_more_drafts_than_tokens_with_replacement_is_fine() -> None:
-    assert otmd.optimal_acceptance([1.0], otmd.WithReplacement([1.0], 5)).rate == 1
-
-
 def test_a_hub_needs_another_token() -> None:
     for alone in ([1.0], [1.0, 0.0]):
         with pytest.raises(ValueError, match=r"draft_probs|num_drafts"):
@@ -202,9 +199,9 @@ def test_a_hub_needs_another_token() -> None:
     assert otmd.Hub(Q, num_drafts=2).num_drafts == otmd.Hub(Q).num_drafts == 2
 
 
-@pytest.mark.parametrize("top", [-1, 3, 1.0, True, "1", None], ids=repr)
+@pytest.mark.parametrize("top", [-1, 3, 1.0, True, "1", None, 10**400])
 def test_top_is_a_whole_number_up_to_num_drafts(top: object) -> None:
-    with pytest.raises(ValueError, match="top"):
+    with pytest.raises(ValueError, match="top: got"):
         otmd.TopThen(Q, 2, top=top)
 
 
@@ -239,6 +236,8 @@ def test_k_sequential_floor_takes_a_whole_number() -> None:
         ([0, 1], [0.5, 0.5], 3, "tuples"),
         ([[0, 1], [1, 0]], [0.5, 0.5], 0, "vocab_size"),
         ([[0, 1], [1, 0]], [0.5, 0.5], 2.5, "vocab_size"),
+        ([[0]], [1.0], 10**400, "vocab_size: got .*, wanted a whole number ≤"),
+        ([[0]], [1.0], 2**62, "vocab_size: got .*, wanted a whole number ≤"),
     ],
 )
 def test_a_bad_joint_table_is_named(
@@ -362,6 +361,7 @@ def test_a_verifier_serves_its_laws_and_names_others(call: str, rule: str, law: 
         return
     with pytest.raises(otmd.UnsupportedLaw) as caught:
         CALLS[call](VERIFIERS[rule](), drafts)
+    assert isinstance(caught.value, ValueError)
     message = str(caught.value)
     assert rule in message
     assert law in message
@@ -371,24 +371,9 @@ def test_a_verifier_serves_its_laws_and_names_others(call: str, rule: str, law: 
         assert unable not in message
 
 
-def test_an_unsupported_law_is_a_value_error() -> None:
-    assert issubclass(otmd.UnsupportedLaw, ValueError)
-
-
-@pytest.mark.parametrize(
-    "law", ["WithReplacement", "WithoutReplacement", "ConditionalPoisson", "Greedy"]
-)
-def test_maximal_coupling_serves_a_single_draft(law: str) -> None:
-    drafts = FAMILIES[law](Q, 1)
-    assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, drafts) == pytest.approx(0.7)
-
-
-def test_drafts_must_be_a_law() -> None:
+def test_classes_and_swapped_arguments_are_named() -> None:
     with pytest.raises(TypeError, match="law: got ndarray, wanted a DraftLaw"):
         otmd.acceptance_rate(otmd.TargetOnly(), P, Q)
-
-
-def test_classes_and_swapped_arguments_are_named() -> None:
     with pytest.raises(TypeError, match=r"law: got the class WithReplacement, wanted a DraftLaw"):
         otmd.optimal_acceptance(P, otmd.WithReplacement)
     with pytest.raises(
@@ -469,12 +454,6 @@ otmd.probs_from_logits(np.zeros(3))
 """
 
 
-@pytest.mark.parametrize("use", ["", SOLVE], ids=["import alone", "and a first answer"])
-def test_import_stays_light(use: str) -> None:
-    code = f"import sys\nimport otmd\n{use}\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
-    assert in_fresh_python(code).split() == []
-
-
 def test_the_check_for_a_light_import_can_fail() -> None:
     code = f"import sys\nimport json\nprint(*[m for m in {('json', *HEAVY)!r} if m in sys.modules])"
     assert in_fresh_python(code).split() == ["json"]
@@ -491,8 +470,9 @@ socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 
 
 @pytest.mark.parametrize("use", ["", SOLVE], ids=["import alone", "and a first answer"])
-def test_import_opens_no_socket(use: str) -> None:
-    code = BLOCKED + "import otmd\n" + use + "\nprint('done')"
+def test_import_stays_light_and_opens_no_socket(use: str) -> None:
+    loaded = f"print('done', *[m for m in {HEAVY!r} if m in sys.modules])"
+    code = f"{BLOCKED}\nimport sys\nimport otmd\n{use}\n{loaded}"
     assert in_fresh_python(code).split() == ["done"]
 
 

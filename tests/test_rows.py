@@ -15,27 +15,23 @@ from otmd.probabilities import Rows
 
 # More than a block holds, and enough for several threads.
 B, V = 70, 5000
-ASK: dict[str, tuple[Callable[[Array], otmd.DraftLaw], Callable[[Any, Any], Any]]] = {
+Ask = tuple[Callable[[Array], otmd.DraftLaw], Callable[[Any, Any], Any]]
+
+
+def every_n(rule: otmd.Verifier, family: Any = otmd.WithReplacement) -> Ask:
+    """A law of three drafts, and a verifier's rates for one, two and three of them."""
+    return lambda q: family(q, 3), lambda p, law: rule.acceptance_bounds(p, law, every_n=True)[0]
+
+
+ASK: dict[str, Ask] = {
     "optimum": (
         lambda q: otmd.WithReplacement(q, 3),
         lambda p, law: otmd.optimal_acceptance(p, law, every_n=True).rate,
     ),
-    "recursive rejection": (
-        lambda q: otmd.WithReplacement(q, 3),
-        lambda p, law: otmd.RecursiveRejection().acceptance_bounds(p, law, every_n=True)[0],
-    ),
-    "k-sequential": (
-        lambda q: otmd.WithReplacement(q, 3),
-        lambda p, law: otmd.KSequential().acceptance_bounds(p, law, every_n=True)[0],
-    ),
-    "target only": (
-        lambda q: otmd.WithReplacement(q, 3),
-        lambda p, law: otmd.TargetOnly().acceptance_bounds(p, law, every_n=True)[0],
-    ),
-    "greedy": (
-        lambda q: otmd.Greedy(q, 3),
-        lambda p, law: otmd.GreedyCoupling().acceptance_bounds(p, law, every_n=True)[0],
-    ),
+    "recursive rejection": every_n(otmd.RecursiveRejection()),
+    "k-sequential": every_n(otmd.KSequential()),
+    "target only": every_n(otmd.TargetOnly()),
+    "greedy": every_n(otmd.GreedyCoupling(), otmd.Greedy),
     "hub": (otmd.Hub, lambda p, law: otmd.SpecHub().acceptance_rate(p, law)),
     "maximal coupling": (
         lambda q: otmd.WithReplacement(q, 1),

@@ -41,15 +41,6 @@ def test_what_is_accepted_scaled_and_refused(
         np.testing.assert_allclose(own, wanted / scale, rtol=1e-14)
 
 
-@pytest.mark.parametrize("copy", [False, True])
-def test_memory_is_shared_only_where_it_may_be(copy: bool) -> None:
-    values = rows(np.float64)
-    assert np.shares_memory(otmd.validate_probs("p", values, copy), values) == (not copy)
-    values.flags.writeable = False
-    assert not np.shares_memory(otmd.validate_probs("p", values, copy), values)
-    assert otmd.validate_probs("p", values, copy).flags.writeable
-
-
 def test_no_rows() -> None:
     assert otmd.validate_probs("p", np.empty((0, 3))).shape == (0, 3)
 

@@ -1,9 +1,9 @@
-"""Real models made small: what both say after a text, on a tree of a few tokens and the rest as one.
+"""Two real models reduced to V tokens: their distributions after a text, on a tree of few tokens.
 
-At every prefix the V − 1 tokens that target and draft together hold likeliest stand for themselves, and all
-others are merged into one token; the models go on after it as after one of the others, drawn as the target
-draws it. Every law of the small models is thus a real one, at a prefix that the target may write, with
-tokens merged, which can hide differences between the two models and never add any.
+At every prefix the V − 1 tokens that target and draft together hold likeliest are kept, and all others are
+merged into one. After the merged token the models go on as after one of the others, drawn from the target.
+So every law of the small models is a real one with tokens merged, at a prefix that the target may write.
+Merging can hide differences between the two models, and adds none.
 """
 
 from collections.abc import Callable, Sequence

@@ -32,7 +32,7 @@ from otmd.sequences import (
     optimal_block_efficiency,
 )
 from otmd.storage.parquet import write_parquet
-from otmd.transport.solution import SolverError
+from otmd.transport import SolverError
 
 # The program's own tolerance.
 SLACK = 1e-7

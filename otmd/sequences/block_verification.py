@@ -1,4 +1,4 @@
-"""Rules that decide on whole paths: block verification for one path, traversal verification for trees."""
+"""Rules that judge whole paths: block verification for one path, traversal verification for trees."""
 
 import numpy as np
 
@@ -11,10 +11,11 @@ from otmd.verifiers import UnsupportedLaw
 
 
 class BlockVerification(SequenceRule):
-    """Accept as much of one path as its tokens together warrant (Sun et al. 2024).
+    """Accept a prefix of one path, judged by its tokens together (Sun et al. 2024).
 
-    With p_0 = 1 and p_i = min(p_{i−1}·M(x_i)/D(x_i), 1) the first i tokens are accepted if a coin of their
-    own says so, and the *last* such i counts, whatever the coins before it said.
+    M is the target, D the draft distribution. A coin of its own accepts or refuses each prefix of i tokens,
+    with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), p_0 = 1. The *longest* accepted
+    prefix counts, whatever the coins of shorter ones said.
     """
 
     def __repr__(self) -> str:
@@ -51,24 +52,26 @@ class BlockVerification(SequenceRule):
 
 
 def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
-    """Σ (reached·M − D)₊ and its law, shape (V,); M itself where nothing is left."""
+    """The sum of (reached·M − D)₊ and its distribution, shape (V,); M itself where the sum is 0."""
     rest = np.maximum(reached * target - draft, 0.0)
     left = float(rest.sum())
     return left, rest / left if left > 0 else target
 
 
 def chance_of_stopping(reached: float, left: float) -> float:
-    """P(a prefix is accepted, given that nothing longer is): left/(left + 1 − reached)."""
+    """P(a prefix is accepted, given that no longer one is) = left/(left + 1 − reached).
+
+    ``reached`` is p_i of the prefix, and ``left`` the sum that :func:`leftover` gives for it.
+    """
     refused = 1.0 - reached
     return left / (left + refused) if left + refused > 0 else 1.0
 
 
 class Traversal(SequenceRule):
-    """Accept a leaf with what its path warrants; else take what is left to the next leaf, and to its parent.
+    """Judge the leaves of a tree first, and each node after its children (Weng et al. 2025).
 
-    Block verification generalised to trees whose nodes draft without replacement (Weng et al. 2025). A node
-    is judged after all below it: once a child's subtree is refused the node's target is the rest
-    (p·M − D)₊, and the child's token is taken out of D.
+    Block verification for trees whose nodes draft without replacement. Where a child and all below it are
+    refused, the node's target becomes (p·M − D)₊, and the child's token is removed from D.
     """
 
     def __repr__(self) -> str:
@@ -83,7 +86,7 @@ class Traversal(SequenceRule):
     def _below(
         self, prefix: Prefix, reached: float, context: Context, tree: DraftTree, chance: Chance
     ) -> Prefix | None:
-        """What is emitted if the prefix is accepted, or a longer one; None if all of these are refused."""
+        """The tokens emitted if this prefix or one that extends it is accepted; None if all are refused."""
         target = context.target(prefix)
         node = tree.node(prefix)
         if node is not None:

@@ -1,7 +1,7 @@
-"""Chance: what is drawn at random once, or in every possible way.
+"""Random choices: drawn by a generator, or enumerated.
 
-A procedure that asks a :class:`Chance` for all its random choices is a sampler with one and an enumeration
-with another, so that what is proved of the one holds for the other.
+A rule asks a :class:`Chance` for each of its random choices. The same code then samples (:class:`Sampled`)
+and computes exact probabilities (:func:`every_outcome`).
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ MOST_OUTCOMES = 2_000_000
 
 
 class Chance(ABC):
-    """Whoever makes the random choices."""
+    """Makes the random choices of a procedure."""
 
     @abstractmethod
     def token(self, probs: FloatArray) -> int:
@@ -55,7 +55,7 @@ class Sampled(Chance):
 
 
 class _Scripted(Chance):
-    """Choices by a script; the first possible one beyond its end, and the others noted for later."""
+    """Repeat the choices of a script. After its end take the first possible one, and note the others."""
 
     def __init__(self, script: tuple[int, ...], tuples: dict[DraftLaw, tuple]) -> None:
         self.script = list(script)
@@ -87,14 +87,14 @@ class _Scripted(Chance):
 def every_outcome(
     run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
 ) -> Iterator[tuple[Result, float]]:
-    """Run a procedure in every way that chance allows.
+    """Run a procedure once for each possible sequence of random choices.
 
     Parameters
     ----------
     run : callable
-        Asks its argument for every random choice, and depends on nothing else.
+        Takes a :class:`Chance`, asks it for every random choice, and depends on nothing else.
     most : int
-        How many ways there may be.
+        How many sequences there may be.
 
     Yields
     ------
@@ -103,7 +103,7 @@ def every_outcome(
     Raises
     ------
     ValueError
-        If there are more ways.
+        If there are more.
     """
     left: list[tuple[int, ...]] = [()]
     tuples: dict[DraftLaw, tuple] = {}

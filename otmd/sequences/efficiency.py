@@ -52,7 +52,7 @@ def block_efficiency(
     law : TreeLaw
         The law of the trees.
     num_samples : int, optional
-        Sample so many steps; without it every outcome is listed, and the answer is exact.
+        How many steps to sample. Without it every outcome is listed, and the answer is exact.
     rng : numpy.random.Generator, optional
         Needed to sample. Equal seeds give equal answers.
 
@@ -81,7 +81,7 @@ def block_efficiency(
 
 
 def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatArray:
-    """Exact law of the first depth + 1 tokens, whatever a step left being drawn from the target.
+    """Exact law of the first depth + 1 tokens. Where a step emits fewer, the target model draws the rest.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
     Returns
     -------
     ndarray of float64, shape (V,)·(depth + 1)
-        Equal to :func:`target_law` up to rounding: the rule is lossless.
+        Equal to :func:`target_law` up to rounding if the rule is lossless.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """The sequence-level optimum: the most tokens a step that any lossless rule for a law of trees can emit.
 
-Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted, a path of x and one
+Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted: a path of x and one
 token more. A rule is lossless if and only if for every sequence s of depth + 1 tokens
-Σ e(u)·M(rest of s | u) = M(s), summed over the u that s begins with: the best rule is a linear program. The
-rows of the sequences are written as at most M(s): as all trees emit something, none can then fall short.
+Σ e(u)·M(rest of s | u) = M(s), summed over all trees and all u that s begins with. So the best rule is a
+linear program. Its rows say ≤ M(s); they hold with equality, since every tree emits something.
 """
 
 import math
@@ -14,8 +14,15 @@ import numpy as np
 
 from otmd.sequences.chance import Chance, every_outcome
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
-from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
-from otmd.transport.solution import TOLERANCE, Certificate, SolverError, certify
+from otmd.transport.program import (
+    TOLERANCE,
+    Certificate,
+    LinearProgram,
+    ProgramSize,
+    SolverError,
+    certify,
+    sparse_columns,
+)
 from otmd.transport.solvers import solve_highs
 
 DEFAULT_MAX_BYTES = 2.0**30
@@ -88,7 +95,7 @@ def optimal_block_efficiency(
     ValueError
         For too many trees to list, or a program that is too large.
     SolverError
-        If the solver does not end at an optimum, or its answer does not stand the check.
+        If the solver does not end at an optimum, or its answer fails the check.
     """
     context = Context(target_model, law)
     trees = _trees(context)
@@ -100,7 +107,7 @@ def optimal_block_efficiency(
             f"{max_bytes:.3g} bytes"
         )
     program = _program(context, trees)
-    # Probabilities of many sizes: the simplex gives up where the interior point method does not, mostly.
+    # The probabilities differ by many orders of magnitude, and the simplex fails on more such programs.
     answer = solve_highs(program, method="ipm")
     if answer.values is None:
         answer = solve_highs(program, method="simplex")
@@ -108,14 +115,12 @@ def optimal_block_efficiency(
         raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = certify(program, answer.values, answer.row_duals)
     if certificate.worst > TOLERANCE:
-        raise SolverError(
-            f"the sequence-level program's solution does not stand the check: {certificate}"
-        )
+        raise SolverError(f"the sequence-level program's solution fails the check: {certificate}")
     return SequenceOptimum(float(program.objective @ answer.values), program.size, certificate)
 
 
 def _trees(context: Context) -> dict[Tree, float]:
-    """The probability of every tree, told apart by the prefixes that it holds."""
+    """The probability of every tree; a tree is the set of its prefixes."""
 
     def run(chance: Chance) -> Tree:
         return DraftTree(context, chance).prefixes()
@@ -127,7 +132,7 @@ def _trees(context: Context) -> dict[Tree, float]:
 
 
 def _size(context: Context, trees: dict[Tree, float]) -> ProgramSize:
-    """A variable for each path and next token; it stands in as many rows as sequences begin with it."""
+    """One variable for each path and next token, with an entry in the row of each sequence that begins so."""
     emitted = [each for tree in trees for each in _emittable(context, tree)]
     rows = len(_continuations(context, ()))
     begun = sum(len(_continuations(context, each)) for each in emitted)
@@ -167,7 +172,7 @@ def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
 
 
 def _emittable(context: Context, tree: Tree) -> list[Prefix]:
-    """The paths of a tree with one token more, of those that the target may draw."""
+    """Each path of a tree with one token more, where the target gives them positive probability."""
     return [
         (*path, token)
         for path in sorted(tree)
@@ -177,7 +182,7 @@ def _emittable(context: Context, tree: Tree) -> list[Prefix]:
 
 
 def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
-    """What may follow on a prefix up to depth + 1 tokens."""
+    """Every continuation of a prefix to depth + 1 tokens that has positive probability."""
     found: list[Prefix] = [()]
     for _ in range(context.law.depth + 1 - len(prefix)):
         found = [

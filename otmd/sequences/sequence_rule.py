@@ -1,4 +1,4 @@
-"""What a rule for whole draft trees is, and the rule that verifies one position at a time."""
+"""Rules for draft trees: the base class, and the rule that verifies one position at a time."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,7 @@ from otmd.verifiers import Verifier
 
 
 class SequenceRule(ABC):
-    """A lossless rule from a draft tree to an accepted path of it and one token more."""
+    """A lossless rule: from a draft tree to one of its paths, accepted, and one token more."""
 
     @abstractmethod
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
@@ -63,7 +63,7 @@ class SequenceRule(ABC):
 
 
 class TokenLevel(SequenceRule):
-    """Verify the drafts at the root, go on below the token that is emitted if it was drafted, and so on.
+    """Verify one position at a time, from the root on, as long as the emitted token was drafted.
 
     SpecTr's rule with :class:`~otmd.KSequential` and :class:`~otmd.sequences.IIDPaths` (Sun et al. 2023);
     SpecInfer's with :class:`~otmd.RecursiveRejection`; SpecHub's with :class:`~otmd.SpecHub`.
@@ -75,8 +75,8 @@ class TokenLevel(SequenceRule):
 
     Notes
     -----
-    A token that the residual happens to give and that was drafted is gone on from like an accepted one: what
-    was drafted below it is independent of how it came to be emitted.
+    A token sampled from the residual may be among the drafts. The rule then goes on below it, as below an
+    accepted one: the drafts below a token do not depend on how it was chosen.
     """
 
     def __init__(self, verifier: Verifier) -> None:

@@ -1,4 +1,4 @@
-"""Laws of draft trees: of a fixed shape (Sequoia), i.i.d. paths (SpecTr), the likeliest paths (EAGLE-2)."""
+"""Laws of draft trees: a fixed shape (Sequoia), i.i.d. paths (SpecTr), the likeliest paths (EAGLE-2)."""
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +17,7 @@ Shape = tuple["Shape", ...]
 
 
 class TokenTree(TreeLaw):
-    """A tree in which every node drafts a number of tokens that depends on its place alone.
+    """A tree of fixed shape: how many tokens a node drafts depends only on its place in the tree.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class TokenTree(TreeLaw):
         Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
         :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, ….
     law : callable
-        The law of the drafts at each node, made with ``law(draft_probs, num_drafts)``. Where a token is
-        drafted twice the tree goes on below the first.
+        ``law(draft_probs, num_drafts)`` is the law of the drafts at a node. Where a token is drafted twice,
+        the tree goes on below the first.
 
     Raises
     ------
@@ -37,8 +37,7 @@ class TokenTree(TreeLaw):
 
     Notes
     -----
-    A node whose draft distribution has fewer tokens than it is to draft without replacement drafts
-    them all.
+    Drafts without replacement are at most as many as the tokens with draft mass.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     Parameters
     ----------
     rank_rates : array_like, shape (B,)
-        P(the draft of rank i is accepted), not ascending, and taken to be the same at every node, whatever
-        happens at others.
+        P(the draft of rank i is accepted), descending. It is taken to be the same at every node, and
+        independent of what happens at other nodes.
     budget : int
         How many tokens the tree may hold.
     depth : int
@@ -99,7 +98,7 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     Raises
     ------
     ValueError
-        For rates outside [0, 1], ascending, or of a sum above 1, and counts below 1.
+        For rates outside [0, 1], ascending, or of a sum above 1, and for counts below 1.
 
     Notes
     -----
@@ -113,27 +112,34 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
             f"rank_rates: got {rates.tolist()}, wanted probabilities of a sum of at most 1, descending"
         )
     validate_count("depth", depth, minimum=1)
-    left = validate_count("budget", budget, minimum=1)
-    chosen: set[tuple[int, ...]] = set()
-    heap: list[tuple[float, tuple[int, ...]]] = [(-float(rates[0]), (0,))]
-    while heap and left:
-        reached, node = heapq.heappop(heap)
-        chosen.add(node)
-        left -= 1
-        rank = node[-1]
-        if rank + 1 < rates.size and rates[rank] > 0:
-            sibling = reached / float(rates[rank]) * float(rates[rank + 1])
-            heapq.heappush(heap, (sibling, (*node[:-1], rank + 1)))
+    validate_count("budget", budget, minimum=1)
+    ranks = list(enumerate(rates.tolist()))
+    return _best_shape(lambda _: ranks, budget, depth)
+
+
+def _best_shape(
+    children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int
+) -> Shape:
+    """The shape of at most ``budget`` nodes that are reached with the largest probabilities.
+
+    ``children(node)`` lists the ids of a node's children, and the probability to go on to each from there,
+    descending. A node is the tuple of the ids that lead to it. Among equals the lower rank is taken first.
+    """
+    chosen: dict[Prefix, list[int]] = {}
+    heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
+    while heap and len(chosen) <= budget:
+        reached, _, node = heapq.heappop(heap)
+        chosen[node] = []
+        if node:
+            chosen[node[:-1]].append(node[-1])
         if len(node) < depth:
-            heapq.heappush(heap, (reached * float(rates[0]), (*node, 0)))
-    return _shape_of(chosen, ())
+            for rank, (child, rate) in enumerate(children(node)):
+                heapq.heappush(heap, (reached * rate, rank, (*node, child)))
 
+    def shape(node: Prefix) -> Shape:
+        return tuple(shape((*node, child)) for child in chosen[node])
 
-def _shape_of(nodes: set[tuple[int, ...]], node: tuple[int, ...]) -> Shape:
-    count = 0
-    while (*node, count) in nodes:
-        count += 1
-    return tuple(_shape_of(nodes, (*node, i)) for i in range(count))
+    return shape(())
 
 
 def _regular(branching: tuple[int, ...]) -> Shape:
@@ -156,8 +162,8 @@ def _depth(shape: Shape) -> int:
 class IIDPaths(TreeLaw):
     """K paths of L tokens from the draft model, independent and identically distributed.
 
-    Seen as a tree: the drafts after a prefix are the next tokens of the paths that begin with it, drawn with
-    replacement (SpecTr; Sun et al. 2023, section 5).
+    As a tree: k paths that share a prefix draft the k tokens after it with replacement (SpecTr; Sun et al.
+    2023, section 5).
 
     Parameters
     ----------
@@ -197,11 +203,10 @@ class IIDPaths(TreeLaw):
 
 
 class LikeliestTree(TreeLaw):
-    """The tree of the ``budget`` paths that the draft model holds likeliest.
+    """The tree of the ``budget`` paths that are likeliest under the draft model.
 
-    What EAGLE-2 calls a dynamic draft tree (Li et al. 2024), without its limit on how many nodes of a layer
-    are expanded. The drafts are a function of the prefix: they are certain, and a verifier may not treat
-    them as samples.
+    EAGLE-2's dynamic draft tree (Li et al. 2024), without its limit on how many nodes of a layer are
+    expanded. The drafts are certain given the prefix, so a verifier may not treat them as samples.
 
     Parameters
     ----------
@@ -231,18 +236,13 @@ class LikeliestTree(TreeLaw):
 
     def root(self, draft: Distribution) -> Hashable:
         """See :class:`TreeLaw`."""
-        counts: dict[Prefix, int] = {}
-        heap = self._children((), 1.0, draft)
-        heapq.heapify(heap)
-        for _ in range(self.budget):
-            if not heap:
-                break
-            prob, _, prefix = heapq.heappop(heap)
-            counts[prefix[:-1]] = counts.get(prefix[:-1], 0) + 1
-            if len(prefix) < self.depth:
-                for child in self._children(prefix, -prob, draft):
-                    heapq.heappush(heap, child)
-        return self._shape((), counts, draft)
+
+        def children(prefix: Prefix) -> list[tuple[int, float]]:
+            probs = draft(prefix)
+            tokens = likeliest(probs, min(self.width, int(np.count_nonzero(probs))))
+            return [(token, float(probs[token])) for token in tokens.tolist()]
+
+        return _best_shape(children, self.budget, self.depth)
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         """See :class:`TreeLaw`."""
@@ -251,22 +251,3 @@ class LikeliestTree(TreeLaw):
     def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
         """See :class:`TreeLaw`."""
         return state[int(np.flatnonzero(tokens == token)[0])]
-
-    def _top(self, probs: FloatArray) -> IntArray:
-        return likeliest(probs, min(self.width, int(np.count_nonzero(probs))))
-
-    def _children(
-        self, prefix: Prefix, prob: float, draft: Distribution
-    ) -> list[tuple[float, int, Prefix]]:
-        probs = draft(prefix)
-        # The rank decides between equals, as it does among the drafts of a node.
-        return [
-            (-prob * float(probs[token]), rank, (*prefix, int(token)))
-            for rank, token in enumerate(self._top(probs))
-        ]
-
-    def _shape(self, prefix: Prefix, counts: dict[Prefix, int], draft: Distribution) -> Shape:
-        if prefix not in counts:
-            return ()
-        tokens = self._top(draft(prefix))[: counts[prefix]].tolist()
-        return tuple(self._shape((*prefix, token), counts, draft) for token in tokens)

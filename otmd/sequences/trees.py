@@ -1,4 +1,4 @@
-"""Models, and draft trees drawn node by node: what was drafted after each prefix."""
+"""Models, and draft trees that are drawn node by node."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -19,7 +19,7 @@ Model = Callable[[Prefix], ArrayLike]
 
 
 class TableModel:
-    """A model that looks up what comes next by the last tokens of the prefix.
+    """A model given by tables: the last tokens of the prefix determine the next token's law.
 
     Parameters
     ----------
@@ -76,8 +76,9 @@ Distribution = Callable[[Prefix], FloatArray]
 class TreeLaw(ABC):
     """The law of a draft tree.
 
-    Below each prefix tokens are drafted by a law of their own, given the prefix and a *state* that says what
-    is to be drafted from there on. Drafts after different prefixes are independent.
+    After each prefix tokens are drafted from a :class:`~otmd.drafts.DraftLaw`. It follows from the draft
+    model and a *state*, which says what is still to be drafted below. Drafts after different prefixes are
+    independent.
 
     Attributes
     ----------
@@ -92,7 +93,7 @@ class TreeLaw(ABC):
 
     @abstractmethod
     def root(self, draft: Distribution) -> Hashable:
-        """The state of the empty prefix; ``draft`` is the draft model, its answers kept."""
+        """The state of the empty prefix. ``draft`` is the draft model with its answers cached."""
 
     @abstractmethod
     def node_law(self, draft_probs: FloatArray, state: Any) -> DraftLaw | None:
@@ -123,7 +124,7 @@ class Node:
 
 
 class Context:
-    """Two models and a law of trees, with what was computed for each prefix kept.
+    """A target model and a law of trees. What they give for a prefix is computed once and kept.
 
     Parameters
     ----------
@@ -139,13 +140,13 @@ class Context:
         self._known: dict[Hashable, Any] = {}
 
     def target(self, prefix: Prefix) -> FloatArray:
-        """P after a prefix, shape (V,)."""
+        """The target distribution after a prefix, shape (V,)."""
         return self._keep(
             ("target", prefix), lambda: _row("target_model", self._target_model, prefix)
         )
 
     def draft(self, prefix: Prefix) -> FloatArray:
-        """Q after a prefix, shape (V,)."""
+        """The draft distribution after a prefix, shape (V,)."""
         model = self.law.draft_model
         return self._keep(("draft", prefix), lambda: _row("draft_model", model, prefix))
 
@@ -166,7 +167,7 @@ class Context:
 
 
 class DraftTree:
-    """A draft tree, drawn node by node as it is looked at."""
+    """A draft tree. A node's drafts are drawn when they are first asked for."""
 
     def __init__(self, context: Context, chance: Chance) -> None:
         self._context, self._chance = context, chance

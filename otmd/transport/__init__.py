@@ -3,9 +3,8 @@
 from otmd.transport.forms import FORMS, build_program, program_size
 from otmd.transport.plan import CanonicalDecomposition, TransportPlan, canonical_decomposition
 from otmd.transport.problem import ProblemShape, TransportProblem
-from otmd.transport.program import LinearProgram, ProgramSize
-from otmd.transport.solution import Certificate, SolverError, TransportSolution
-from otmd.transport.solve import SOLVERS, solve_path, solve_transport
+from otmd.transport.program import Certificate, LinearProgram, ProgramSize, SolverError
+from otmd.transport.solve import SOLVERS, TransportSolution, solve_path, solve_transport
 
 __all__ = [
     "FORMS",

@@ -12,7 +12,7 @@ from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
 from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
 
 Shaped = TransportProblem | ProblemShape
-"""What has a number of sets, of arcs and of tokens."""
+"""Either has the numbers that a program's size follows from: ``num_sets``, ``num_arcs``, ``vocab_size``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,20 +34,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write the problem: how large it is, the program, and how to read its solution.
+    """One way to write the problem: its name, its size, the program, and how to read a solution of it.
 
-    Attributes
-    ----------
-    name : str
-        What ``solve_transport`` calls it.
-    size : callable
-        ``size(shaped)``: the size of the program, without building it.
-    build : callable
-        ``build(problem)``: the program.
-    read : callable
-        ``read(problem, values, row_duals)``: the plan and the duals from the program's variables and
-        the multipliers of its rows. These are of the minimisation: costs − matrixᵀ row_duals is ≥ 0
-        for a variable at its lower bound.
+    ``size(shaped)`` builds nothing. ``read(problem, values, row_duals)`` takes the program's variables and
+    the multipliers of its rows, those of the minimisation: costs − matrixᵀ row_duals is ≥ 0 for a variable
+    at its lower bound.
     """
 
     name: str
@@ -56,41 +47,39 @@ class Form:
     read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
 
 
-def arc_names(problem: TransportProblem, prefix: str) -> list[str]:
-    """A name for each arc: its set and its token."""
+def _arc_names(problem: TransportProblem, prefix: str) -> list[str]:
     names = problem.set_names()
-    return [
-        f"{prefix} {names[row]} {token}"
-        for row, token in zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True)
-    ]
+    arcs = zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True)
+    return [f"{prefix} {names[row]} {token}" for row, token in arcs]
 
 
-def node_names(problem: TransportProblem) -> list[str]:
-    """Name each set and then each token."""
-    sets = [f"set {name}" for name in problem.set_names()]
-    return sets + [f"token {token}" for token in range(problem.vocab_size)]
+def _node_names(problem: TransportProblem, sets: str = "set", token: str = "token") -> list[str]:
+    tokens = [f"{token} {each}" for each in range(problem.vocab_size)]
+    return [f"{sets} {name}" for name in problem.set_names()] + tokens
+
+
+def _num_nodes(problem: Shaped) -> int:
+    return problem.num_sets + problem.vocab_size
 
 
 def _compact_size(problem: Shaped) -> ProgramSize:
-    rows = problem.num_sets + problem.vocab_size
-    return ProgramSize(problem.num_arcs, rows, 2 * problem.num_arcs)
+    return ProgramSize(problem.num_arcs, _num_nodes(problem), 2 * problem.num_arcs)
 
 
 def _compact_build(problem: TransportProblem) -> LinearProgram:
-    arcs, sets = problem.num_arcs, problem.num_sets
-    rows = np.stack([problem.arc_sets, sets + problem.tokens], axis=-1).ravel()
-    num_rows = sets + problem.vocab_size
+    arcs, nodes = problem.num_arcs, _num_nodes(problem)
+    rows = np.stack([problem.arc_sets, problem.num_sets + problem.tokens], axis=-1).ravel()
     return LinearProgram(
         form="compact",
         sense="maximise",
         objective=np.ones(arcs),
-        matrix=sparse_columns(np.ones(2 * arcs), rows, np.arange(0, 2 * arcs + 1, 2), num_rows),
-        row_lower=np.full(num_rows, -np.inf),
+        matrix=sparse_columns(np.ones(2 * arcs), rows, np.arange(0, 2 * arcs + 1, 2), nodes),
+        row_lower=np.full(nodes, -np.inf),
         row_upper=np.concatenate([problem.supply, problem.target]),
         column_lower=np.zeros(arcs),
         column_upper=np.full(arcs, np.inf),
-        label_rows=lambda: node_names(problem),
-        label_columns=lambda: arc_names(problem, "accept"),
+        label_rows=lambda: _node_names(problem),
+        label_columns=lambda: _arc_names(problem, "accept"),
     )
 
 
@@ -103,26 +92,23 @@ COMPACT = Form("compact", _compact_size, _compact_build, _compact_read)
 
 
 def _dual_size(problem: Shaped) -> ProgramSize:
-    columns = problem.num_sets + problem.vocab_size
-    return ProgramSize(columns, problem.num_arcs, 2 * problem.num_arcs)
+    return ProgramSize(_num_nodes(problem), problem.num_arcs, 2 * problem.num_arcs)
 
 
 def _dual_build(problem: TransportProblem) -> LinearProgram:
-    arcs, columns = problem.num_arcs, problem.num_sets + problem.vocab_size
-    uses = np.bincount(problem.tokens, minlength=problem.vocab_size)
-    rows = np.concatenate([np.arange(arcs), np.argsort(problem.tokens, kind="stable")])
-    starts = np.concatenate([problem.starts, arcs + uses.cumsum()])
+    primal = _compact_build(problem)
+    rows, columns = primal.num_variables, primal.num_constraints
     return LinearProgram(
         form="dual",
         sense="minimise",
-        objective=np.concatenate([problem.supply, problem.target]),
-        matrix=sparse_columns(np.ones(2 * arcs), rows, starts, arcs),
-        row_lower=np.ones(arcs),
-        row_upper=np.full(arcs, np.inf),
+        objective=primal.row_upper,
+        matrix=primal.matrix.T.tocsc(),
+        row_lower=primal.objective,
+        row_upper=np.full(rows, np.inf),
         column_lower=np.zeros(columns),
         column_upper=np.full(columns, np.inf),
-        label_rows=lambda: arc_names(problem, "cover"),
-        label_columns=lambda: node_names(problem),
+        label_rows=lambda: _arc_names(problem, "cover"),
+        label_columns=primal.label_rows,
     )
 
 
@@ -134,14 +120,14 @@ def _dual_read(problem: TransportProblem, values: FloatArray, row_duals: FloatAr
 DUAL = Form("dual", _dual_size, _dual_build, _dual_read)
 """Minimise Σ Q(x) u(x) + Σ p(y) v(y) with u(x) + v(y) ≥ 1 wherever y ∈ x, u ≥ 0, v ≥ 0.
 
-The matrix is totally unimodular: at a vertex v is the indicator of a subset H, u(x) = 1 unless x ⊆ H,
-and the value is 1 + p(H) − g(H).
+The linear programming dual of the compact form. The matrix is totally unimodular, so at a vertex v is the
+indicator of a subset H, u(x) = 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
 """
 
 
 def _full_size(problem: Shaped) -> ProgramSize:
     pairs = problem.num_sets * problem.vocab_size
-    return ProgramSize(pairs, problem.num_sets + problem.vocab_size, 2 * pairs)
+    return ProgramSize(pairs, _num_nodes(problem), 2 * pairs)
 
 
 def _full_build(problem: TransportProblem) -> LinearProgram:
@@ -152,19 +138,26 @@ def _full_build(problem: TransportProblem) -> LinearProgram:
     rows = np.empty((sets, vocab_size, 2), np.int32)
     rows[:, :, 0] = np.arange(sets)[:, None]
     rows[:, :, 1] = sets + np.arange(vocab_size)
-    starts, num_rows = np.arange(0, 2 * pairs + 1, 2), sets + vocab_size
-    lower, upper = _marginals(problem)
+    starts = np.arange(0, 2 * pairs + 1, 2)
+    lower = np.concatenate([problem.supply, problem.target])
+    upper = lower.copy()
+    # Both marginals sum to 1, so one row follows from the others. With that row, rounding can make the
+    # program infeasible: HiGHS's presolve reported so for tokens of mass 1e-12.
+    implied = sets + problem.target.argmax()
+    lower[implied], upper[implied] = -np.inf, np.inf
     return LinearProgram(
         form="full",
         sense="maximise",
         objective=objective,
-        matrix=sparse_columns(np.ones(2 * pairs), rows.ravel(), starts, num_rows),
+        matrix=sparse_columns(np.ones(2 * pairs), rows.ravel(), starts, sets + vocab_size),
         row_lower=lower,
         row_upper=upper,
         column_lower=np.zeros(pairs),
         column_upper=np.full(pairs, np.inf),
-        label_rows=lambda: node_names(problem),
-        label_columns=lambda: _pair_names(problem),
+        label_rows=lambda: _node_names(problem),
+        label_columns=lambda: [
+            f"emit {name} {token}" for name in problem.set_names() for token in range(vocab_size)
+        ],
     )
 
 
@@ -176,26 +169,8 @@ def _full_read(problem: TransportProblem, values: FloatArray, row_duals: FloatAr
     return Reading(values[_arc_columns(problem)], set_duals + shift, token_duals - shift)
 
 
-def _marginals(problem: TransportProblem) -> tuple[FloatArray, FloatArray]:
-    """Q and p as the rows' two sides, the likeliest token's left open.
-
-    It follows from the other rows, as both marginals sum to 1. With it, their rounding can make the program
-    infeasible: HiGHS's presolve reported so for tokens of mass 1e-12.
-    """
-    lower = np.concatenate([problem.supply, problem.target])
-    upper = lower.copy()
-    implied = problem.num_sets + problem.target.argmax()
-    lower[implied], upper[implied] = -np.inf, np.inf
-    return lower, upper
-
-
 def _arc_columns(problem: TransportProblem) -> np.ndarray:
     return problem.arc_sets * problem.vocab_size + problem.tokens
-
-
-def _pair_names(problem: TransportProblem) -> list[str]:
-    tokens = range(problem.vocab_size)
-    return [f"emit {name} {token}" for name in problem.set_names() for token in tokens]
 
 
 FULL_COUPLING = Form("full", _full_size, _full_build, _full_read)
@@ -206,13 +181,13 @@ The row of the likeliest token is implied by the others, and left open.
 
 
 def _max_flow_size(problem: Shaped) -> ProgramSize:
-    nodes = problem.num_sets + problem.vocab_size
+    nodes = _num_nodes(problem)
     return ProgramSize(nodes + problem.num_arcs, nodes, nodes + 2 * problem.num_arcs)
 
 
 def _max_flow_build(problem: TransportProblem) -> LinearProgram:
     arcs, sets, vocab_size = problem.num_arcs, problem.num_sets, problem.vocab_size
-    columns, nodes = sets + arcs + vocab_size, sets + vocab_size
+    nodes = sets + vocab_size
     through = np.stack([problem.arc_sets, sets + problem.tokens], axis=-1).ravel()
     entries = [np.ones(sets), np.tile([-1.0, 1.0], arcs), np.full(vocab_size, -1.0)]
     lengths = np.concatenate([np.ones(sets), np.full(arcs, 2), np.ones(vocab_size)])
@@ -225,11 +200,16 @@ def _max_flow_build(problem: TransportProblem) -> LinearProgram:
         matrix=sparse_columns(np.concatenate(entries), rows, starts, nodes),
         row_lower=np.zeros(nodes),
         row_upper=np.zeros(nodes),
-        column_lower=np.zeros(columns),
+        column_lower=np.zeros(nodes + arcs),
         column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
-        label_rows=lambda: node_names(problem),
+        label_rows=lambda: _node_names(problem),
         label_columns=lambda: _edge_names(problem),
     )
+
+
+def _edge_names(problem: TransportProblem) -> list[str]:
+    sets, ends = problem.num_sets, _node_names(problem, "draw", "output")
+    return [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
 
 
 def _max_flow_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
@@ -239,20 +219,14 @@ def _max_flow_read(problem: TransportProblem, values: FloatArray, row_duals: Flo
 
 
 def flow_values(problem: TransportProblem, flow: FloatArray) -> FloatArray:
-    """The program's variables for a flow on the arcs (E,): conserved at every node."""
+    """The max-flow program's variables, given the flow on the arcs (E,): what enters a node leaves it."""
     return np.concatenate([problem.by_set(flow), flow, problem.by_token(flow)])
 
 
 def cut_duals(problem: TransportProblem, subset: BoolArray) -> FloatArray:
-    """The multipliers of a cut: −1 for each token of H and each set within it."""
+    """The row multipliers of a cut H (V,): −1 for each token of H and each draft set within H."""
     within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
     return -np.concatenate([within, subset]).astype(np.float64)
-
-
-def _edge_names(problem: TransportProblem) -> list[str]:
-    sets = [f"draw {name}" for name in problem.set_names()]
-    tokens = [f"output {token}" for token in range(problem.vocab_size)]
-    return [*sets, *arc_names(problem, "accept"), *tokens]
 
 
 MAX_FLOW = Form("max_flow", _max_flow_size, _max_flow_build, _max_flow_read)
@@ -276,7 +250,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
     Parameters
     ----------
     problem : TransportProblem or ProblemShape
-        What is to be solved, or its shape alone: ``ProblemShape.of(drafts)`` lists no tuples.
+        What is to be solved, or its shape alone: ``ProblemShape.of(law)`` lists no tuples.
     form : {"compact", "full", "dual", "max_flow"}
         How it is written.
 
@@ -298,14 +272,12 @@ def refuse_too_large(
 ) -> None:
     """Raise ValueError where a law's program needs more than ``max_bytes``, before its tuples are listed.
 
-    A law without a closed form passes: it is counted when it is enumerated; ``build_program`` refuses it.
+    Laws without a closed form for the number of tuples pass here; :func:`build_program` refuses them.
     """
     chosen, counts = form_named(form), closed_counts(law, merge)
-    if counts is None:
-        return
-    shape = ProblemShape(*counts, law.vocab_size)
-    if not chosen.size(shape).fits(max_bytes):
-        raise _too_large(shape, chosen, max_bytes, listable=law.can_enumerate())
+    if counts is not None:
+        shape = ProblemShape(*counts, law.vocab_size)
+        _require_fits(shape, chosen, max_bytes, listable=law.can_enumerate())
 
 
 def build_program(
@@ -332,23 +304,20 @@ def build_program(
         For an unknown form or a program that is too large.
     """
     chosen = form_named(form)
-    if not chosen.size(problem).fits(max_bytes):
-        raise _too_large(problem, chosen, max_bytes)
+    _require_fits(problem, chosen, max_bytes)
     return chosen.build(problem)
 
 
-def _too_large(problem: Shaped, form: Form, max_bytes: float, listable: bool = True) -> ValueError:
-    size = form.size(problem)
+def _require_fits(problem: Shaped, form: Form, max_bytes: float, listable: bool = True) -> None:
+    size, advice = form.size(problem), "no form fits"
+    if size.fits(max_bytes):
+        return
     fitting = [other.name for other in FORMS.values() if other.size(problem).fits(max_bytes)]
     if not listable:
-        advice = (
-            "no form fits, as the law has too many tuples to list; optimal_acceptance lists none"
-        )
+        advice += ", as the law has too many tuples to list; optimal_acceptance lists none"
     elif fitting:
         advice = f"form {' or '.join(map(repr, fitting))} fits"
-    else:
-        advice = "no form fits"
-    return ValueError(
+    raise ValueError(
         f"form: got {form.name!r}, which needs {_written(size.variables)} variables, "
         f"{_written(size.constraints)} constraints and {_written(size.bytes)} bytes, wanted at most "
         f"max_bytes={max_bytes:.0f}; {advice}"
@@ -356,5 +325,5 @@ def _too_large(problem: Shaped, form: Form, max_bytes: float, listable: bool = T
 
 
 def _written(count: int) -> str:
-    # Python writes no integer of more than 4,300 digits, and nobody reads one of a hundred.
+    # Python refuses to write integers of more than 4,300 digits.
     return str(count) if count < 10**30 else f"{Decimal(count):.2e}"

@@ -12,29 +12,23 @@ from otmd.transport.problem import TransportProblem
 
 
 class TransportPlan:
-    """The accepted mass π(set, y), y in the set; what is left over is emitted from the residual.
+    """The accepted mass π(set, y), y in the set; where no draft is accepted the residual is sampled.
 
-    Where the mass exceeds a marginal, as by a solver's tolerance, it is scaled down: first within
-    each set, then for each token. The plan kept is therefore feasible, and lossless.
+    Mass that exceeds a marginal, as by a solver's tolerance, is scaled down: first within each set, then
+    for each token. So the plan is feasible, and lossless.
 
     Parameters
     ----------
     problem : TransportProblem
         What the plan is for.
     accepted : array_like, shape (E,)
-        The mass on each arc of the problem, finite; negative mass counts as none.
+        The mass on each arc of the problem, finite; negative mass counts as none. The attribute of this
+        name holds it scaled down, in float64.
 
     Raises
     ------
     ValueError
         For mass of another shape, or not finite.
-
-    Attributes
-    ----------
-    problem : TransportProblem
-        What the plan is for.
-    accepted : ndarray of float64, shape (E,)
-        The mass on each arc, scaled down to the marginals Q and p.
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
@@ -68,7 +62,7 @@ class TransportPlan:
         """Law of the output once no draft is accepted, ∝ (p − accepted)₊, shape (V,)."""
         missing = np.maximum(self.problem.target - self.accepted_by_token, 0.0)
         total = missing.sum()
-        # Without anything missing it is reached with probability zero, so that any law serves.
+        # If nothing is missing, the residual is reached with probability zero: any law serves.
         return missing / total if total > 0 else self.problem.target
 
     @property
@@ -90,7 +84,7 @@ class TransportPlan:
         Returns
         -------
         ndarray of float64, shape (V,)
-            Zero beside the drafts; 1 minus the sum is the probability that none is accepted.
+            Zero for tokens that were not drafted. 1 minus the sum is P(no draft is accepted).
 
         Raises
         ------
@@ -109,22 +103,7 @@ class TransportPlan:
         return probs
 
     def conditional_law(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Law of the output token given the drafts, the residual step included.
-
-        Parameters
-        ----------
-        draft_tokens : array_like of int, shape (n,)
-            The drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (V,)
-
-        Raises
-        ------
-        ValueError
-            For drafts that the law never draws.
-        """
+        """Law of the output token given the drafts, shape (V,): :meth:`accept_probs` and the residual."""
         accepted = self.accept_probs(draft_tokens)
         return accepted + max(0.0, 1.0 - accepted.sum()) * self.residual
 
@@ -137,13 +116,13 @@ def _scale(mass: FloatArray, limit: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class CanonicalDecomposition:
-    """A plan in two steps: first select a draft, then speculative sampling with that one.
+    """A plan in two steps: select one of the drafts, then accept or reject it as if it were the only one.
 
     Attributes
     ----------
     selection : ndarray of float64, shape (E,)
-        P(drafts are this set, this token of it is selected), one entry an arc; it sums to Q over the
-        arcs of a set.
+        P(the drafts are this set, and this token of it is selected), one entry an arc. The entries of a set
+        sum to Q(set).
     selected_probs : ndarray of float64, shape (V,)
         Law of the selected token. It is accepted with probability min(1, p/selected_probs), and the
         residual is ∝ (p − selected_probs)₊.
@@ -160,7 +139,7 @@ class CanonicalDecomposition:
 
 
 def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
-    """Recover the two steps from a plan.
+    """Write any plan as selecting a draft and then accepting or rejecting it.
 
     Parameters
     ----------
@@ -170,13 +149,13 @@ def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
     Returns
     -------
     CanonicalDecomposition
-        Its rate is the plan's where the plan is optimal, and never less.
+        Its rate equals that of an optimal plan, and is never less than the plan's.
 
     Notes
     -----
-    What a set does not accept is selected evenly among its tokens. The selected law then covers all
-    that the plan accepted of each token, Σ min(p, selected) ≥ Σ accepted: the optimum is among
-    the two-step rules (Khisti et al. 2025, Theorem 1).
+    The mass that a set does not accept is spread evenly over its tokens, so each token is selected at least
+    as often as the plan accepts it: Σ min(p, selected) ≥ Σ accepted. Hence some two-step rule is optimal
+    (Khisti et al. 2025, Theorem 1).
     """
     problem = plan.problem
     rejected = np.maximum(problem.supply - problem.by_set(plan.accepted), 0.0)

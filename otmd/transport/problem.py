@@ -61,8 +61,8 @@ class ProblemShape:
         Returns
         -------
         ProblemShape
-            In closed form from the number of tokens with mass. A tuple whose probability is positive
-            and underflows to 0 is counted, while a TransportProblem drops it.
+            From the number of tokens with mass. It counts tuples whose positive probability underflows to 0;
+            a TransportProblem drops these.
 
         Raises
         ------
@@ -71,22 +71,14 @@ class ProblemShape:
 
         Notes
         -----
-        There is none for :class:`Joint`, for the merged sets of :class:`Independent`, whose drafts have
-        different supports, and for laws from elsewhere: these are enumerated and counted.
+        Some laws have no closed form: :class:`Joint`, :class:`Stratified`, the merged sets of
+        :class:`Independent`, and laws of your own. Their tuples are listed and counted.
         """
         counts = closed_counts(law, merge)
         if counts is None:
             starts, tokens, _ = draft_sets(*law.enumerate(), merge)
             counts = starts.size - 1, tokens.size
         return cls(*counts, law.vocab_size)
-
-
-def closed_counts(law: DraftLaw, merge: bool) -> tuple[int, int] | None:
-    """Count the sets and arcs of a law; None where there is no closed form."""
-    validate_one_position(law)
-    # Not by isinstance: a subclass may draw other tuples.
-    count = _COUNTS.get(type(law))
-    return None if count is None else count(law, merge)
 
 
 def validate_one_position(law: DraftLaw) -> None:
@@ -100,11 +92,33 @@ def validate_one_position(law: DraftLaw) -> None:
         )
 
 
+def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
+    """Count the sets and arcs of a law; None where there is no closed form."""
+    validate_one_position(law)
+    # Not by isinstance: a subclass may draw other tuples.
+    kind, drawn = type(law), law.num_drafts
+    if kind is Independent:
+        return _independent(law.draft_probs > 0, merge)
+    if kind not in (*_COUNTS, TopThen, Greedy, Hub):
+        return None
+    support = int(np.count_nonzero(law.draft_probs))
+    if kind in _COUNTS:
+        return _COUNTS[kind](support, drawn, merge)
+    if kind is Hub:
+        # A pair is the hub token and any other, in either order.
+        sets = (support - 1) * (1 if merge else 2)
+        return sets, 2 * sets
+    if law.top == drawn:
+        return 1, drawn
+    sets, arcs = _COUNTS[law.rest](support - law.top, drawn - law.top, merge)
+    return sets, arcs + law.top * sets
+
+
 def _with_replacement(support: int, drawn: int, merge: bool) -> tuple[int, int]:
     if merge:
         sets = {size: comb(support, size) for size in range(1, min(drawn, support) + 1)}
         return sum(sets.values()), sum(size * number for size, number in sets.items())
-    # Each token is in all tuples but those of the other tokens alone.
+    # A token's arcs are the tuples that hold it: all but those of the other tokens alone.
     return support**drawn, support * (support**drawn - (support - 1) ** drawn)
 
 
@@ -113,56 +127,24 @@ def _distinct(support: int, drawn: int, merge: bool) -> tuple[int, int]:
     return sets, drawn * sets
 
 
-def _top_then(law: TopThen, merge: bool) -> tuple[int, int]:
-    left = _support(law.draft_probs) - law.top
-    if law.top == law.num_drafts:
-        return 1, law.top
-    sets, arcs = _ON_THE_SUPPORT[law.rest](left, law.num_drafts - law.top, merge)
-    return sets, arcs + law.top * sets
-
-
-def _hub(law: Hub, merge: bool) -> tuple[int, int]:
-    # A pair is the hub token and any other, in either order.
-    sets = (_support(law.draft_probs) - 1) * (1 if merge else 2)
-    return sets, 2 * sets
-
-
-def _independent(law: Independent, merge: bool) -> tuple[int, int] | None:
-    if merge and law.num_drafts > 1:
-        return None
-    has_mass = law.draft_probs > 0
-    supports = has_mass.sum(axis=-1).tolist()
-    tuples = prod(supports)
-    patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
-    without = [
-        prod(size - own for size, own in zip(supports, column, strict=True))
-        for column in patterns.T.astype(int).tolist()
-    ]
-    return tuples, sum(u * (tuples - w) for u, w in zip(uses.tolist(), without, strict=True))
-
-
-def _support(draft_probs: FloatArray) -> int:
-    return int(np.count_nonzero(draft_probs))
-
-
-_ON_THE_SUPPORT: dict[type, Callable[[int, int, bool], tuple[int, int]]] = {
+_COUNTS: dict[type, Callable[[int, int, bool], tuple[int, int]]] = {
     WithReplacement: _with_replacement,
     WithoutReplacement: _distinct,
     ConditionalPoisson: _distinct,
 }
 
 
-def _proposal(law: Any, merge: bool) -> tuple[int, int]:
-    return _ON_THE_SUPPORT[type(law)](_support(law.draft_probs), law.num_drafts, merge)
-
-
-_COUNTS: dict[type, Callable[[Any, bool], tuple[int, int] | None]] = {
-    **dict.fromkeys(_ON_THE_SUPPORT, _proposal),
-    TopThen: _top_then,
-    Greedy: _top_then,
-    Hub: _hub,
-    Independent: _independent,
-}
+def _independent(has_mass: BoolArray, merge: bool) -> tuple[int, int] | None:
+    """The counts for drafts of which slot j draws the tokens ``has_mass[j]``, shape (n, V)."""
+    if merge and len(has_mass) > 1:
+        return None
+    supports = has_mass.sum(axis=-1).tolist()
+    tuples, arcs = prod(supports), 0
+    # As above, for all tokens at once that the same slots draw.
+    patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
+    for own, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
+        arcs += count * (tuples - prod(s - o for s, o in zip(supports, own, strict=True)))
+    return tuples, arcs
 
 
 _SUPPLY_TOLERANCE = 1e-9
@@ -285,7 +267,7 @@ class TransportProblem:
         ids = draft_tokens.tolist()
         key = tuple(ids) if self.tuples is not None else tuple(sorted(set(ids)))
         if key not in self.rows:
-            raise ValueError(f"tokens: got {ids}, which {self.law!r} never draws")
+            raise ValueError(f"draft_tokens: got {ids}, which {self.law!r} never draws")
         return self.rows[key]
 
     def set_names(self) -> list[str]:

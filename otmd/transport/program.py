@@ -1,4 +1,4 @@
-"""A sparse linear program with named rows and columns: what a form builds and a solver reads."""
+"""A sparse linear program, a solver's answer to it, and the certificate of that answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,7 +54,7 @@ class LinearProgram:
     row_lower, row_upper : ndarray of float64, shape (constraints,)
         Infinite where a constraint has one side only.
     label_rows, label_columns : callable
-        Make the names.
+        Return the names of rows and columns.
 
     Raises
     ------
@@ -117,3 +117,102 @@ def sparse_columns(
     """Build a matrix from its columns, with the 32-bit indices that solvers take as they are."""
     indices, pointers = rows.astype(np.int32), starts.astype(np.int32)
     return csc_array((entries, indices, pointers), shape=(num_rows, starts.size - 1))
+
+
+@dataclass(frozen=True, eq=False)
+class SolverAnswer:
+    """What a solver returns: how it ended, and its point, not yet checked.
+
+    Attributes
+    ----------
+    status : str
+        "optimal", "infeasible", "unbounded", "time limit", "iteration limit" or "failed".
+    detail : str
+        What the solver itself called it.
+    values : ndarray of float64, shape (variables,), or None
+        The variables; None unless optimal.
+    row_duals : ndarray of float64, shape (constraints,), or None
+        The multipliers of the rows, of the minimisation.
+    iterations : int
+        Steps of the simplex or the interior point method, where the solver counts them.
+    """
+
+    status: str
+    detail: str
+    values: FloatArray | None = None
+    row_duals: FloatArray | None = None
+    iterations: int = 0
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a point and its multipliers are from an optimum, where all three numbers are 0.
+
+    Attributes
+    ----------
+    primal_residual : float
+        The largest violation of a row or a bound.
+    dual_residual : float
+        The largest multiplier that pulls at an infinite side of a row or variable.
+    gap : float
+        The distance between the primal and the dual objective.
+    """
+
+    primal_residual: float
+    dual_residual: float
+    gap: float
+
+    @property
+    def worst(self) -> float:
+        """The largest of the three."""
+        return max(self.primal_residual, self.dual_residual, self.gap)
+
+    def __str__(self) -> str:
+        return (
+            f"primal residual {self.primal_residual:.1e}, dual residual {self.dual_residual:.1e}, "
+            f"gap {self.gap:.1e}"
+        )
+
+
+def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
+    """Check the variables and the row multipliers (of the minimisation) against the program.
+
+    The certificate is infinite where the answer is not finite or has another shape.
+    """
+    shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
+    if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
+        return Certificate(np.inf, np.inf, np.inf)
+    activity = program.matrix @ values
+    reduced = program.costs - program.matrix.T @ row_duals
+    primal = max(
+        _violation(activity, program.row_lower, program.row_upper),
+        _violation(values, program.column_lower, program.column_upper),
+    )
+    row_value, row_stray = _support(row_duals, program.row_lower, program.row_upper)
+    column_value, column_stray = _support(reduced, program.column_lower, program.column_upper)
+    gap = abs(float(program.costs @ values) - row_value - column_value)
+    return Certificate(primal, max(row_stray, column_stray), gap)
+
+
+def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> float:
+    return float(np.max(np.maximum(lower - values, values - upper), initial=0.0))
+
+
+def _support(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
+    """What multipliers add to the dual objective, and the largest that pulls at an infinite side.
+
+    A multiplier above 0 pulls at the lower side, one below 0 at the upper side.
+    """
+    side = np.where(duals > 0, lower, upper)
+    pulls = duals != 0
+    bounded = pulls & np.isfinite(side)
+    stray = np.abs(duals[pulls & ~bounded]).max(initial=0.0)
+    return float(duals[bounded] @ side[bounded]), float(stray)
+
+
+TOLERANCE = 1e-7
+"""How large the entries of a trusted certificate may be."""
+
+
+class SolverError(RuntimeError):
+    """A solver did not end at an optimum, or its answer failed the check."""

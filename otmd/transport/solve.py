@@ -1,21 +1,33 @@
-"""Solve the transport problem of one position, in any form, by any solver that takes the form."""
+"""Solve the transport problem of one position, in any form, by any solver, and check the answer."""
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
+from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.forms import (
     DEFAULT_MAX_BYTES,
     MAX_FLOW,
     Form,
+    Reading,
     build_program,
     form_named,
     refuse_too_large,
 )
+from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram
-from otmd.transport.solution import SolverAnswer, TransportSolution, conclude
+from otmd.transport.program import (
+    TOLERANCE,
+    Certificate,
+    LinearProgram,
+    SolverAnswer,
+    SolverError,
+    certify,
+)
 from otmd.transport.solvers import (
     HighsSession,
     solve_cvxpy,
@@ -25,8 +37,59 @@ from otmd.transport.solvers import (
 )
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
-
 _GRAPH_SOLVERS = {"networkx": solve_networkx, "dinic": solve_dinic}
+_LEVEL_DECIMALS = 6
+
+ADVICE = {
+    "optimal": "the solver ended at an optimum, and the certificate recomputed here agrees",
+    "infeasible": "no point keeps all constraints: check the marginals of the program",
+    "unbounded": "the objective has no bound: check the bounds of the program",
+    "time limit": "the solver ran out of time: raise its limit, or take form='compact', the smallest",
+    "iteration limit": "the solver ran out of iterations: raise its limit, or try another method",
+    "failed": "the solver gave up: try another method or solver",
+    "not certified": "the solver called it optimal and the certificate recomputed here does not "
+    "agree: try method='simplex', or another solver",
+}
+"""The statuses of a solution, and what each one advises."""
+
+
+@dataclass(frozen=True, eq=False)
+class TransportSolution:
+    """What a linear program says about one position.
+
+    Attributes
+    ----------
+    status : str
+        "optimal", "infeasible", "unbounded", "time limit", "iteration limit", "failed" or
+        "not certified".
+    message : str
+        How the solver ended, and what to do.
+    certificate : Certificate
+        Primal residual, dual residual and gap, recomputed from the program.
+    iterations : int
+        Steps that the solver counted.
+    rate : float
+        The plan's acceptance rate, α* where the status is "optimal"; NaN without a plan.
+    plan : TransportPlan or None
+        The accepted mass; None unless the solver ended optimal.
+    subset : ndarray of bool, shape (V,), or None
+        H, the level set {v ≥ t} of the duals with the smallest cut.
+    bounds : tuple of float
+        The plan's rate and the cut's value, 1 + p(H) − g(H): α* is between them, whatever the solver did.
+    set_duals, token_duals : ndarray of float64, shape (S,) and (V,), or None
+        u and v of Hu et al.'s dual.
+    """
+
+    status: str
+    message: str
+    certificate: Certificate
+    iterations: int
+    rate: float = math.nan
+    plan: TransportPlan | None = None
+    subset: BoolArray | None = None
+    bounds: tuple[float, float] = (0.0, 1.0)
+    set_duals: FloatArray | None = None
+    token_duals: FloatArray | None = None
 
 
 def solve_transport(
@@ -74,9 +137,13 @@ def solve_transport(
         For invalid input, leading axes, a solver that does not take the form, or a program that is too
         large; the message names its size and the forms that fit.
     SolverError
-        With ``throw``, where the solver did not end optimal or its answer did not stand the check.
+        With ``throw``, where the solver did not end optimal or its answer failed the check.
     """
-    chosen = _validate(form, solver)
+    chosen = form_named(form)
+    if solver not in SOLVERS:
+        raise ValueError(f"solver: got {solver!r}, wanted one of {', '.join(SOLVERS)}")
+    if solver in _GRAPH_SOLVERS and form != MAX_FLOW.name:
+        raise ValueError(f"form: got {form!r}, wanted 'max_flow', the one that {solver!r} takes")
     refuse_too_large(law, form, merge, max_bytes)
     problem = TransportProblem.of(target_probs, law, merge)
     program = build_program(problem, form, max_bytes)
@@ -95,8 +162,8 @@ def solve_path(
 ) -> list[TransportSolution]:
     """Solve problems one after another by HiGHS, each from the last one's basis.
 
-    Neighbours with the same draft sets, as along a temperature, differ in their marginals alone: a few
-    steps of the simplex lead from one to the next. Others are solved afresh.
+    Problems with the same draft sets, as along a temperature, differ only in their marginals. The simplex
+    then needs a few steps from one to the next. A problem with other draft sets is solved afresh.
 
     Parameters
     ----------
@@ -126,15 +193,6 @@ def solve_path(
     return solutions
 
 
-def _validate(form: str, solver: str) -> Form:
-    chosen = form_named(form)
-    if solver not in SOLVERS:
-        raise ValueError(f"solver: got {solver!r}, wanted one of {', '.join(SOLVERS)}")
-    if solver in _GRAPH_SOLVERS and form != MAX_FLOW.name:
-        raise ValueError(f"form: got {form!r}, wanted 'max_flow', the one that {solver!r} takes")
-    return chosen
-
-
 def ask_solver(
     problem: TransportProblem,
     program: LinearProgram,
@@ -148,3 +206,69 @@ def ask_solver(
     if solver == "cvxpy":
         return solve_cvxpy(program, method, options or {})
     return _GRAPH_SOLVERS[solver](problem, method, options or {})
+
+
+def conclude(
+    problem: TransportProblem,
+    form: Form,
+    program: LinearProgram,
+    answer: SolverAnswer,
+    throw: bool = True,
+) -> TransportSolution:
+    """Check a solver's answer and read the solution from it.
+
+    With ``throw``, raises SolverError unless the status is "optimal".
+    """
+    solution = _read(problem, form, program, answer)
+    if throw and solution.status != "optimal":
+        raise SolverError(f"form {form.name!r}: {solution.message}")
+    return solution
+
+
+def _read(
+    problem: TransportProblem, form: Form, program: LinearProgram, answer: SolverAnswer
+) -> TransportSolution:
+    if answer.status != "optimal" or answer.values is None or answer.row_duals is None:
+        status = "failed" if answer.status == "optimal" else answer.status
+        nowhere = Certificate(math.inf, math.inf, math.inf)
+        return TransportSolution(status, _message(status, answer), nowhere, answer.iterations)
+    certificate = certify(program, answer.values, answer.row_duals)
+    if not math.isfinite(certificate.worst):
+        message = _message("not certified", answer, f"({certificate})")
+        return TransportSolution("not certified", message, certificate, answer.iterations)
+    reading = form.read(problem, answer.values, answer.row_duals)
+    plan, subset = TransportPlan(problem, reading.accepted), best_level_set(problem, reading)
+    bounds = plan.rate, problem.cut_value(subset)
+    apart = bounds[1] - bounds[0]
+    status, doubts = "optimal", ""
+    if max(certificate.worst, apart) > TOLERANCE:
+        status, doubts = "not certified", f"({certificate}; plan and cut {apart:.1e} apart)"
+    return TransportSolution(
+        status,
+        _message(status, answer, doubts),
+        certificate,
+        answer.iterations,
+        plan.rate,
+        plan,
+        subset,
+        bounds,
+        reading.set_duals,
+        reading.token_duals,
+    )
+
+
+def _message(status: str, answer: SolverAnswer, doubts: str = "") -> str:
+    advice = f"{ADVICE[status]} {doubts}".rstrip()
+    return f"{status}: {advice}; the solver said {answer.detail!r}"
+
+
+def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
+    """The level set {v ≥ t} of the duals v that has the smallest cut, as a mask (V,).
+
+    The dual objective is at least the mean of these cuts over t ~ U(0, 1). So the best of them is no larger.
+    At a vertex of the dual program there is only one, v itself.
+    """
+    levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
+    thresholds = np.unique(levels[levels > 0])
+    cuts = [levels >= threshold for threshold in thresholds]
+    return min([np.zeros(problem.vocab_size, dtype=bool), *cuts], key=problem.cut_value)

@@ -10,8 +10,7 @@ from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray
 from otmd.transport.forms import cut_duals, flow_values
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram
-from otmd.transport.solution import SolverAnswer
+from otmd.transport.program import LinearProgram, SolverAnswer
 
 HIGHS_METHODS = ("simplex", "ipm")
 
@@ -23,23 +22,23 @@ _HIGHS_STATUS = {
     highspy.HighsModelStatus.kTimeLimit: "time limit",
     highspy.HighsModelStatus.kIterationLimit: "iteration limit",
 }
-# The tightest that HiGHS takes: the acceptance rate is wanted to nine digits.
+# The smallest that HiGHS takes: the acceptance rate is wanted to nine digits.
 _TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-# Those tolerances are absolute, and draft sets may have less mass than they allow. So all bounds and costs
-# are multiplied by a power of two, which rounds nothing. From 2^7 on HiGHS's presolve removes less of the
+# Those tolerances are absolute, and a draft set may have less mass than that. So all bounds and costs are
+# multiplied by a power of two, which rounds nothing. With 2^7 or more, HiGHS's presolve removes less of the
 # program, and the simplex takes thousands of steps more.
 _SCALE = 2.0**5
 _COLUMNWISE, _MINIMISE = 1, 1
 
 
 class HighsSession:
-    """HiGHS kept between programs: one with the same matrix starts from the last one's basis.
+    """HiGHS for several programs: one with the same matrix as the last starts from its basis.
 
     Parameters
     ----------
     method : {"simplex", "ipm"}
-        Dual simplex, or the interior point method with crossover to a vertex. A warm start is the
-        simplex's, whatever the method of the first program was.
+        Dual simplex, or the interior point method with crossover to a vertex. From a basis the simplex
+        goes on, whatever the method of the first program was.
     options : mapping, optional
         Options of HiGHS by name, e.g. ``{"time_limit": 10.0}``.
 
@@ -63,10 +62,11 @@ class HighsSession:
 
     def solve(self, program: LinearProgram) -> SolverAnswer:
         """Solve a program, from the last basis where only bounds and costs have changed."""
-        if self._program is not None and _same_matrix(self._program, program):
-            self._replace_numbers(program)
-        else:
-            self._pass(program)
+        last, self._program = self._program, None
+        basis = self._highs.getBasis() if last is not None and _same_matrix(last, program) else None
+        self._pass(program)
+        if basis is not None and basis.valid:
+            self._highs.setBasis(basis)
         self._program = program
         self._highs.run()
         found = self._highs.getModelStatus()
@@ -98,22 +98,7 @@ class HighsSession:
             np.asarray(matrix.data, np.float64),
             np.zeros(program.num_variables, np.int32),
         )
-        self._accept(status)
-
-    def _replace_numbers(self, program: LinearProgram) -> None:
-        columns = np.arange(program.num_variables, dtype=np.int32)
-        rows = np.arange(program.num_constraints, dtype=np.int32)
-        self._accept(self._highs.changeColsCost(columns.size, columns, _SCALE * program.costs))
-        lower, upper = _SCALE * program.column_lower, _SCALE * program.column_upper
-        self._accept(self._highs.changeColsBounds(columns.size, columns, lower, upper))
-        lower, upper = _SCALE * program.row_lower, _SCALE * program.row_upper
-        # highspy has this method; its type stubs do not.
-        change_rows = self._highs.changeRowsBounds  # pyright: ignore[reportAttributeAccessIssue]
-        self._accept(change_rows(rows.size, rows, lower, upper))
-
-    def _accept(self, status: highspy.HighsStatus) -> None:
         if status == highspy.HighsStatus.kError:
-            self._program = None
             raise ValueError(
                 "program: HiGHS refused its numbers: look for bounds that are infinite on the wrong side"
             )
@@ -121,12 +106,7 @@ class HighsSession:
 
 def _same_matrix(one: LinearProgram, other: LinearProgram) -> bool:
     left, right = one.matrix, other.matrix
-    return (
-        left.shape == right.shape
-        and np.array_equal(left.indptr, right.indptr)
-        and np.array_equal(left.indices, right.indices)
-        and np.array_equal(left.data, right.data)
-    )
+    return left.shape == right.shape and (left - right).count_nonzero() == 0
 
 
 def solve_highs(
@@ -171,9 +151,7 @@ def solve_cvxpy(
     try:
         # cvxpy's methods are attached by a decorator that type checkers do not follow.
         question.solve(solver=name, **options)  # pyright: ignore[reportArgumentType]
-    except (
-        Exception
-    ) as error:  # each solver raises its own, for options that it does not take as well
+    except Exception as error:  # each solver raises errors of its own, as for unknown options
         return SolverAnswer("failed", f"{name}: {error!r}")
     status, detail = str(question.status), f"{name}: {question.status}"
     if status != "optimal" or variables.value is None:
@@ -217,7 +195,7 @@ NETWORKX_METHODS = (
     "preflow_push",
 )
 
-# Less residual capacity than this is rounding, not an open arc.
+# An arc with less capacity left than this is full: the rest is rounding.
 _CLOSED = 1e-15
 
 
@@ -255,9 +233,7 @@ def solve_networkx(
     walk = getattr(networkx.algorithms.flow, name)
     try:
         _, routed = networkx.maximum_flow(graph, "source", "sink", flow_func=walk)
-    except (
-        Exception
-    ) as error:  # dinitz, for one, raises IndexError and KeyError on rounded capacities
+    except Exception as error:  # dinitz raises IndexError and KeyError on rounded capacities
         return SolverAnswer("failed", f"networkx {name}: {error!r}")
     flow = np.array([routed["set", row]["token", token] for row, token in arcs], np.float64)
     return _answer(problem, flow, f"networkx {name} ended")

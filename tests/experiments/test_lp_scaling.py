@@ -69,7 +69,7 @@ def test_linprog_is_given_the_same_program():
     import otmd
     from otmd.transport import FORMS, TransportProblem
     from otmd.transport.forms import build_program
-    from otmd.transport.solution import conclude
+    from otmd.transport.solve import conclude
 
     target, draft = synthetic_pair(6, 1)
     problem = TransportProblem.of(target, otmd.WithReplacement(draft, 2))

@@ -173,7 +173,7 @@ def test_a_text_is_the_targets_with_what_both_models_say(common, capsys):
 
 
 def test_a_program_that_is_not_solved_counts_for_no_rule(monkeypatch):
-    from otmd.transport.solution import SolverError
+    from otmd.transport import SolverError
 
     script = load("experiments/sequences", "sequence_optimum")
     rng = np.random.default_rng(3)

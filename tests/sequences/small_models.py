@@ -34,3 +34,8 @@ def _only(model: TableModel, kept: list[np.ndarray]) -> TableModel:
         mass = np.where(some | ~some.any(axis=-1, keepdims=True), table, 0.0)
         tables.append(mass / mass.sum(axis=-1, keepdims=True))
     return TableModel(tables)
+
+
+def along(model: TableModel, path: tuple[int, ...]) -> list[float]:
+    """The probability of each token of a path, given those before it."""
+    return [float(model(path[:i])[token]) for i, token in enumerate(path)]

@@ -7,6 +7,7 @@ import pytest
 from small_models import KINDS, model_pair
 
 import otmd
+from otmd.audit.faults import BreaksAtFirstRejection
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -20,7 +21,6 @@ from otmd.sequences import (
     output_law,
     target_law,
 )
-from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
@@ -88,29 +88,6 @@ def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: 
         assert deviation(Traversal(), target, law) <= ROUNDING
 
 
-class FirstRejection(BlockVerification):
-    """Block verification that stops at the first coin that says no."""
-
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        prefix, accepted, reached = (), (), 1.0
-        output = None
-        while output is None:
-            node = tree.node(prefix)
-            target = context.target(prefix)
-            left, after = leftover(reached, target, context.draft(prefix)) if node else (0, target)
-            warranted = chance_of_stopping(reached, left) if node else reached
-            if prefix and not chance.accepts(warranted):
-                _, output = leftover(1.0, context.target(accepted), context.draft(accepted))
-            elif node is None:
-                accepted, output = prefix, after
-            else:
-                accepted, token = prefix, int(node.tokens[0])
-                ratio = float(target[token]) / float(context.draft(prefix)[token])
-                reached = min(reached * ratio, 1.0)
-                prefix = (*prefix, token)
-        return (*accepted, chance.token(output))
-
-
 class SkippedDuplicates(TokenLevel):
     """Recursive rejection that passes over a draft it has refused before, and leaves the residual alone."""
 
@@ -130,7 +107,7 @@ def test_rules_with_a_fault_are_caught() -> None:
         target, draft = model_pair("any", seed, vocab_size=4)
         path, paths = IIDPaths(draft, 1, 2), IIDPaths(draft, 2, 2)
         assert deviation(BlockVerification(), target, path) <= ROUNDING
-        assert deviation(FirstRejection(), target, path) > 1e-4
+        assert deviation(BreaksAtFirstRejection(), target, path) > 1e-4
         assert deviation(SkippedDuplicates(otmd.RecursiveRejection()), target, paths) > 1e-4
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
+import naive
 import numpy as np
 import pytest
-from small_models import model_pair
+from small_models import along, model_pair
 
 import otmd
 from otmd.sequences import (
@@ -26,21 +27,16 @@ from otmd.sequences import (
 from otmd.sequences.chance import Chance, every_outcome
 from otmd.sequences.optimum import _trees
 from otmd.sequences.tree_laws import Shape
-from otmd.sequences.trees import Context, Prefix
-
-
-def along(model: TableModel, path: Prefix) -> float:
-    return float(np.prod([model(path[:i])[token] for i, token in enumerate(path)]))
+from otmd.sequences.trees import Context
 
 
 @pytest.mark.parametrize("num_paths", [1, 2, 3])
 def test_paths_merge_into_the_tree_of_their_prefixes(num_paths: int) -> None:
     target, draft = model_pair("any", num_paths)
     wanted: dict[frozenset, float] = defaultdict(float)
-    paths = list(product(range(3), repeat=2))
-    for drawn in product(paths, repeat=num_paths):
-        tree = frozenset(path[:i] for path in drawn for i in range(3))
-        wanted[tree] += float(np.prod([along(draft, path) for path in drawn]))
+    for tree, prob in naive.trees_of_paths(draft, num_paths, 2):
+        drafted = {(*prefix, token) for prefix, tokens in tree.items() for token in tokens}
+        wanted[frozenset({(), *drafted})] += prob
     found = _trees(Context(target, IIDPaths(draft, num_paths, 2)))
     assert found.keys() == wanted.keys()
     for tree, prob in wanted.items():
@@ -52,7 +48,7 @@ def test_the_likeliest_tree_holds_the_likeliest_paths(budget: int) -> None:
     for seed in range(5):
         target, draft = model_pair("any", seed)
         paths = [path for d in (1, 2, 3) for path in product(range(3), repeat=d)]
-        likeliest = sorted(paths, key=lambda path: -along(draft, path))[:budget]
+        likeliest = sorted(paths, key=lambda path: -np.prod(along(draft, path)))[:budget]
         (found,) = _trees(Context(target, LikeliestTree(draft, budget, 3, 3)))
         assert found == {(), *likeliest}
 

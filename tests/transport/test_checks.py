@@ -19,7 +19,8 @@ from otmd.transport import (
     solve_path,
     solve_transport,
 )
-from otmd.transport.solution import ADVICE, SolverAnswer, certify, conclude
+from otmd.transport.program import SolverAnswer, certify
+from otmd.transport.solve import ADVICE, conclude
 from otmd.transport.solvers import HighsSession, solve_cvxpy, solve_highs
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
@@ -167,15 +168,6 @@ def test_a_program_too_large_names_its_size_and_the_form_that_fits():
         solve_transport(P, LAW, "full", max_bytes=10)
 
 
-def test_four_gibibytes_are_refused_without_being_built():
-    # 45,150 sets of one or two of the 300 tokens with draft mass, times 3,000 output tokens.
-    q = np.zeros(3000)
-    q[:300] = 1 / 300
-    law = otmd.WithReplacement(q, 2)
-    with pytest.raises(ValueError, match=r"135450000 variables.*'compact' or 'dual' or 'max_flow'"):
-        solve_transport(np.full(3000, 1 / 3000), law, "full")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -199,7 +191,7 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_wrong_problems_are_named():
     with pytest.raises(ValueError, match=r"leading axes .*one position"):
         solve_transport([P, P], LAW)
-    with pytest.raises(ValueError, match=r"leading axes .*one position"):
+    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), wanted one position"):
         solve_transport(P, otmd.WithReplacement([P, P], 2))
     with pytest.raises(ValueError, match="law: got int, wanted a DraftLaw"):
         solve_transport(P, 3)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import naive
 import numpy as np
 import pytest
-from strategies import instances, package_law
+from strategies import instances, package_law, twin_law
 
 import otmd
 from otmd.transport import (
@@ -42,6 +43,22 @@ def test_plans_emit_the_target_distribution(merge):
             assert (plan.accepted_by_token <= problem.target * (1 + 1e-15)).all()
 
 
+def test_plans_follow_their_twin_tuple_by_tuple():
+    few = [x for x in INSTANCES if x.vocab_size**x.num_drafts < 70]
+    assert len(few) > 30
+    for seed, instance in enumerate(few):
+        law = package_law(instance, instance.law)
+        problem = TransportProblem.of(instance.target_probs, law, merge=False)
+        mass = np.random.default_rng(seed).normal(scale=0.3, size=problem.num_arcs)
+        arcs = [tuple(problem.tuples[row].tolist()) for row in problem.arc_sets]
+        accepted = dict(zip(zip(arcs, problem.tokens.tolist(), strict=True), mass, strict=True))
+        rule = naive.plan_rule(instance.p, twin_law(instance, instance.law), accepted)
+        plan = TransportPlan(problem, mass)
+        for tokens in arcs:
+            wanted = naive.conditional(rule(tokens), instance.vocab_size)
+            assert np.abs(plan.conditional_law(tokens) - wanted).max() < 1e-12, instance
+
+
 def test_matrix_holds_the_accepted_mass():
     p, law = [0.5, 0.25, 0.25], otmd.WithoutReplacement([0.25, 0.25, 0.5], 2)
     plan = solve_transport(p, law).plan
@@ -73,8 +90,9 @@ def test_drafts_that_are_never_drawn_are_refused(merge):
         plan.conditional_law([0])
 
 
-def test_canonical_decomposition_of_an_optimal_plan_has_its_rate():
-    for instance in INSTANCES:
+def test_canonical_decomposition_has_an_optimal_plans_rate():
+    better = 0
+    for seed, instance in enumerate(INSTANCES):
         law = package_law(instance, instance.law)
         plan = solve_transport(instance.target_probs, law).plan
         parts = canonical_decomposition(plan)
@@ -91,15 +109,10 @@ def test_canonical_decomposition_of_an_optimal_plan_has_its_rate():
         )
         assert abs(coupling - parts.rate) < 1e-12, instance
         assert np.abs(emitted(parts.plan) - problem.target).max() < 1e-12, instance
-
-
-def test_canonical_decomposition_of_any_plan_is_no_worse():
-    better = 0
-    for seed, instance in enumerate(INSTANCES):
-        law = package_law(instance, instance.law)
-        plan = any_plan(TransportProblem.of(instance.target_probs, law), seed)
-        parts = canonical_decomposition(plan)
-        assert parts.rate >= plan.rate - 1e-12, instance
-        better += parts.rate > plan.rate + 1e-6
-        assert np.abs(emitted(parts.plan) - plan.problem.target).max() < 1e-12, instance
+        # Of any other plan they are no worse.
+        poor = any_plan(problem, seed)
+        parts = canonical_decomposition(poor)
+        assert parts.rate >= poor.rate - 1e-12, instance
+        better += parts.rate > poor.rate + 1e-6
+        assert np.abs(emitted(parts.plan) - problem.target).max() < 1e-12, instance
     assert better > 10
