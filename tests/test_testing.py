@@ -10,7 +10,7 @@ import pytest
 
 import otmd
 import otmd.testing
-from otmd.audit import RejectionSteps, RuleFault
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 from otmd.testing import assert_lossless, assert_rate, hostile_names, hostile_pairs
 from otmd.verifiers import verifiers_serving
 

@@ -9,7 +9,7 @@ from otmd.audit.black_box import (
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
 from otmd.audit.enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
 from otmd.audit.evidence import Band, Claim
-from otmd.audit.mistakes import Control, Explanation, RejectionSteps, RuleFault, negative_controls
+from otmd.audit.mistakes import Control, Explanation, negative_controls
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import BoundaryCase, Metric, PooledAcceptance, RecordedRunAudit
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
@@ -28,8 +28,6 @@ __all__ = [
     "Metric",
     "PooledAcceptance",
     "RecordedRunAudit",
-    "RejectionSteps",
-    "RuleFault",
     "SequentialAudit",
     "TokenDeviation",
     "draft_law",

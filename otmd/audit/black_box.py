@@ -8,7 +8,6 @@ from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit.counts import (
     IMPOSSIBLE,
-    Cells,
     chance_at_least,
     chance_at_most,
     detectable_total_variation,
@@ -317,7 +316,11 @@ class SequentialAudit:
         self.false_alarm = validate_level(false_alarm)
         self._law = law
         self._ceiling = acceptance_ceiling(self._target, law)
-        self._cells = _partitions(self._target, law)
+        order = ratio_order(self._target, law.inclusion_probs())
+        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        # Two parts without a cut between them: the rare tokens, and everything else.
+        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        self._cells = [cells for cells in every if cells.probs.size > 1] or every[:1]
         self._bets = [
             [CellBets(cells.probs.size, caution) for caution in CAUTIONS] for cells in self._cells
         ]
@@ -384,9 +387,8 @@ class SequentialAudit:
     def verdict(self) -> str:
         """One sentence."""
         if self.impossible:
-            return (
-                f"not lossless: {self.impossible} of the tokens have target probability zero: proof"
-            )
+            told = "of the tokens have target probability zero: proof"
+            return f"not lossless: {self.impossible} {told}"
         if self.faulty:
             return (
                 f"not lossless: found after {self.detected_at} samples, p-value {self.p_value:.1e} however "
@@ -395,15 +397,5 @@ class SequentialAudit:
         return f"no fault found so far, in {self.num_samples} samples"
 
     def __str__(self) -> str:
-        return (
-            f"{self.verdict}\nlargest deviations in {self.num_samples} samples:\n"
-            f"{deviation_table(self.worst)}"
-        )
-
-
-def _partitions(target: FloatArray, law: DraftLaw) -> list[Cells]:
-    order = ratio_order(target, law.inclusion_probs())
-    every = [make_cells(target, order, number) for number in NUMBERS_OF_CELLS]
-    # Two parts without a cut between them: the rare tokens, and everything else.
-    every.append(make_cells(target, order, 1, rare_mass=_RARE_MASS))
-    return [cells for cells in every if cells.probs.size > 1] or every[:1]
+        head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
+        return f"{head}\n{deviation_table(self.worst)}"

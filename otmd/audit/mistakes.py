@@ -306,7 +306,7 @@ def _best_gain(gains: dict[tuple[str, str], float]) -> Explanation | None:
 
 
 def _lossless_rule(kind: Verifier | str, position: Position, target: FloatArray) -> Rule:
-    """A lossless rule for a target (V,), which need not be the recorded one; p alone where it serves not."""
+    """A lossless rule for a target (V,), which need not be the recorded one; else p alone."""
     law = position.law
     if law is not None and kind == "steps":
         return RejectionSteps(target, law)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import naive
 import numpy as np
 import pytest
+from honest import HONEST, NAMES
 from hypothesis import given, settings
 from strategies import num_drafts, pairs
 
 import otmd
 from otmd import audit
-from otmd.audit import RejectionSteps, RuleFault
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 DRAFTS = otmd.WithReplacement(Q, 2)
@@ -46,6 +47,14 @@ def test_it_is_the_twins(pair, n):
         np.testing.assert_allclose(found.output_law, np.array(output, float), atol=1e-10)
         assert found.acceptance == pytest.approx(float(rate), abs=1e-10)
         assert found.faulty == (np.abs(np.array(output, float) - p).max() > 1e-9)
+
+
+@pytest.mark.parametrize(("rule", "law", "target"), HONEST, ids=NAMES)
+def test_lossless_verifiers_pass(rule, law, target):
+    found = audit.enumerated(rule, target, law, tol=1e-9)
+    assert not found.faulty
+    assert found.acceptance == pytest.approx(otmd.acceptance_rate(rule, target, law), abs=1e-9)
+    assert found.acceptance <= found.ceiling + 1e-9
 
 
 @settings(max_examples=60)

@@ -10,7 +10,7 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit import RejectionSteps, RuleFault
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 from otmd.audit.run_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, recorded_run
 from otmd.probabilities import Processing
 
