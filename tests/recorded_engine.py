@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.audit.faults import RecursiveRejectionSteps
+from otmd.audit.mistakes import RejectionSteps
 from otmd.drafts import ProposalLaw, WithReplacement
 from otmd.probabilities import Processing
 from otmd.verifiers import Verifier
@@ -22,10 +22,10 @@ class Engine:
     """What it uses, and what it writes down; the two differ where a fault is simulated."""
 
     vocab_size: int = 50
-    law: type[ProposalLaw] = WithReplacement
+    law: Callable[[Any, int], ProposalLaw] = WithReplacement
     num_drafts: int = 1
     depth: int = 1
-    rule: Callable | Verifier = RecursiveRejectionSteps
+    rule: Callable | Verifier = RejectionSteps
     target: Processing = PLAIN
     draft: Processing = PLAIN
     verified_draft: Processing | None = None
@@ -70,11 +70,10 @@ class Engine:
     def _decide(self, p, draft_logits, tokens, rng) -> int:
         if not tokens.size:
             return int(rng.choice(p.size, p=p))
-        q = (self.verified_draft or self.draft)(draft_logits)
+        law = self.law((self.verified_draft or self.draft)(draft_logits), self.num_drafts)
         if isinstance(self.rule, Verifier):
-            law = self.law(q, self.num_drafts)
             return int(self.rule.verify(p, law, tokens, rng=rng).token)
-        output = self.rule(p, q)(tokens)
+        output = self.rule(p, law)(tokens)
         return int(rng.choice(output.size, p=output / output.sum()))
 
     def _recorded(self, target_logits, draft_logits) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.cli import main
+from otmd.drafts import Greedy, Stratified, TopThen
 from otmd.probabilities import Processing
 
 
@@ -50,8 +52,26 @@ def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
     assert found["num_rows"] == 200
     kinds = {own["kind"]: own for own in found["cases"]}
     assert kinds["output_impossible"]["count"] > 0
-    assert kinds["output_impossible"]["what"].endswith("proof")
+    assert kinds["output_impossible"]["what"].startswith(
+        "an output token of target probability zero"
+    )
     assert {own["name"] for own in found["metrics"]} >= {"acceptance rate", "tokens per step"}
+
+
+@pytest.mark.parametrize(
+    ("law", "make"),
+    [("stratified", Stratified), ("top-then", partial(TopThen, top=1)), ("greedy", Greedy)],
+)
+def test_every_law_is_audited(law, make, tmp_path, capsys):
+    engine = Engine(num_drafts=3, law=make)
+    path = write(tmp_path / "a.jsonl", engine.run(300, 0))
+    assert main(["audit", path, "--law", law]) == 4
+    assert (
+        f"Drafts by law {'top-then (top=1)' if law == 'top-then' else law};"
+        in capsys.readouterr().out
+    )
+    assert main(["audit", path, "--law", "certain-top"]) == 3
+    assert "drafts that the declared law never draws" in capsys.readouterr().out
 
 
 def test_processing_is_given_by_options(tmp_path, capsys):
@@ -63,7 +83,7 @@ def test_processing_is_given_by_options(tmp_path, capsys):
     assert main(["audit", path, "--bias", "0.5", "--false-alarm", "0.25"]) == 4
     capsys.readouterr()
     assert main(["audit", path, "--draft-top-k", "2"]) == 3
-    assert "proof that it was not drawn" in capsys.readouterr().out
+    assert "3 rows have a draft of draft probability zero" in capsys.readouterr().out
 
 
 def test_equal_seeds_give_equal_reports(sound, capsys):
@@ -77,7 +97,7 @@ def test_equal_seeds_give_equal_reports(sound, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--law", "hub"], "--law: got 'hub'"),
+        (["--law", "joint"], "--law: got 'joint'"),
         (["--false-alarm", "0"], "--false-alarm: got 0.0"),
         (["--bias", "1"], "--bias: got 1.0"),
         (["--target-top-p", "7"], "--target-…: top_p: got 7.0"),

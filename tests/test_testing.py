@@ -10,12 +10,13 @@ import pytest
 
 import otmd
 import otmd.testing
-from otmd.audit.faults import SkippedDuplicates
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 from otmd.testing import assert_lossless, assert_rate, hostile_names, hostile_pairs
 from otmd.verifiers import verifiers_serving
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 LAW = otmd.WithReplacement(Q, 2)
+SKIPPED = RejectionSteps(P, LAW, RuleFault.DUPLICATES_SKIPPED)
 
 
 def laws(q: np.ndarray) -> list[otmd.DraftLaw]:
@@ -54,13 +55,13 @@ def test_hostile_pairs_are_distributions_each_with_a_name():
 
 
 def faulty_sampler(seed: int = 1):
-    return otmd.audit.sampler_of(SkippedDuplicates(P, Q), rng=np.random.default_rng(seed))
+    return otmd.audit.sampler_of(SKIPPED, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(
     ("rule", "returns"),
     [
-        (SkippedDuplicates(P, Q), "law"),
+        (SKIPPED, "law"),
         (faulty_sampler(), "tokens"),
         (lambda own: int(own[0]), "token"),
     ],
@@ -76,7 +77,7 @@ def test_a_fault_is_shown_at_a_glance(rule, returns):
 
 def test_the_message_of_an_exact_fault():
     with pytest.raises(AssertionError) as caught:
-        assert_lossless(SkippedDuplicates(P, Q), P, LAW, returns="law")
+        assert_lossless(SKIPPED, P, LAW, returns="law")
     message = str(caught.value)
     assert "total variation 0.06 from the target" in message
     assert "       0     0.540000     0.600000    -0.060000    0.900" in message

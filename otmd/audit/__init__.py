@@ -1,14 +1,18 @@
 """Audits: is a rule lossless, and were its drafts drawn from the declared law."""
 
-from otmd.audit.black_box import Losslessness, losslessness, samples_to_detect
-from otmd.audit.draft_samples import DraftLawAudit, Explanation, draft_law
+from otmd.audit.black_box import (
+    Losslessness,
+    SequentialAudit,
+    losslessness,
+    samples_to_detect,
+)
+from otmd.audit.draft_samples import DraftLawAudit, draft_law
 from otmd.audit.enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
 from otmd.audit.evidence import Band, Claim
-from otmd.audit.faults import Control, negative_controls
+from otmd.audit.mistakes import Control, Explanation, negative_controls
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import BoundaryCase, Metric, PooledAcceptance, RecordedRunAudit
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
-from otmd.audit.sequential import SequentialAudit
 
 __all__ = [
     "Acceptance",

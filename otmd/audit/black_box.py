@@ -1,4 +1,4 @@
-"""Is a rule lossless, by its output alone: a fixed number of samples, and how many it takes."""
+"""Is a rule lossless, by its output: a fixed number of samples, how many it takes, or stopped at will."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,30 @@ from otmd.audit.counts import (
     detectable_total_variation,
     exact_p_value,
     fewest,
+    make_cells,
     ratio_order,
     token_cells,
     total_variation_bound,
+)
+from otmd.audit.evidence import (
+    CAUTIONS,
+    NUMBERS_OF_CELLS,
+    STAKES,
+    CellBets,
+    ChanceBets,
+    mean_wealth,
 )
 from otmd.audit.samples import (
     Acceptance,
     Sampler,
     TokenDeviation,
     acceptance_ceiling,
+    as_array,
     deviation_table,
     emitted_tokens,
     is_accepted,
     largest_deviations,
+    validate_emitted,
     validate_fraction,
     validate_level,
     validate_position,
@@ -33,11 +44,12 @@ from otmd.audit.samples import (
 )
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 from otmd.verifiers import Verifier
 
 NUM_STATEMENTS = 3
 """That share the false-alarm rate: the test of the law, the bound of the total variation, the acceptance."""
+_RARE_MASS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -49,14 +61,13 @@ class Losslessness:
 
     Attributes
     ----------
-    num_samples : int
+    num_samples, num_cells : int
+        How many samples were drawn, and in how many cells their tokens were counted.
     false_alarm : float
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
     p_value : float
         Of the exact G-test of the counts.
-    num_cells : int
-        In how many cells the tokens were counted.
     total_variation_bound : float
         The output is at least this far from p.
     detectable : float
@@ -267,3 +278,124 @@ def samples_to_detect(
         return 1.0 - min(possible, 1.0) ** number * missed
 
     return fewest(chance_to_find, power)
+
+
+class SequentialAudit:
+    """An audit that may be looked at after every batch, and stopped at any time.
+
+    Half of the stake bets that the tokens do not follow p, on coarse and fine cells of the tokens and for
+    large and small deviations. The other half bets that the acceptance rate is above what a lossless rule can
+    have. For a lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability
+    (Ville's inequality), so nothing has to be decided in advance.
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (V,)
+    law : DraftLaw
+        The law that the drafts are drawn from, without leading axes.
+    false_alarm : float
+        Probability, at most, that a lossless rule is ever called faulty.
+
+    Attributes
+    ----------
+    num_samples, impossible : int
+        How many samples were seen, and how many of them have p = 0.
+    log_wealth : float
+        Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
+    detected_at : int or None
+        The sample at which the fault was found.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
+    """
+
+    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
+        self._target = validate_position(target_probs, law)
+        self.false_alarm = validate_level(false_alarm)
+        self._law = law
+        self._ceiling = acceptance_ceiling(self._target, law)
+        order = ratio_order(self._target, law.inclusion_probs())
+        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        # Two parts without a cut between them: the rare tokens, and everything else.
+        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        self._cells = [cells for cells in every if cells.probs.size > 1] or every[:1]
+        self._bets = [
+            [CellBets(cells.probs.size, caution) for caution in CAUTIONS] for cells in self._cells
+        ]
+        self._chances = [ChanceBets(stake) for stake in STAKES]
+        self._counts = np.zeros(self._target.size, np.int64)
+        self.num_samples = self.impossible = 0
+        self.log_wealth = self.largest_log_wealth = 0.0
+        self.detected_at: int | None = None
+
+    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
+        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
+
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
+        """
+        tuples = self._law.validate_tokens(as_array(draft_tokens))
+        if tuples.ndim != 2:
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
+        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
+        if not out.size:
+            return
+        path = self._bet(out, is_accepted(tuples, out))
+        crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
+        if self.detected_at is None and crossed.size:
+            self.detected_at = self.num_samples + int(crossed[0]) + 1
+        self._counts += np.bincount(out, minlength=self._target.size)
+        self.num_samples += out.size
+        self.log_wealth = float(path[-1])
+        self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
+
+    def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
+        """Logarithm of the wealth after each of the samples (M,)."""
+        impossible = self._target[tokens] == 0
+        possible = tokens[~impossible]
+        on_cells = [
+            bet.update(cells.labels[possible], cells.probs)
+            for cells, bets in zip(self._cells, self._bets, strict=True)
+            for bet in bets
+        ]
+        on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
+        path = np.full(tokens.size, np.inf)
+        if self.impossible == 0:
+            before = np.cumsum(impossible) == 0
+            whole = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
+            path[before] = whole[: np.count_nonzero(before)]
+        self.impossible += int(np.count_nonzero(impossible))
+        return path
+
+    @property
+    def p_value(self) -> float:
+        """Valid at any time: 1/(the largest wealth so far), at most x with probability at most x."""
+        return float(np.exp(-self.largest_log_wealth))
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found, now or at an earlier sample."""
+        return self.detected_at is not None
+
+    @property
+    def worst(self) -> tuple[TokenDeviation, ...]:
+        """The tokens with the largest deviations so far."""
+        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.impossible:
+            told = "of the tokens have target probability zero: proof"
+            return f"not lossless: {self.impossible} {told}"
+        if self.faulty:
+            return (
+                f"not lossless: found after {self.detected_at} samples, p-value {self.p_value:.1e} however "
+                "often one looked"
+            )
+        return f"no fault found so far, in {self.num_samples} samples"
+
+    def __str__(self) -> str:
+        head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
+        return f"{head}\n{deviation_table(self.worst)}"

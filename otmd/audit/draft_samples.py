@@ -1,161 +1,26 @@
 """Were drafts drawn from the declared law, and if not, which common mistake explains them best."""
 
-import copy
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
-from otmd.audit.counts import exact_p_value, make_cells
-from otmd.audit.dependence import independence_p_values
-from otmd.audit.faults import tempered
+from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
+from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
 from otmd.audit.samples import as_array, validate_law, validate_level, wrong
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    ProposalLaw,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, probs_from_logits
+from otmd.probabilities import FloatArray, IntArray
 
-TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
-TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
-TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
-COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
-_MOST_PERMUTED = 5
+PARTS = 4
+"""Of the vocabulary, about equally likely: drafts that depend on each other come from related parts."""
 _MOST_LISTED = 20_000
 _CELLS = 64
 # A containment is a sum over the vocabulary; smaller differences are rounding.
 _LEAST_CELL = 1e-9
-
-_LAWS: dict[type[ProposalLaw], str] = {
-    WithReplacement: "drawn independently, with replacement",
-    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
-    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
-    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
-}
-TupleProb = Callable[[IntArray], FloatArray]
-"""From tuples (T, n) to their probabilities (T,)."""
-
-
-class Mistake(NamedTuple):
-    """A law that the samples have if a mistake was made, with its parameter in words or an empty setting."""
-
-    kind: str
-    setting: str
-    tuple_prob: TupleProb
-
-
-def mistakes(law: DraftLaw) -> Iterator[Mistake]:
-    """The mistakes that are told apart from a declared law at one position, once for each setting.
-
-    A law that is not built from one draft distribution has only the mistake that any law has: sorted drafts.
-    """
-    n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
-    if permuted:
-        yield Mistake("sorted by token id", "", _sorted_by(law, np.arange(law.vocab_size)))
-    if not isinstance(law, ProposalLaw):
-        return
-    q = law.draft_probs
-    if permuted:
-        rank = np.argsort(np.argsort(-q, kind="stable"))
-        yield Mistake("sorted, likeliest first", "", _sorted_by(law, rank))
-    if n > 1:
-        for kind, words in _LAWS.items():
-            possible = np.count_nonzero(q) >= n or kind is WithReplacement
-            if kind is not type(law) and possible:
-                yield Mistake(words, "", kind(q, n).tuple_prob)
-        yield Mistake(
-            "one draw repeated for every draft",
-            "",
-            lambda x: (x == x[:, :1]).all(axis=-1) * q[x[:, 0]],
-        )
-    if n > 1 and type(law) is WithReplacement:
-        kind = "each draft at times a copy of the one before it"
-        for share in COPIES:
-            yield Mistake(kind, f"with probability {share}", _copied(q, share))
-    yield Mistake(
-        "always the likeliest token", "", lambda x: (x == q.argmax()).all(axis=-1).astype(float)
-    )
-    for kind, setting, probs in other_distributions(q):
-        other = copy.copy(law)
-        other.draft_probs = probs
-        if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
-            yield Mistake(kind, setting, _within_support(other))
-
-
-def other_distributions(probs: FloatArray) -> Iterator[tuple[str, str, FloatArray]]:
-    """What a distribution (V,) becomes by another temperature or truncation: mistake, setting, law (V,)."""
-    with np.errstate(divide="ignore"):
-        logits = np.log(probs)
-    for t in TEMPERATURES:
-        yield "at another temperature", f"temperature × {t}", tempered(probs, t)
-    for k in TOP_K:
-        if k < np.count_nonzero(probs):
-            own = probs_from_logits(logits, top_k=k)
-            yield "cut to the likeliest tokens", f"top_k = {k}", own
-    for mass in TOP_P:
-        yield "cut to the likeliest mass", f"top_p = {mass}", probs_from_logits(logits, top_p=mass)
-
-
-def _copied(q: FloatArray, share: float) -> TupleProb:
-    def tuple_prob(tokens: IntArray) -> FloatArray:
-        equal = tokens[:, 1:] == tokens[:, :-1]
-        later = ((1.0 - share) * q[tokens[:, 1:]] + share * equal).prod(axis=-1)
-        return q[tokens[:, 0]] * later
-
-    return tuple_prob
-
-
-def _within_support(law: ProposalLaw) -> TupleProb:
-    """Its probabilities, or only zeros where one of the tuples cannot occur, as they are costly."""
-
-    def tuple_prob(tokens: IntArray) -> FloatArray:
-        possible = (law.draft_probs[tokens] > 0).all()
-        return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
-
-    return tuple_prob
-
-
-def _sorted_by(law: DraftLaw, rank: IntArray) -> TupleProb:
-    """Drafts of the law, put in the order of a rank: the sum over all orders of the same tokens."""
-
-    def tuple_prob(tokens: IntArray) -> FloatArray:
-        places = rank[tokens]
-        if (np.diff(places, axis=-1) < 0).any():
-            return np.zeros(len(tokens))
-        every = permutations(range(tokens.shape[-1]))
-        orders = [law.tuple_prob(tokens[:, list(order)]) for order in every]
-        # Orders that only swap equal tokens are one tuple, which was summed more than once.
-        counts = [np.unique(own, return_counts=True)[1] for own in places]
-        repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
-        return np.sum(orders, axis=0) * np.exp(-repeated)
-
-    return tuple_prob
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """How well a mistake explains the samples.
-
-    Attributes
-    ----------
-    mistake : str
-        In words, with its best setting.
-    log_likelihood : float
-        Natural logarithm of the samples' likelihood, less the logarithm of the number of settings tried.
-    """
-
-    mistake: str
-    log_likelihood: float
+_MOST_PATTERNS = 4
 
 
 @dataclass(frozen=True)
@@ -271,7 +136,7 @@ def draft_law(
         For invalid input; for a class in place of an instance, or swapped arguments.
     """
     validate_law(law, samples)
-    tokens = law.validate_tokens(as_array("samples", samples), "samples")
+    tokens = law.validate_tokens(as_array(samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
@@ -279,20 +144,10 @@ def draft_law(
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
     declared = law.tuple_prob(tuples)
     likelihood = _log_likelihood(declared, counts)
-    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
-    for own in mistakes(law):
-        by_kind[own.kind][own.setting] = _log_likelihood(own.tuple_prob(tuples), counts)
-    found, means = [], []
-    for kind, settings in by_kind.items():
-        best, tried = max(settings, key=lambda own: settings[own]), float(np.log(len(settings)))
-        words = f"{kind} ({best})" if best else kind
-        found.append(Explanation(words, settings[best] - tried))
-        means.append(logsumexp(list(settings.values())) - tried)
-    log_e_value = np.inf
-    if np.isfinite(likelihood):
-        log_e_value = (
-            float(logsumexp(means) - np.log(len(means)) if means else -np.inf) - likelihood
-        )
+    likelihoods = {
+        (own.kind, own.setting): _log_likelihood(own.tuple_prob(tuples), counts)
+        for own in draft_mistakes(law)
+    }
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     # Four tests of independence beside them, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
@@ -301,16 +156,28 @@ def draft_law(
         false_alarm=false_alarm,
         impossible=int(counts[declared == 0].sum()),
         log_likelihood=likelihood,
-        log_e_value=log_e_value,
+        log_e_value=_log_e_value(likelihoods, likelihood),
         p_values=tuple(exact_p_value(seen, probs, level, rng=rng) for seen, probs in tests),
         independence=independence_p_values(tokens, law, level, rng=rng),
-        explanations=tuple(sorted(found, key=lambda own: -own.log_likelihood)),
+        explanations=tuple(best_settings(likelihoods)),
     )
 
 
 def _log_likelihood(probs: FloatArray, counts: IntArray) -> float:
     with np.errstate(divide="ignore"):
         return float(counts @ np.log(probs))
+
+
+def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> float:
+    """Logarithm of the mean over kinds, and over the settings of a kind, of the likelihood ratios."""
+    if not np.isfinite(declared):
+        return np.inf
+    kinds = [kind for kind, _ in likelihoods]
+    shares = [np.log(kinds.count(kind)) for kind in kinds]
+    if not kinds:
+        return -np.inf
+    mean = logsumexp(np.array(list(likelihoods.values())) - shares) - np.log(len(set(kinds)))
+    return float(mean - declared)
 
 
 def counts_of_tuples(
@@ -361,3 +228,59 @@ def _counts_of_last(
     cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
     probs = np.array(chances)
     return np.bincount(cell, minlength=probs.size), probs / probs.sum()
+
+
+def independence_p_values(
+    samples: IntArray, law: DraftLaw, level: float, *, rng: np.random.Generator
+) -> dict[str, float]:
+    """Tests of what drafts (N, n) of a position have in common, against drafts drawn here from the law.
+
+    Returns from what was tested to an exact p-value: which drafts of a draw are equal, which parts of the
+    vocabulary neighbouring drafts come from, and the same of draws that follow one another. ``level`` is the
+    smallest p-value that must be told apart.
+    """
+    number = len(samples)
+    reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))
+    masses = law.inclusion_probs()
+    middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
+    part = np.minimum((PARTS * middle).astype(np.int64), PARTS - 1)
+    found = {}
+    for (name, seen), (_, wanted) in zip(
+        _labels(samples, part), _labels(reference, part), strict=True
+    ):
+        size = 1 + max(int(seen.max(initial=0)), int(wanted.max(initial=0)))
+        counts = np.bincount(seen, minlength=size), np.bincount(wanted, minlength=size)
+        found[name] = p_value_of_exchangeable(*counts, level, rng=rng)
+    return found
+
+
+def _labels(tokens: IntArray, part: IntArray) -> Iterator[tuple[str, IntArray]]:
+    """What is counted of draws (N, n), by name: a label for each draw, or for each pair of draws."""
+    n = tokens.shape[1]
+    if n > 1:
+        yield "equal drafts in a draw", _pattern(tokens)
+        first = np.arange(len(tokens)) % (n - 1)
+        yield "neighbouring drafts of a draw", _parts(tokens, first, tokens, first + 1, part)
+    for start, name in enumerate(("draws 1 and 2, 3 and 4, …", "draws 2 and 3, 4 and 5, …")):
+        before, after = tokens[start:-1:2], tokens[start + 1 :: 2]
+        slot = np.arange(len(after)) % n
+        agreements = np.minimum((before == after).sum(axis=1), 2)
+        label = _parts(before, slot, after, slot, part)
+        yield name, PARTS**2 * agreements + label
+
+
+def _pattern(tokens: IntArray) -> IntArray:
+    """Which drafts of each draw are equal; only how many distinct ones there are, where n is large."""
+    equal = tokens[:, :, None] == tokens[:, None, :]
+    first = equal.argmax(axis=2)
+    n = tokens.shape[1]
+    if n > _MOST_PATTERNS:
+        return (first == np.arange(n)).sum(axis=1)
+    return first @ n ** np.arange(n)
+
+
+def _parts(
+    before: IntArray, own: IntArray, after: IntArray, other: IntArray, part: IntArray
+) -> IntArray:
+    rows = np.arange(len(after))
+    return PARTS * part[before[rows, own]] + part[after[rows, other]]

@@ -9,7 +9,6 @@ from otmd.audit.samples import (
     ConditionalLaw,
     TokenDeviation,
     acceptance_ceiling,
-    as_array,
     deviation_table,
     largest_deviations,
     validate_position,
@@ -158,7 +157,7 @@ def enumerated(
 
 
 def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:
-    law = validate_probs("verifier", as_array("verifier", conditional(draft_tokens)))
+    law = validate_probs("verifier", conditional(draft_tokens))
     if law.shape != (vocab_size,):
         raise wrong("verifier", f"a law of shape {law.shape}", f"({vocab_size},)")
     return law

@@ -5,18 +5,17 @@ They are read from JSON Lines, Parquet or safetensors, a few at a time, or given
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otmd.audit.samples import as_array, wrong
-from otmd.probabilities import IntArray, Processing, sum_tolerance
+from otmd.probabilities import FloatArray, IntArray, Processing, sum_tolerance
 from otmd.storage.errors import named
 from otmd.storage.parquet import read_batches
-from otmd.storage.safetensors import StoredArray, read_safetensors
+from otmd.storage.safetensors import read_safetensors
 
 LONGEST_LINE = 32 << 20
 """Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each."""
@@ -30,8 +29,6 @@ MOST_NUMBERS = 1 << 22
 """The largest vocabulary that is read."""
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
-# Decimal numbers have no dtype; those of engines were float32 before they were printed.
-_DECIMAL_TOLERANCE = sum_tolerance(np.dtype(np.float32))
 BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (
@@ -45,22 +42,8 @@ Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedNumbers:
-    """Numbers (V,) with how far from 1 their sum may be, by the type in which they were recorded."""
-
-    values: NDArray
-    tolerance: float
-
-
-@dataclass(frozen=True, eq=False)
-class RecordedLaw:
-    """What was recorded of one model's next-token distribution.
-
-    ``numbers`` are logits, or probabilities that sum to 1 within ``tolerance``. They belong to the tokens
-    ``ids`` (K,), ascending, and all others have no mass; without ids they belong to all tokens (V,).
-    ``processing`` turns logits into the probabilities.
-    """
+class _Side(NamedTuple):
+    """What a row has of one model: numbers of all tokens, or of the tokens ``ids``, ascending."""
 
     numbers: NDArray
     is_logits: bool
@@ -69,19 +52,20 @@ class RecordedLaw:
     ids: IntArray | None
 
 
-@dataclass(frozen=True, eq=False)
-class Record:
+class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
     V is the vocabulary where a side has full rows (``is_full``), else just large enough for every token that
-    the row names. The output token is :data:`NOT_DECIDED` where the position was not reached.
+    the row names. ``target`` and ``draft`` are probabilities (V,), or what is wrong with them: a kind of
+    :data:`~otmd.audit.run_report.KINDS` without its side. ``draft`` is None where no tokens were drafted, or
+    where it is missing. The output token is :data:`NOT_DECIDED` where the position was not reached.
     """
 
     row: int
     vocab_size: int
     is_full: bool
-    target: RecordedLaw
-    draft: RecordedLaw | None
+    target: FloatArray | str
+    draft: FloatArray | str | None
     draft_tokens: IntArray
     output_token: int
     request: str
@@ -114,10 +98,10 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
         raise wrong(named(unknown[0]), "an unknown field", ", ".join(FIELDS))
-    target = _read_law("target", given, defaults.get("target"))
+    target = _read_side("target", given, defaults.get("target"))
     if target is None:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
-    draft = _read_law("draft", given, defaults.get("draft"))
+    draft = _read_side("draft", given, defaults.get("draft"))
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Arrays have rows of one length: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
@@ -131,8 +115,8 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         row=number,
         vocab_size=size,
         is_full=is_full,
-        target=target,
-        draft=draft,
+        target=_probs(target, size),
+        draft=_probs(draft, size) if draft is not None and tokens.size else None,
         draft_tokens=tokens,
         output_token=output,
         request=_read_label("request", given.get("request", "")),
@@ -141,9 +125,7 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
     )
 
 
-def _vocab_size(
-    target: RecordedLaw, draft: RecordedLaw | None, largest_token: int
-) -> tuple[int, bool]:
+def _vocab_size(target: _Side, draft: _Side | None, largest_token: int) -> tuple[int, bool]:
     sides = [target] if draft is None else [target, draft]
     full = {side.numbers.size for side in sides if side.ids is None}
     if len(full) > 1:
@@ -156,7 +138,7 @@ def _vocab_size(
     return size, bool(full)
 
 
-def _read_law(side: str, given: Row, default: Processing | None) -> RecordedLaw | None:
+def _read_side(side: str, given: Row, default: Processing | None) -> _Side | None:
     """Read one side of a row, None where it has none; ValueError for fields that do not fit together."""
     kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
     if len(kinds) > 1:
@@ -164,13 +146,12 @@ def _read_law(side: str, given: Row, default: Processing | None) -> RecordedLaw 
     if not kinds:
         return None
     name, is_logits, value = f"{side}_{kinds[0]}", kinds[0] == "logits", given[f"{side}_{kinds[0]}"]
-    if isinstance(value, RecordedNumbers):
-        values, tolerance = _vector(name, value.values, "fiu"), value.tolerance
-    else:
-        values, tolerance = _vector(name, value, "fiu"), _DECIMAL_TOLERANCE
-        if hasattr(value, "dtype"):
-            is_bfloat16 = "bfloat16" in str(value.dtype)
-            tolerance = BFLOAT16_TOLERANCE if is_bfloat16 else sum_tolerance(values.dtype)
+    values = _vector(name, value, "fiu")
+    # Decimal numbers have no dtype; those of engines were float32 before they were printed.
+    tolerance = sum_tolerance(values.dtype if hasattr(value, "dtype") else np.dtype(np.float32))
+    # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0.
+    if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
+        tolerance = BFLOAT16_TOLERANCE
     ids = None
     if f"{side}_ids" in given:
         ids = _read_ids(f"{side}_ids", given[f"{side}_ids"])
@@ -180,9 +161,34 @@ def _read_law(side: str, given: Row, default: Processing | None) -> RecordedLaw 
         values, ids = values[order], ids[order]
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
-    return RecordedLaw(
-        values, is_logits, tolerance, _processing(side, is_logits, given, default), ids
-    )
+    return _Side(values, is_logits, tolerance, _processing(side, is_logits, given, default), ids)
+
+
+def _probs(side: _Side, vocab_size: int) -> FloatArray | str:
+    """The distribution (V,) that was recorded, or what is wrong with it."""
+    numbers = side.numbers.astype(np.float64)
+    if np.isnan(numbers).any():
+        return "nan"
+    if (numbers == np.inf).any():
+        return "infinite"
+    if side.is_logits:
+        if numbers.max() == -np.inf:
+            return "empty"
+        numbers = side.processing(numbers)
+    elif (numbers < 0).any():
+        return "negative"
+    else:
+        total = numbers.sum()
+        if abs(total - 1.0) > side.tolerance:
+            return "sum"
+        numbers = numbers / total
+    if side.ids is None:
+        return numbers
+    if side.ids[-1] >= vocab_size:
+        return "id"
+    spread = np.zeros(vocab_size)
+    spread[side.ids] = numbers
+    return spread
 
 
 def _processing(side: str, is_logits: bool, given: Row, default: Processing | None) -> Processing:
@@ -244,7 +250,7 @@ def _scalar(value: Any) -> Any:
 def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     """Return numbers (V,) of one of the kinds, or raise ValueError; NaN and infinity pass."""
     wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
-    value = as_array(name, value)
+    value = as_array(value)
     if not isinstance(value, list | tuple | np.ndarray):
         raise wrong(name, _shown(value), wanted)
     try:
@@ -320,38 +326,15 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """One column a field, lists for what has a number for each token."""
     number = 0
     for batch in read_batches(path):
-        if number == 0:
-            _check_types(path, batch)
         for own in range(len(next(iter(batch.values()), ()))):
             number += 1
             yield number, {name: _value(column[own]) for name, column in batch.items()}
 
 
 def _value(scalar: Any) -> Any:
-    if not scalar.is_valid:
-        return None
-    is_list = hasattr(scalar, "values")
+    """A number, a text or None; the numbers of a list as an array, which may hold objects."""
+    is_list = scalar.is_valid and "list" in str(scalar.type).partition("<")[0]
     return scalar.values.to_numpy(zero_copy_only=False) if is_list else scalar.as_py()
-
-
-def _check_types(path: Path, columns: dict[str, Any]) -> None:
-    from pyarrow import types
-
-    for name, column in columns.items():
-        kind, wanted = column.type, "a number"
-        if name not in FIELDS:
-            raise wrong(f"{path}: {named(name)}", "an unknown field", ", ".join(FIELDS))
-        if name.endswith(VECTORS):
-            wanted = "a list of numbers"
-            lists = types.is_list, types.is_large_list, types.is_fixed_size_list
-            kind = kind.value_type if any(own(kind) for own in lists) else None
-        fits = kind is not None and (types.is_integer(kind) or types.is_floating(kind))
-        if name == "request":
-            wanted = "a number or a text"
-            fits = fits or types.is_string(kind) or types.is_large_string(kind)
-        # A column of nulls alone has no type of its own.
-        if not fits and not types.is_null(column.type):
-            raise wrong(f"{path}: {name}", f"type {column.type}", wanted)
 
 
 def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -366,9 +349,4 @@ def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if len(set(lengths.values())) > 1:
         raise wrong(path, f"arrays with {lengths} rows", "equally many")
     for row in range(next(iter(lengths.values()), 0)):
-        yield row + 1, {name: _stored(array, row) for name, array in arrays.items()}
-
-
-def _stored(array: StoredArray, row: int) -> Any:
-    own = array.rows(row)
-    return RecordedNumbers(own, BFLOAT16_TOLERANCE) if array.bfloat16 and own.ndim else own
+        yield row + 1, {name: array.rows(row) for name, array in arrays.items()}

@@ -5,18 +5,27 @@ the claim holds. So they are independent, although a position depends on the tok
 equal cells have a known law, and bets on them are fair.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from otmd.audit import faults
-from otmd.audit.draft_samples import Explanation, mistakes, other_distributions
-from otmd.audit.evidence import BY_MASS, BY_RATIO, Claim, bands_of, judge_claim
+from otmd.audit.evidence import (
+    BY_MASS,
+    BY_RATIO,
+    STAKES,
+    ChanceBets,
+    bands_of,
+    judge_claim,
+    mean_wealth,
+)
+from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.audit.run_report import (
     DRAFTS,
     NUM_STATEMENTS,
+    OUTCOMES,
     OUTPUT,
     OUTPUT_BY_MASS,
     ROWS,
@@ -26,35 +35,20 @@ from otmd.audit.run_report import (
     RecordedRunAudit,
     metrics_of,
 )
-from otmd.audit.run_tally import FIXED, RUN_LAWS, Tally, declared_law, law_of, wrong_with_drafts
+from otmd.audit.run_tally import LawMaker, Tally, declared_law, law_maker
 from otmd.audit.samples import validate_fraction, validate_level, wrong
-from otmd.audit.sequential import STAKES, ChanceBets, mean_wealth
-from otmd.drafts import WithReplacement
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, Processing
-from otmd.verifiers import KSequential
+from otmd.probabilities import Processing
 
 _SMALLEST_FALSE_ALARM = 2e-5
-_MOST_POSITIONS = {"draft": 400, "target": 2_000}
+_MOST_POSITIONS = {"drafts": 400, "output": 2_000}
 _FEWEST_POSITIONS = 50
 _MOST_NUMBERS = 2_000_000
-# An explanation has to be a thousand times likelier than what was declared.
-_LEAST_GAIN = float(np.log(1000.0))
-# The share of tokens that a rule may get wrong by rounding, and still be the likeliest.
-_ERRING = 1e-3
-_OF_TARGET = "the target is "
-_RULE_FAULTS = {
-    "after all rejections the token is drawn from p, not from the residual": faults.ResidualFromTarget,
-    "after all rejections the token is drawn from q, not from the residual": faults.ResidualFromDraft,
-    "the residual is not renormalised": faults.UnnormalisedResidual,
-    "a draft that repeats a rejected one is skipped": faults.SkippedDuplicates,
-    "the first draft is emitted unverified": faults.FirstDraftKept,
-}
 
 
 def recorded_run(
     source: Source,
-    law: str = "with-replacement",
+    law: str | LawMaker = "with-replacement",
     false_alarm: float = 1e-3,
     *,
     bias: float = 0.1,
@@ -68,9 +62,11 @@ def recorded_run(
     ----------
     source : str, Path or sequence of mapping
         A ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or rows with the same fields.
-    law : str
-        How the drafts of a position were drawn: with-replacement, without-replacement, greedy, or fixed for
-        drafts that the text before them decides.
+    law : str or callable
+        How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
+        greedy, hub, stratified, certain-top, independent, or fixed for drafts that the text before them
+        decides. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``, such as
+        ``partial(Stratified, sharpness=1.5)``.
     false_alarm : float
         Probability, at most, that anything said by chance of a sound engine's run is wrong.
     bias : float
@@ -87,18 +83,17 @@ def recorded_run(
 
     Notes
     -----
-    One pass keeps a few numbers of each row; a second one over the first rows looks for the mistake that
-    explains a refuted claim. The recorded p is taken to be the p that was meant.
+    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again, to find
+    the mistake that explains them. The recorded p is taken to be the p that was meant.
     """
-    if law not in RUN_LAWS:
-        raise wrong("law", repr(law), f"one of {', '.join(RUN_LAWS)}")
+    make = law_maker(law)
     if validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
     validate_fraction("bias", bias)
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
     defaults = {side: own for side, own in given.items() if own is not None}
-    tally = Tally(law, rng)
+    tally = Tally(make, rng)
     for record in read_records(source, defaults):
         tally.add(record)
     if tally.num_rows == 0:
@@ -114,9 +109,12 @@ def recorded_run(
     claims = tuple(
         judge_claim(name, own, level, rng=rng) for name, own in evidence.items() if own.numbers
     )
+    refuted = {own.name for own in claims if own.refuted}
+    # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
+    proved = not OUTCOMES.isdisjoint(tally.cases.found)
     return RecordedRunAudit(
         num_rows=tally.num_rows,
-        law=law,
+        law=_name_of(law),
         false_alarm=false_alarm,
         bias=float(bias),
         cases=BoundaryCase.of(tally.cases.found),
@@ -124,10 +122,20 @@ def recorded_run(
         claims=claims,
         acceptance=_pooled_acceptance(tally, level),
         bands=(bands_of(BY_RATIO, tally.output_by_ratio), bands_of(BY_MASS, tally.output_by_mass)),
-        explanations=_explanations(claims, source, defaults, law),
-        most_repeated=tally.dependence.most_repeated(),
+        explanations={} if proved else _explanations(refuted, source, defaults, make),
+        most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
         metrics=metrics_of(tally.positions(), tally.ceilings),
     )
+
+
+def _name_of(law: str | LawMaker) -> str:
+    """A law as the command line calls it, with its parameters."""
+    if isinstance(law, str):
+        return law
+    if isinstance(law, partial):
+        told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
+        return f"{_name_of(law.func)} ({told})"
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", getattr(law, "__name__", repr(law))).lower()
 
 
 def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
@@ -141,99 +149,52 @@ def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
 
 
 def _explanations(
-    claims: tuple[Claim, ...], source: Source, defaults: dict[str, Processing], law: str
+    refuted: set[str], source: Source, defaults: dict[str, Processing], make: LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind the refuted claims, from the first of them that explains the others.
 
     Wrong drafts make the output wrong as well, so the output is explained only if the drafts are sound.
     """
-    refuted = {own.name for own in claims if own.refuted}
-    about_drafts = [name for name in (DRAFTS, SLOTS, ROWS) if name in refuted]
-    about_output = [name for name in (OUTPUT_BY_MASS, OUTPUT) if name in refuted]
-    side = "draft" if about_drafts else "target"
-    found = None
-    if about_drafts or about_output:
-        found = explain(read_records(source, defaults), side, law)
-    return {} if found is None else {(about_drafts + about_output)[0]: found}
+    for side, claims, explain in (
+        ("drafts", (DRAFTS, SLOTS, ROWS), explain_drafts),
+        ("output", (OUTPUT_BY_MASS, OUTPUT), explain_output),
+    ):
+        about = [name for name in claims if name in refuted]
+        if about:
+            found = explain(partial(_first_positions, source, defaults, make, side))
+            return {} if found is None else {about[0]: found}
+    return {}
 
 
-def explain(records: Iterable[Record], side: str, law: str) -> Explanation | None:
-    """The mistake that makes the tokens of the first rows likeliest, if by a thousand times or more.
-
-    For ``side`` "draft" the drafts are held against q under ``law``; for "target" the output tokens, given
-    the drafts, against the likeliest of three sound rules: recursive rejection, K-SEQ, and tokens drawn from
-    p alone. The likelihood is relative to the record, less the logarithm of the number of settings tried.
-    """
-    sums: dict[tuple[str, str], float] = defaultdict(float)
+def _first_positions(
+    source: Source, defaults: dict[str, Processing], make: LawMaker | None, side: str
+) -> Iterator[Position]:
+    """The first positions with drafts of a known law, or with an output token that p may emit."""
     seen = numbers = 0
-    for record in records:
-        likelihoods = list(_likelihoods(record, side, law))
-        if not likelihoods:
+    for record in read_records(source, defaults):
+        own = _position(record, make, side)
+        if own is None:
             continue
-        # Ratios to the first, so that a setting that changes nothing at a position may be left out there.
-        for kind, setting, likelihood in likelihoods:
-            with np.errstate(divide="ignore"):
-                sums[kind, setting] += float(np.log(likelihood) - np.log(likelihoods[0][2]))
+        yield own
         seen, numbers = seen + 1, numbers + record.vocab_size
         enough = seen >= _FEWEST_POSITIONS and numbers >= _MOST_NUMBERS
         if seen >= _MOST_POSITIONS[side] or enough:
-            break
-    if not sums:
-        return None
-    declared = max(own for (kind, _), own in sums.items() if not kind)
-    (kind, setting), best = max(sums.items(), key=lambda own: own[1])
-    gain = best - declared - float(np.log(sum(own == kind for own, _ in sums)))
-    words = f"{kind} ({setting})" if setting else kind
-    return Explanation(words, gain) if gain >= _LEAST_GAIN else None
+            return
 
 
-def _likelihoods(record: Record, side: str, law: str) -> Iterator[tuple[str, str, float]]:
-    """Mistake, setting and likelihood of a row's tokens; what was declared has no name. Empty if unusable."""
-    tokens, output = record.draft_tokens, record.output_token
+def _position(record: Record, make: LawMaker | None, side: str) -> Position | None:
+    """What an explanation needs of a row; None for a row that it cannot use."""
+    p, q, tokens, output = record.target, record.draft, record.draft_tokens, record.output_token
     if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
-        return
-    q = None if record.draft is None else law_of(record.draft, record.vocab_size)
-    sound = isinstance(q, np.ndarray) and tokens.size > 0 and law != FIXED
-    if not isinstance(q, np.ndarray) or not sound or wrong_with_drafts(law, q, tokens) is not None:
-        q = None
-    if side == "draft":
-        if q is not None:
-            declared = declared_law(law, q, tokens.size)
-            yield "", "", float(declared.tuple_prob(tokens))
-            for own in mistakes(declared):
-                yield own.kind, own.setting, float(own.tuple_prob(tokens[None])[0])
-        return
-    p = law_of(record.target, record.vocab_size)
-    if output == NOT_DECIDED or isinstance(p, str) or p[output] == 0:
-        return
-    for kind, setting, rule in _rules(p, q, tokens, law):
-        law_given = rule if isinstance(rule, np.ndarray) else rule(tokens)
-        yield kind, setting, float((1.0 - _ERRING) * law_given[output] + _ERRING * p[output])
-
-
-def _rules(
-    p: FloatArray, q: FloatArray | None, draft_tokens: IntArray, law: str
-) -> Iterator[tuple[str, str, FloatArray | Callable[[IntArray], FloatArray]]]:
-    """Sound rules, which have no name, and faulty ones; just the law of the token without drafts from q."""
-    yield "", "p alone", p
-    if q is None or law == "greedy":
-        for kind, setting, probs in other_distributions(p):
-            yield _OF_TARGET + kind, setting, probs
-        return
-    distinct = law == "without-replacement"
-    steps, others = faults.RecursiveRejectionSteps, faults.WithoutReplacementSteps
-    if distinct:
-        steps, others = others, steps
-    yield "", "steps", steps(p, q)
-    if not distinct:
-        prepared = KSequential().prepare(p, WithReplacement(q, draft_tokens.size))
-        yield "", "K-SEQ", prepared.conditional_law
-    for kind, setting, probs in other_distributions(p):
-        yield _OF_TARGET + kind, setting, steps(probs, q)
-    for kind, fault in _RULE_FAULTS.items():
-        rule = fault(p, q)
-        rule.distinct = distinct
-        yield kind, "", rule
-    if draft_tokens.size > 1:
-        believed = "independent" if distinct else "distinct"
-        yield f"the drafts are verified as if they were {believed}", "", others(p, q)
+        return None
+    law = None
+    if make is not None and isinstance(q, np.ndarray):
+        declared = declared_law(make, q, tokens)
+        # Where an engine breaks ties in another way than the law, its drafts say nothing here.
+        if not isinstance(declared, str) and declared[0].can_draw(tokens):
+            law = declared[0]
+    if isinstance(p, str) or (side == "drafts" and law is None):
+        return None
+    if side == "output" and (output == NOT_DECIDED or p[output] == 0):
+        return None
+    return Position(p, law, tokens, output)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from otmd.audit.counts import detectable_total_variation
-from otmd.audit.draft_samples import Explanation
 from otmd.audit.evidence import MOST_CELLS, Band, Claim
+from otmd.audit.mistakes import Explanation
 from otmd.probabilities import IntArray
 
 OUTPUT, OUTPUT_BY_MASS, DRAFTS, SLOTS, ROWS = (
-    "the output follows the target, tokens by p/q",
-    "the output follows the target, tokens by p",
-    "the drafts follow their distribution",
-    "the drafts of a position do not depend on one another",
-    "drafts do not depend on those of the position before",
+    "output tokens follow the target (in order of p/q)",
+    "output tokens follow the target (in order of p)",
+    "drafts follow their distribution",
+    "no link between the drafts of a position",
+    "no link to the drafts of the position before",
 )
 _REFUTED = {
     OUTPUT: "the output tokens do not follow the target distribution",
@@ -28,22 +28,22 @@ _REFUTED = {
 NUM_STATEMENTS = 3 * len(_REFUTED) + 1
 """That share the false-alarm rate: three for each claim, and the acceptance."""
 _OF_A_SIDE = {
-    "nan": ("NaN in what was recorded", "an overflow, or a buffer that was never written"),
-    "infinite": ("+inf in what was recorded", "an overflow in the forward pass or in a division"),
-    "negative": ("negative probabilities", "logits or logarithms under the name of probabilities"),
+    "nan": ("NaN in the {}", "an overflow, or a buffer that was never written"),
+    "infinite": ("+inf in the {}", "an overflow in the forward pass or in a division"),
+    "negative": (
+        "negative {} probabilities",
+        "logits or logarithms under the name of probabilities",
+    ),
     "sum": (
-        "probabilities whose sum is further from 1 than their type allows",
+        "{} probabilities that do not sum to 1 within the rounding of their type",
         "recorded before they were normalised, or only in part, or logits under the name of probabilities",
     ),
-    "empty": ("no token with mass", "a mask that removed every token"),
-    "id": (
-        "an id beyond the vocabulary of the other side",
-        "two tokenizers, or a padded vocabulary",
-    ),
+    "empty": ("no {} token with mass", "a mask that removed every token"),
+    "id": ("a {} id beyond the vocabulary", "two tokenizers, or a padded vocabulary"),
 }
 KINDS = {
     **{
-        f"{side}_{kind}": (f"{side}: {what}", usually)
+        f"{side}_{kind}": (what.format(side), usually)
         for side in ("target", "draft")
         for kind, (what, usually) in _OF_A_SIDE.items()
     },
@@ -60,24 +60,24 @@ KINDS = {
         "a search in running sums that ran past the end, or two tokenizers",
     ),
     "draft_impossible": (
-        "a draft of draft probability zero: proof that it was not drawn from the recorded distribution",
+        "a draft of draft probability zero",
         "q recorded after top-k or top-p and drafts drawn before, or q of another position",
     ),
     "draft_never": (
-        "drafts that the declared law never draws: proof",
-        "another law than declared: duplicates, or greedy drafts that are not the likeliest",
+        "drafts that the declared law never draws",
+        "another law than declared: duplicates, or tokens that are not the likeliest or in another order",
     ),
     "output_impossible": (
-        "an output token of target probability zero, none of the drafts: proof",
-        "the engine sampled without the top-k, top-p or min-p of the record; a few at the edge of top-p, or "
-        "ties at temperature 0, may be logits cut in another precision",
+        "an output token of target probability zero that is none of the drafts",
+        "sampled without the top-k, top-p or min-p of the record; a few at the edge of top-p, or ties at "
+        "temperature 0, may be logits cut in another precision",
     ),
     "impossible_accepted": (
-        "an accepted draft of target probability zero: proof",
+        "an accepted draft of target probability zero",
         "a coin compared with ≤ in place of <, or a verifier that did not see the processed target",
     ),
     "after_rejection": (
-        "a position that was decided after a rejection in the same step",
+        "a position decided after a rejection in the same step",
         "rows out of order, or positions that were not reached: those have no output token",
     ),
     "depth_gap": (
@@ -86,16 +86,28 @@ KINDS = {
     ),
 }
 """What may be wrong with a row: in words, and what it usually means."""
+OUTCOMES = {"draft_impossible", "draft_never", "output_impossible", "impossible_accepted"}
+"""The kinds where a token came out that cannot."""
+_METRICS = {
+    "acceptance rate": "accepted tokens / positions that were reached with drafts",
+    "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
+    "for one draft",
+    "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
+    "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
+    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
+    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
+    "acceptance length, SGLang's spec_accept_length)",
+}
 
 
 @dataclass(frozen=True)
 class BoundaryCase:
-    """A kind of row that no sound engine writes.
+    """A kind of row that no sound engine writes: one such row proves a fault.
 
     Attributes
     ----------
     kind : str
-        A key of :data:`KINDS`.
+        A key of ``otmd.audit.run_report.KINDS``.
     count : int
         In how many rows it was seen.
     first_rows : tuple of int
@@ -206,7 +218,7 @@ class RecordedRunAudit:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is a fault, in words; empty if none was found."""
-        found = [f"{own.what} in {own.count} rows" for own in self.cases]
+        found = [f"{_have(own.count)} {own.what}" for own in self.cases]
         found += dict.fromkeys(_REFUTED[own.name] for own in self.claims if own.refuted)
         own = self.acceptance
         if own is not None and own.too_high:
@@ -220,6 +232,11 @@ class RecordedRunAudit:
     def faulty(self) -> bool:
         """Whether a fault was found."""
         return bool(self.reasons)
+
+    @property
+    def detectable(self) -> float:
+        """The total variation that would have been found with probability 0.9, by the weakest test."""
+        return max((own.detectable for own in self._decisive), default=1.0)
 
     @property
     def rows_needed(self) -> int | None:
@@ -237,8 +254,7 @@ class RecordedRunAudit:
         """PASS, FAULTY, or INCONCLUSIVE where too few rows were recorded to tell."""
         if self.faulty:
             return "FAULTY"
-        told = self._decisive and all(own.detectable <= self.bias for own in self._decisive)
-        return "PASS" if told else "INCONCLUSIVE"
+        return "PASS" if self._decisive and self.detectable <= self.bias else "INCONCLUSIVE"
 
     @property
     def _decisive(self) -> list[Claim]:
@@ -255,8 +271,8 @@ class RecordedRunAudit:
         if not self._decisive:
             return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
         return (
-            f"INCONCLUSIVE: no fault found, but {rows} are too few to find a bias of {self.bias:g}; about "
-            f"{self.rows_needed:,} would do"
+            f"INCONCLUSIVE: no fault found, but {rows} {'are' if self.num_rows > 1 else 'is'} too few to "
+            f"find a bias of {self.bias:g}; about {self.rows_needed:,} would do"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -270,83 +286,82 @@ class RecordedRunAudit:
         return head | {"rows_needed": self.rows_needed} | found
 
     def __str__(self) -> str:
-        own = self.acceptance
         sizes = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
-        parts = [
-            self._lines_of_outcome(),
-            ["Rows that no sound engine writes:", *(f"  {own}" for own in self.cases)],
-            [
-                "Rows of several vocabularies; if they are of several models, audit them apart:",
-                *(f"  {size} tokens: {_rows(*where)}" for size, where in sizes),
+        parts = {
+            "": self._lines_of_outcome(),
+            "Rows that no sound engine writes; each is proof of a fault:": list(
+                map(str, self.cases)
+            ),
+            "Rows of several vocabularies; if they are of several models, audit them apart:": [
+                f"{size} tokens: {_rows(*where)}" for size, where in sizes
             ],
-            self._lines_of_claims(),
-            []
-            if own is None
-            else [
-                f"Acceptance: {own.rate:.4f} of {own.num_positions} positions accept a draft; a lossless "
-                f"rule accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
+            "Tests. An alarm is a p-value of at most "
+            f"{self.false_alarm / NUM_STATEMENTS:.1e}, or a bias above 0:": self._lines_of_claims(),
+            "Output tokens by class. Deviations without an alarm above mean nothing:": [
+                line for bands in self.bands for line in _lines_of_bands(bands)
             ],
-            self._lines_of_bands(),
-            [
-                "Metrics:",
-                *(f"  {own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics),
-            ],
-        ]
+            "Metrics:": [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
+        }
         # A heading without lines says nothing.
-        shown = [lines for lines in parts if lines and (len(lines) > 1 or lines[0][-1] != ":")]
-        return "\n\n".join("\n".join(lines) for lines in shown)
+        shown = [
+            "\n".join([*([head] if head else []), *(f"  {own}" if head else own for own in lines)])
+            for head, lines in parts.items()
+            if lines
+        ]
+        return "\n\n".join(shown)
 
     def _lines_of_outcome(self) -> list[str]:
-        lines = [self.verdict]
-        lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
-        if self.most_repeated and any(own.refuted for own in self.claims if own.name == SLOTS):
-            lines.append(f"Most often equal: {self.most_repeated}")
-        if self._decisive:
-            found = max(own.detectable for own in self._decisive)
+        own, lines, alarm = self.acceptance, [self.verdict], f"{self.false_alarm:g} at most."
+        if self.detectable < 1:
             lines.append(
-                f"With probability 0.9, this many rows show a bias of {found:.3f} or more (total variation: "
-                "the share of tokens that come out wrong)."
+                f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9; a bias "
+                "is the share of tokens that would have to change (total variation)."
             )
-        alarm = f"{self.false_alarm:g} at most."
-        return [*lines, f"A sound engine is called faulty with probability {alarm}"]
+        lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
+        if not self.explanations and self.cases:
+            lines.append(f"Likeliest cause: {max(self.cases, key=lambda own: own.count).usually}")
+        elif not self.explanations and any(own.refuted for own in self.claims):
+            lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
+        if self.most_repeated:
+            lines.append(f"Most often equal: {self.most_repeated}")
+        lines.append(
+            f"Drafts by law {self.law}; a sound engine is called faulty with probability {alarm}"
+        )
+        if own is not None:
+            lines.append(
+                f"Acceptance: {own.rate:.4f} of {own.num_positions:,} positions with drafts accept one; a "
+                f"lossless rule accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
+            )
+        return lines
 
     def _lines_of_claims(self) -> list[str]:
-        level = self.claims[0].level if self.claims else self.false_alarm
-        head = f"{'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'shows':>6}"
-        lines = [f"Tests (alarm: a p-value of {level:.1e} or less, or a bias above 0):"]
-        lines += [f"  {'':<53} {head}"] if self.claims else []
-        for own in self.claims:
-            cells = f"{own.num_samples:>8} {own.p_value:>8.1e} {own.betting_p_value:>8.1e}"
-            sizes = f"{own.total_variation_bound:>7.4f} {own.detectable:>6.3f}"
-            lines.append(f"  {own.name:<53} {cells} {sizes}{'  REFUTED' if own.refuted else ''}")
-        return lines
+        lines = [
+            f"{own.name:<51} {own.num_samples:>8} {own.p_value:>8.1e} {own.betting_p_value:>8.1e} "
+            f"{own.total_variation_bound:>7.4f} {own.detectable:>6.3f}{'  REFUTED' if own.refuted else ''}"
+            for own in self.claims
+        ]
+        head = (
+            f"{'claim':<51} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'finds':>6}"
+        )
+        return [head, *lines] if lines else []
 
-    def _lines_of_bands(self) -> list[str]:
-        lines = ["Output tokens by class. Deviations without an alarm above mean nothing:"]
-        for bands in filter(None, self.bands):
-            lines.append(f"  {'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}")
-            lines += [
-                f"  {own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
-                for own in bands
-            ]
-        return lines
+
+def _lines_of_bands(bands: tuple[Band, ...]) -> list[str]:
+    head = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
+    lines = [
+        f"{own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
+        for own in bands
+    ]
+    return [head, *lines] if lines else []
+
+
+def _have(count: int) -> str:
+    return f"{count} rows have" if count > 1 else "1 row has"
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:
     more = ", …" if count > len(first) else ""
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first))}{more})"
-
-
-_PLAIN_METRICS = {
-    "acceptance rate": "accepted tokens / positions that were reached with drafts",
-    "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
-    "for one draft",
-    "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
-    "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
-    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
-    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
-    "acceptance length, SGLang's spec_accept_length)",
-}
 
 
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
@@ -358,23 +373,23 @@ def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]
     """
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)
-    steps = int(np.count_nonzero(verified & (depth == 0)))
-    accepted, values = int(hit.sum()), {}
+    steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())
+    values = {"optimal acceptance rate": float(np.mean(ceilings))} if ceilings else {}
     if steps:
-        values["acceptance rate"] = accepted / int(verified.sum())
-    if ceilings:
-        values["optimal acceptance rate"] = float(np.mean(ceilings))
-    if steps:
-        values["draft acceptance rate"] = accepted / int(drafts.sum())
-        values["accepted drafts per step"] = accepted / steps
-        values["tokens per step"] = 1.0 + accepted / steps
-    found = [Metric(name, own, _PLAIN_METRICS[name]) for name, own in values.items()]
-    deepest = int(depth[verified].max()) if steps else 0
-    by_depth = np.bincount(depth[verified], minlength=deepest + 1)
-    hits = np.bincount(depth[hit == 1], minlength=deepest + 1)
-    for own in np.flatnonzero(by_depth) if deepest else ():
-        name, share = f"conditional acceptance at depth {own}", hits[own] / by_depth[own]
+        values |= {
+            "acceptance rate": accepted / int(verified.sum()),
+            "draft acceptance rate": accepted / int(drafts.sum()),
+            "accepted drafts per step": accepted / steps,
+            "tokens per step": 1.0 + accepted / steps,
+        }
+    found = [Metric(name, values[name], told) for name, told in _METRICS.items() if name in values]
+    if not steps or not depth[verified].any():
+        return tuple(found)
+    by_depth, hits = np.bincount(depth[verified]), np.bincount(depth[hit == 1])
+    for own in np.flatnonzero(by_depth):
+        hits_here = int(hits[own]) if own < hits.size else 0
+        name, share = f"conditional acceptance at depth {own}", hits_here / int(by_depth[own])
         found.append(Metric(name, share, "accepted / reached at this depth"))
         told = "accepted at this depth / steps (vLLM's per-position acceptance rate)"
-        found.append(Metric(f"acceptance per step at depth {own}", hits[own] / steps, told))
+        found.append(Metric(f"acceptance per step at depth {own}", hits_here / steps, told))
     return tuple(found)

@@ -1,27 +1,81 @@
 """One pass over the rows of a recorded run: a few numbers are kept of each, whatever the vocabulary."""
 
+from collections import defaultdict
+from collections.abc import Callable
+
 import numpy as np
 
-from otmd.audit.dependence import RunDependence
 from otmd.audit.evidence import Evidence
-from otmd.audit.records import NOT_DECIDED, Record, RecordedLaw
-from otmd.audit.samples import acceptance_ceiling
-from otmd.drafts import Greedy, ProposalLaw, WithoutReplacement, WithReplacement
+from otmd.audit.next_drafts import SERVED, ceiling, next_draft_laws, num_forced
+from otmd.audit.records import NOT_DECIDED, Record
+from otmd.audit.samples import wrong
+from otmd.drafts import (
+    ConditionalPoisson,
+    DraftLaw,
+    Greedy,
+    Hub,
+    Stratified,
+    TopThen,
+    WithoutReplacement,
+    WithReplacement,
+)
 from otmd.probabilities import FloatArray, IntArray
 
+LawMaker = Callable[[FloatArray, int], DraftLaw]
+"""From q (V,) and the number of drafts to their law."""
 FIXED = "fixed"
 """Drafts that the text before them decides: n-grams, the argmax, the likeliest tokens of a tree."""
-_CLASSES: dict[str, type[ProposalLaw]] = {
+_MAKERS: dict[str, LawMaker] = {
     "with-replacement": WithReplacement,
     "without-replacement": WithoutReplacement,
+    "conditional-poisson": ConditionalPoisson,
     "greedy": Greedy,
+    "hub": Hub,
+    "stratified": Stratified,
+    "certain-top": lambda draft_probs, n: TopThen(draft_probs, n, n),
+    # A row records one q, which all of its drafts share.
+    "independent": WithReplacement,
 }
-RUN_LAWS = (*_CLASSES, FIXED)
+RUN_LAWS = (*_MAKERS, FIXED)
 _ROWS_SHOWN = 5
 _SLACK = 1e-9
 _RATIOS = (0.5, 1.0, 2.0, 4.0)
 _MASSES = (0.001, 0.01, 0.1)
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
+_PARTS = 4
+_SHOWN_SLOTS = 8
+# Centres the numbers of equal drafts in the first of 16 cells.
+_SHIFT = 1 / 32
+
+
+def law_maker(law: str | LawMaker) -> LawMaker | None:
+    """The maker of a law that is given by name, None for fixed drafts; ValueError for an unknown name."""
+    if callable(law):
+        return law
+    if law not in RUN_LAWS:
+        raise wrong("law", repr(law), f"one of {', '.join(RUN_LAWS)}, or a callable")
+    return _MAKERS.get(law)
+
+
+def declared_law(
+    make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
+) -> tuple[DraftLaw, list[FloatArray]] | str:
+    """The law of a row's drafts (n,), and that of each given those before it (V,).
+
+    If the law never draws them, the kind of boundary case that this is.
+    """
+    if (draft_probs[draft_tokens] == 0).any():
+        return "draft_impossible"
+    try:
+        law = make(draft_probs, draft_tokens.size)
+    except ValueError:
+        # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
+        return "draft_never"
+    if not isinstance(law, SERVED):
+        raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in SERVED)}")
+    laws = next_draft_laws(law, draft_tokens)
+    drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
+    return (law, laws) if drawn else "draft_never"
 
 
 class RowLists:
@@ -41,19 +95,19 @@ class Tally:
 
     Parameters
     ----------
-    law : str
-        One of :data:`RUN_LAWS`.
+    make : callable or None
+        Makes the law of a row's drafts; None for drafts that are fixed.
     rng : numpy.random.Generator
         Draws the points of the intervals.
     """
 
-    def __init__(self, law: str, rng: np.random.Generator) -> None:
-        self._law, self._rng = law, rng
+    def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
+        self._make, self._rng = make, rng
         self._last: dict[str, tuple[int | None, int, bool]] = {}
         self._positions: list[tuple[int, int, bool, bool]] = []
         self.cases, self.vocabularies = RowLists(), RowLists()
         self.output_by_ratio, self.output_by_mass = Evidence.empty(1), Evidence.empty(1)
-        self.drafts, self.dependence = Evidence.empty(0), RunDependence(rng)
+        self.drafts, self.dependence = Evidence.empty(0), Dependence(rng)
         self.ceilings: list[float] = []
         self.accepted: list[bool] = []
 
@@ -64,27 +118,27 @@ class Tally:
 
     def add(self, record: Record) -> None:
         """Look at one row."""
-        decided, tokens = record.output_token != NOT_DECIDED, record.draft_tokens
-        accepted = decided and bool((tokens == record.output_token).any())
+        output, tokens = record.output_token, record.draft_tokens
+        decided = output != NOT_DECIDED
+        accepted = decided and bool((tokens == output).any())
         self._positions.append((record.depth, tokens.size, decided, accepted))
         if record.is_full:
             self.vocabularies.add(str(record.vocab_size), record.row)
         misplaced = self._misplaced(record, accepted)
         if misplaced:
             self.cases.add(misplaced, record.row)
-        target = self._checked("target", record, record.target)
-        draft = self._checked("draft", record, record.draft) if tokens.size else None
+        target = self._sound("target", record.target, record.row)
+        draft = self._sound("draft", record.draft, record.row)
         drafts_fit = not ((tokens < 0) | (tokens >= record.vocab_size)).any()
-        output_fits = NOT_DECIDED <= record.output_token < record.vocab_size
-        if not drafts_fit:
-            self.cases.add("draft_out_of_range", record.row)
-        if not output_fits:
-            self.cases.add("output_out_of_range", record.row)
+        output_fits = NOT_DECIDED <= output < record.vocab_size
+        for side, fits in (("draft", drafts_fit), ("output", output_fits)):
+            if not fits:
+                self.cases.add(f"{side}_out_of_range", record.row)
         if not (drafts_fit and output_fits):
             return
-        drafts_sound = tokens.size > 0 and self._look_at_drafts(record, draft)
+        law = self._look_at_drafts(record, draft) if tokens.size and self._make else None
         if decided and target is not None and misplaced != "after_rejection":
-            self._look_at_output(record, target, draft, drafts_sound)
+            self._look_at_output(record, target, draft, law)
 
     def positions(self) -> IntArray:
         """Depth, number of drafts, whether it was reached, whether a draft was accepted: (N, 4)."""
@@ -101,65 +155,123 @@ class Tally:
         decided = record.output_token != NOT_DECIDED
         return "after_rejection" if decided and not last[2] else None
 
-    def _checked(
-        self, side: str, record: Record, recorded: RecordedLaw | None
-    ) -> FloatArray | None:
-        found = None if recorded is None else law_of(recorded, record.vocab_size)
-        if isinstance(found, str):
-            self.cases.add(f"{side}_{found}", record.row)
+    def _sound(self, side: str, recorded: FloatArray | str | None, row: int) -> FloatArray | None:
+        """The distribution of a side, None where there is none or something is wrong with it."""
+        if isinstance(recorded, str):
+            self.cases.add(f"{side}_{recorded}", row)
             return None
-        return found
+        return recorded
 
     def _point(self, place: float, mass: float) -> float:
         """Draw a point of an interval of [0, 1): the randomised integral transform."""
         return min(place + mass * self._rng.random(), _BELOW_ONE)
 
-    def _look_at_drafts(self, record: Record, draft: FloatArray | None) -> bool:
-        """Whether what depends on the drafts' law can be said of the row."""
-        if self._law == FIXED:
-            return True
+    def _look_at_drafts(self, record: Record, draft: FloatArray | None) -> DraftLaw | None:
+        """Test the drafts, and return their law; None where it is unknown, or did not draw them."""
         if record.draft is None:
             self.cases.add("draft_missing", record.row)
-        if draft is None:
-            return False
-        wrong = wrong_with_drafts(self._law, draft, record.draft_tokens)
-        if wrong:
-            self.cases.add(wrong, record.row)
+        if draft is None or self._make is None:
+            return None
+        declared = declared_law(self._make, draft, record.draft_tokens)
+        if isinstance(declared, str):
+            self.cases.add(declared, record.row)
             self.drafts.add(self._point(0.0, 0.0), True)
-            return False
-        drawn = next_draft_laws(self._law, draft, record.draft_tokens)
-        for law, token in drawn:
-            place, mass = mass_before(law, -law, token), float(law[token])
-            self.drafts.add(self._point(place, mass), mass == 0)
+            return None
+        law, laws = declared
+        drawn = list(zip(laws, record.draft_tokens.tolist(), strict=True))[num_forced(law) :]
+        for own, token in drawn:
+            self.drafts.add(self._point(mass_before(own, -own, token), float(own[token])), False)
         self.dependence.add(drawn)
-        return True
+        return law
 
     def _look_at_output(
-        self, record: Record, target: FloatArray, draft: FloatArray | None, drafts_sound: bool
+        self, record: Record, target: FloatArray, draft: FloatArray | None, law: DraftLaw | None
     ) -> None:
         output, tokens = record.output_token, record.draft_tokens
-        accepted = bool((tokens == output).any())
-        mass = float(target[output])
+        accepted, mass = bool((tokens == output).any()), float(target[output])
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
             self.cases.add(kind, record.row)
 
-        def add(own: Evidence, key: FloatArray, bands: tuple[IntArray, int]) -> None:
+        def add(evidence: Evidence, key: FloatArray, bands: tuple[IntArray, int]) -> None:
             point = self._point(mass_before(target, key, output), mass)
-            own.add(point, mass == 0, band_and_chances(target, *bands, output))
+            evidence.add(point, mass == 0, band_and_chances(target, *bands, output))
 
         add(self.output_by_mass, -target, mass_bands(target))
         if not tokens.size:
             return
-        drafted = draft
-        if self._law == FIXED:
-            drafted = np.zeros(target.size)
-            drafted[tokens] = 1.0
-        if drafted is not None:
-            add(self.output_by_ratio, ratios(target, drafted), ratio_bands(target, drafted))
-        if drafts_sound:
+        highest = None if law is None else ceiling(target, law, tokens)
+        if self._make is None:
+            draft, highest = np.zeros(target.size), float(target[np.unique(tokens)].sum()) + _SLACK
+            draft[tokens] = 1.0
+        if draft is not None:
+            add(self.output_by_ratio, ratios(target, draft), ratio_bands(target, draft))
+        if highest is not None:
             self.accepted.append(accepted)
-            self.ceilings.append(ceiling(self._law, target, draft, tokens))
+            self.ceilings.append(min(1.0, highest))
+
+
+class Dependence:
+    """Whether drafts depend on one another, within a position and from one position to the next.
+
+    A seed used twice, a cached draw or a broadcast in the wrong place leaves each draft with its law, and
+    makes drafts equal more often than independent ones are. A draft's number is the mass of the tokens with
+    smaller ids and a random part of its own: uniform given everything before, whatever its law.
+
+    Attributes
+    ----------
+    slots : Evidence
+        Each draft and those before it at its position; the number is compared with that of the last of them.
+    rows : Evidence
+        Each draft and the one in its place at the drafted position before.
+    pairs : dict of (int, int) to list of float
+        For two places among the drafts, from 1: how often they were equal, and how often they should be.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._last: list[tuple[int, float]] = []
+        self.slots, self.rows = Evidence.empty(2), Evidence.empty(2)
+        self.pairs: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, drawn: list[tuple[FloatArray, int]]) -> None:
+        """Look at a position's drafts, each with its law (V,) given those before it."""
+        own: list[tuple[int, float]] = []
+        for slot, (probs, token) in enumerate(drawn):
+            number = float(probs[:token].sum() + probs[token] * self._rng.random())
+            if own:
+                earlier = np.unique([before for before, _ in own])
+                _link(self.slots, number, own[-1][1], token in earlier, probs[earlier].sum())
+                for i, (before, _) in enumerate(own[:_SHOWN_SLOTS]):
+                    seen = self.pairs[i + 1, slot + 1]
+                    seen[0] += before == token
+                    seen[1] += float(probs[before])
+            if slot < len(self._last) and self._last[slot][0] < probs.size:
+                before, its_number = self._last[slot]
+                _link(self.rows, number, its_number, token == before, probs[before])
+            own.append((token, number))
+        self._last = own
+
+    def most_repeated(self) -> str:
+        """The two drafts of a position that are equal too often, in words; empty where none are."""
+        gains = {own: (seen - wanted) for own, (seen, wanted) in self.pairs.items()}
+        if not gains or max(gains.values()) <= 0:
+            return ""
+        first, second = max(gains, key=lambda own: gains[own])
+        seen, wanted = self.pairs[first, second]
+        return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
+
+
+def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
+    """Add a draft by its number, that of an earlier draft, and how likely it repeats one.
+
+    The difference of the numbers, modulo 1, is uniform if the later one is independent. The difference of
+    their quarters of [0, 1) also shows the number 1 − u after u, whose difference from u is uniform.
+    """
+    chance = min(1.0, float(chance))
+    quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
+    repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
+    links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
 
 
 def band_and_chances(
@@ -168,97 +280,6 @@ def band_and_chances(
     """The class of a token, and what p (V,) gives the classes, whose labels of the tokens are (V,)."""
     masses = np.bincount(bands, target, minlength=num_bands)
     return int(bands[token]), masses / masses.sum()
-
-
-def law_of(recorded: RecordedLaw, vocab_size: int) -> FloatArray | str:
-    """The distribution (V,) that was recorded, or what is wrong with it: a boundary case without its side.
-
-    ``vocab_size`` is V, at least the number of recorded numbers.
-    """
-    numbers = recorded.numbers.astype(np.float64)
-    if np.isnan(numbers).any():
-        return "nan"
-    if (numbers == np.inf).any():
-        return "infinite"
-    if recorded.is_logits:
-        if numbers.max() == -np.inf:
-            return "empty"
-        numbers = recorded.processing(numbers)
-    elif (numbers < 0).any():
-        return "negative"
-    else:
-        total = numbers.sum()
-        if abs(total - 1.0) > recorded.tolerance:
-            return "sum"
-        numbers = numbers / total
-    if recorded.ids is None:
-        return numbers
-    if recorded.ids[-1] >= vocab_size:
-        return "id"
-    spread = np.zeros(vocab_size)
-    spread[recorded.ids] = numbers
-    return spread
-
-
-def declared_law(law: str, draft_probs: FloatArray, num_drafts: int) -> ProposalLaw:
-    """The law of so many drafts as an object; for drafts that it can draw."""
-    # A single draft has the same law by any name, and this one is quick.
-    return (WithReplacement if num_drafts == 1 else _CLASSES[law])(draft_probs, num_drafts)
-
-
-def wrong_with_drafts(law: str, draft_probs: FloatArray, draft_tokens: IntArray) -> str | None:
-    """What proves that drafts (n,) are not from q (V,), as a kind of boundary case; None if nothing."""
-    if (draft_probs[draft_tokens] == 0).any():
-        return "draft_impossible"
-    if law == "with-replacement":
-        return None
-    forced = draft_tokens[:-1] if law == "greedy" else draft_tokens[:0]
-    # By their masses, as engines break ties in their own ways.
-    likeliest = np.sort(draft_probs)[::-1][: forced.size]
-    distinct = np.unique(draft_tokens).size == draft_tokens.size
-    return None if distinct and (draft_probs[forced] == likeliest).all() else "draft_never"
-
-
-def next_draft_laws(
-    law: str, draft_probs: FloatArray, draft_tokens: IntArray
-) -> list[tuple[FloatArray, int]]:
-    """Each drawn draft with the distribution (V,) that it has, given the drafts before it.
-
-    ``law`` is one of :data:`RUN_LAWS` other than :data:`FIXED`; nothing is wrong with the drafts (n,).
-    """
-    if law == "with-replacement":
-        return [(draft_probs, int(token)) for token in draft_tokens]
-    first = draft_tokens.size - 1 if law == "greedy" else 0
-    return [
-        (_without(draft_probs, draft_tokens[:i]), int(draft_tokens[i]))
-        for i in range(first, draft_tokens.size)
-    ]
-
-
-def ceiling(
-    law: str, target: FloatArray, draft_probs: FloatArray | None, draft_tokens: IntArray
-) -> float:
-    """What no lossless rule's acceptance exceeds at a position, rounded up.
-
-    It is given the drafts that were forced, as ties leave open which ones the law itself would take. For
-    greedy drafts: Σ p over the likeliest and Σ min(p, q/(1 − q(likeliest))) over the rest. For fixed ones: Σ
-    p.
-    """
-    if draft_probs is None or law == FIXED:
-        return min(1.0, float(target[np.unique(draft_tokens)].sum()) + _SLACK)
-    if law == "greedy":
-        forced = draft_tokens[:-1]
-        beside = np.delete(np.minimum(target, _without(draft_probs, forced)), forced)
-        return min(1.0, float(target[forced].sum() + beside.sum()) + _SLACK)
-    return acceptance_ceiling(target, declared_law(law, draft_probs, draft_tokens.size))
-
-
-def _without(probs: FloatArray, tokens: IntArray) -> FloatArray:
-    if tokens.size == 0:
-        return probs
-    left = probs.copy()
-    left[tokens] = 0.0
-    return left / left.sum()
 
 
 def ratio_bands(target: FloatArray, draft_probs: FloatArray) -> tuple[IntArray, int]:

@@ -70,19 +70,12 @@ def wrong(name: object, got: object, wanted: object) -> ValueError:
     return ValueError(f"{name}: got {got}, wanted {wanted}")
 
 
-def as_array(name: str, value: Any) -> Any:
-    """Return a torch tensor as an array, from any device and with gradients; anything else as it is.
-
-    bfloat16, which NumPy lacks, becomes float32.
-    """
+def as_array(value: Any) -> Any:
+    """Return a torch tensor as an array, bfloat16 as float32; anything else as it is."""
     if not hasattr(value, "detach"):
         return value
-    try:
-        tensor = value.detach().cpu()
-        return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
-    except (RuntimeError, TypeError) as error:
-        told = f"got a {type(value).__name__} that does not become an array"
-        raise TypeError(f"{name}: {told} ({error})") from error
+    tensor = value.detach().cpu()
+    return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
 
 
 def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
@@ -104,7 +97,7 @@ def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
 def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
     """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
     own = validate_law(law, target_probs)
-    p = validate_probs("target_probs", as_array("target_probs", target_probs))
+    p = validate_probs("target_probs", target_probs)
     validate_same_vocabulary(p, own.vocab_size, own.batch_shape)
     if p.ndim != 1:
         raise wrong("target_probs", f"leading axes {p.shape[:-1]}", "one position")
@@ -150,7 +143,7 @@ def emitted_tokens(
     if batched:
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
-    tokens = [np.asarray(as_array("verifier", verifier(own))) for own in draft_tokens]
+    tokens = [np.asarray(as_array(verifier(own))) for own in draft_tokens]
     for token in tokens:
         if token.ndim:
             told = f"an array of shape {token.shape} for one draw of drafts"
@@ -160,7 +153,7 @@ def emitted_tokens(
 
 def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
     """Return tokens as int64 of shape (count,), or raise ValueError under that name."""
-    array = np.asarray(as_array(name, tokens))
+    array = np.asarray(as_array(tokens))
     if array.dtype.kind not in "iu" or array.shape != (count,):
         raise wrong(name, f"{array.dtype} of shape {array.shape}", f"integers of shape ({count},)")
     if count and (array.min() < 0 or array.max() >= vocab_size):
@@ -196,7 +189,7 @@ def sampler_of(
         for own, where in zip(every, rows, strict=True):
             key = tuple(own.tolist())
             if key not in known:
-                known[key] = validate_probs("verifier", as_array("verifier", verifier(own)))
+                known[key] = validate_probs("verifier", verifier(own))
             tokens[where] = draw_tokens(known[key], rng, where.size)
         return tokens
 

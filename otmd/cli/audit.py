@@ -1,13 +1,14 @@
 """``otmd audit``: what an engine recorded, against what it should have done."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts.types import NonNegativeFloat, NonNegativeInt
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
-from otmd.cli.options import Json
+from otmd.cli.options import LAWS, Json, Top
 
 if TYPE_CHECKING:
     from otmd.probabilities import Processing
@@ -16,7 +17,7 @@ EXAMPLES = """Examples:
 
   otmd audit run.jsonl
 
-  otmd audit run.parquet --law without-replacement --false-alarm 1e-4
+  otmd audit run.parquet --law stratified --false-alarm 1e-4
 
   otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
 
@@ -27,6 +28,7 @@ def audit(
     law: str = "with-replacement",
     false_alarm: float = 1e-3,
     bias: float = 0.1,
+    top: Top = 1,
     target_temperature: NonNegativeFloat | None = None,
     target_top_k: NonNegativeInt | None = None,
     target_top_p: float | None = None,
@@ -48,12 +50,15 @@ def audit(
     file : Path
         A .jsonl, .parquet or .safetensors file with a row for each position that was drafted at or decided.
     law : str
-        How the drafts of a position were drawn: with-replacement, without-replacement, greedy, or fixed for
-        drafts that the text before them decides (n-grams, the argmax, a tree of the likeliest tokens).
+        How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
+        greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before
+        them decides (n-grams, the argmax, a tree of the likeliest tokens).
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
         A run passes only if a bias of this size (total variation) would have been found with probability 0.9.
+    top : int
+        For top-then: how many of the likeliest tokens are always drafted.
     target_temperature : float
         For recorded logits: what the engine divided the target's by. Leave these eight out where rows hold
         probabilities, or their own settings.
@@ -79,17 +84,18 @@ def audit(
     import numpy as np
 
     from otmd.audit import recorded_run
-    from otmd.audit.run_tally import RUN_LAWS
+    from otmd.drafts import TopThen
 
-    if law not in RUN_LAWS:
-        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(RUN_LAWS)}")
+    known = [*LAWS, "fixed"]
+    if law not in known:
+        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(known)}")
     if not 2e-5 <= false_alarm <= 0.25:
         raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 2e-5 to 0.25")
     if not 0 < bias < 1:
         raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
     found = recorded_run(
         file,
-        law,
+        partial(TopThen, top=top) if law == "top-then" else law,
         false_alarm,
         bias=bias,
         target_processing=_processing(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 import otmd
-from otmd.audit.faults import pair
+
+
+def pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A target and a draft distribution whose logits differ by a normal error, as close models' do."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=1.5, size=vocab_size)
+    draft_logits = logits + rng.normal(scale=0.7, size=vocab_size)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(draft_logits)
+
 
 P, Q = pair(6, seed=41)
 P_ZERO = np.array([0.0, 0.5, 0.3, 0.0, 0.15, 0.05])
@@ -25,6 +33,11 @@ HONEST: list[tuple[otmd.Verifier, otmd.DraftLaw, np.ndarray]] = [
     (otmd.TargetOnly(), otmd.ConditionalPoisson(Q, 3), P),
     (otmd.TargetOnly(), otmd.TopThen(Q, 3, 1), P),
     (otmd.TargetOnly(), otmd.Joint(np.array([[0, 1], [5, 2]]), np.array([0.4, 0.6]), 6), P),
+    (otmd.Preference(), otmd.WithReplacement(Q, 3), P),
+    (otmd.Preference(), otmd.Stratified(Q, 3), P),
+    (otmd.Preference(), otmd.Stratified(Q_ZERO, 3, sharpness=1.5), P_ZERO),
+    (otmd.Preference(), otmd.TopThen(Q, 3, 1, rest=otmd.Stratified), P),
+    (otmd.Preference(), otmd.Hub(Q), P),
     (otmd.Optimal(), otmd.WithReplacement(Q, 3), P),
     (otmd.Optimal(), otmd.WithoutReplacement(Q, 2), P),
     (otmd.Optimal(), otmd.Greedy(Q, 3), P),

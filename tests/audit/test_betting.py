@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from otmd.audit.sequential import CellBets, ChanceBets, mean_wealth
+from otmd.audit.evidence import CellBets, ChanceBets, mean_wealth
 
 
 def expected_wealth(probs: np.ndarray, length: int, caution: float) -> float:

@@ -1,6 +1,6 @@
 """The audit of drafts: mistakes are laws, likelihood ratios are fair, and each mistake is told by its name.
 
-Samples of a declared law are called faulty with a probability of at most 1e-3 each; 11 fixed seeds.
+Samples of a declared law are called faulty with a probability of at most 1e-3 each; 14 fixed seeds.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-from honest import Q_ZERO, P, Q
+from honest import Q_ZERO, P, Q, pair
 from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.draft_samples import counts_of_extremes, counts_of_tuples, draft_law, mistakes
-from otmd.audit.faults import pair, tempered, top_k
+from otmd.audit.draft_samples import counts_of_extremes, counts_of_tuples, draft_law
+from otmd.audit.mistakes import draft_mistakes as mistakes
 
 LAWS: dict[str, otmd.DraftLaw] = {
     "with replacement": otmd.WithReplacement(Q, 3),
@@ -26,6 +26,9 @@ LAWS: dict[str, otmd.DraftLaw] = {
     "greedy": otmd.Greedy(Q, 3),
     "top one, then with replacement": otmd.TopThen(Q, 3, 1, rest=otmd.WithReplacement),
     "hub": otmd.Hub(Q),
+    "stratified": otmd.Stratified(Q, 3, sharpness=1.5),
+    "stratified, zeros": otmd.Stratified(Q_ZERO, 2),
+    "top one, then stratified": otmd.TopThen(Q, 3, 1, rest=otmd.Stratified),
     "independent": otmd.Independent(np.stack([Q, P, Q])),
     "joint": otmd.Joint(np.array([[0, 1], [1, 1], [5, 2]]), np.array([0.2, 0.3, 0.5]), 6),
     "a single draft": otmd.WithReplacement(Q, 1),
@@ -105,15 +108,21 @@ MADE = {
         LAWS["without replacement"],
         lambda q, n: otmd.ConditionalPoisson(q, n),
     ),
+    "stratified": (LAWS["without replacement"], lambda q, n: otmd.Stratified(q, n)),
+    "drawn without": (LAWS["stratified"], lambda q, n: otmd.WithoutReplacement(q, n)),
+    "temperature × 0.5": (LAWS["stratified"], lambda q, n: otmd.Stratified(q, n, 3.0)),
     "(greedy)": (LAWS["without replacement"], lambda q, n: otmd.Greedy(q, n)),
-    "top_k = 4": (LAWS["with replacement"], lambda q, n: otmd.WithReplacement(top_k(q, 4), n)),
+    "top_k = 4": (
+        LAWS["with replacement"],
+        lambda q, n: otmd.WithReplacement(otmd.probs_from_logits(np.log(q), top_k=4), n),
+    ),
     "temperature × 0.7": (
         LAWS["with replacement"],
-        lambda q, n: otmd.WithReplacement(tempered(q, 0.7), n),
+        lambda q, n: otmd.WithReplacement(otmd.probs_from_logits(np.log(q), 0.7), n),
     ),
     "temperature × 1.5": (
         LAWS["without replacement"],
-        lambda q, n: otmd.WithoutReplacement(tempered(q, 1.5), n),
+        lambda q, n: otmd.WithoutReplacement(otmd.probs_from_logits(np.log(q), 1.5), n),
     ),
 }
 

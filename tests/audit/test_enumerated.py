@@ -5,19 +5,22 @@ from __future__ import annotations
 import naive
 import numpy as np
 import pytest
+from honest import HONEST, NAMES
 from hypothesis import given, settings
 from strategies import num_drafts, pairs
 
 import otmd
 from otmd import audit
-from otmd.audit import faults
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
+DRAFTS = otmd.WithReplacement(Q, 2)
+SKIPPED = RejectionSteps(P, DRAFTS, RuleFault.DUPLICATES_SKIPPED)
 
 
 def test_the_known_value_of_skipped_duplicates():
     """p = (.6, .3, .1), q = (.2, .2, .6), two drafts: the output is (27/50, 9/25, 1/10)."""
-    found = audit.enumerated(faults.SkippedDuplicates(P, Q), P, otmd.WithReplacement(Q, 2))
+    found = audit.enumerated(SKIPPED, P, DRAFTS)
     np.testing.assert_allclose(found.output_law, [0.54, 0.36, 0.1], atol=1e-15)
     assert found.faulty
     assert found.total_variation == pytest.approx(0.06, abs=1e-15)
@@ -31,8 +34,11 @@ def test_it_is_the_twins(pair, n):
     p, q = pair
     law, drafts = naive.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
     rules = [
-        (faults.SkippedDuplicates(p, q), naive.skipping_duplicates(p.tolist(), q.tolist())),
-        (faults.RecursiveRejectionSteps(p, q), naive.rrs(p.tolist(), q.tolist())),
+        (
+            RejectionSteps(p, drafts, RuleFault.DUPLICATES_SKIPPED),
+            naive.skipping_duplicates(p.tolist(), q.tolist()),
+        ),
+        (RejectionSteps(p, drafts), naive.rrs(p.tolist(), q.tolist())),
         (otmd.RecursiveRejection(), naive.rrs(p.tolist(), q.tolist())),
     ]
     for rule, twin in rules:
@@ -43,19 +49,32 @@ def test_it_is_the_twins(pair, n):
         assert found.faulty == (np.abs(np.array(output, float) - p).max() > 1e-9)
 
 
+@pytest.mark.parametrize(("rule", "law", "target"), HONEST, ids=NAMES)
+def test_lossless_verifiers_pass(rule, law, target):
+    found = audit.enumerated(rule, target, law, tol=1e-9)
+    assert not found.faulty
+    assert found.acceptance == pytest.approx(otmd.acceptance_rate(rule, target, law), abs=1e-9)
+    assert found.acceptance <= found.ceiling + 1e-9
+
+
 @settings(max_examples=60)
 @given(pair=pairs(max_vocab=4), n=num_drafts(3))
 def test_sound_steps_are_lossless(pair, n):
     p, q = pair
-    found = audit.enumerated(
-        faults.RecursiveRejectionSteps(p, q), p, otmd.WithReplacement(q, n), 1e-10
-    )
+    law = otmd.WithReplacement(q, n)
+    found = audit.enumerated(RejectionSteps(p, law), p, law, 1e-10)
     assert not found.faulty
     assert str(found) == found.verdict
     assert found.worst_drafts == ()
     if np.count_nonzero(q) >= n:
-        steps = faults.WithoutReplacementSteps(p, q)
-        assert not audit.enumerated(steps, p, otmd.WithoutReplacement(q, n), 1e-10).faulty
+        laws = [otmd.WithoutReplacement(q, n), otmd.ConditionalPoisson(q, n), otmd.Stratified(q, n)]
+        for law in [
+            *laws,
+            otmd.Greedy(q, n),
+            otmd.TopThen(q, n, 1),
+            *([otmd.Hub(q)] if n == 2 else []),
+        ]:
+            assert not audit.enumerated(RejectionSteps(p, law), p, law, 1e-9).faulty, law
 
 
 def test_the_parts_of_the_total_variation_sum_to_it():
@@ -75,7 +94,7 @@ def test_the_parts_of_the_total_variation_sum_to_it():
 
 def test_parts_share_an_excess_by_what_they_emit():
     """Twin of the parts' definition, by loops over tuples and tokens."""
-    rule, drafts = faults.SkippedDuplicates(P, Q), otmd.WithReplacement(Q, 2)
+    rule, drafts = SKIPPED, DRAFTS
     found = audit.enumerated(rule, P, drafts)
     parts = {}
     for tokens, prob in zip(*drafts.enumerate(), strict=True):

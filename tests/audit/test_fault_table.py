@@ -20,7 +20,7 @@ def test_the_table_is_made_and_kept(tmp_path):
         assert done.returncode == 0, done.stderr
     assert runs[0].stdout == runs[1].stdout
     lines = runs[0].stdout.splitlines()
-    assert len(lines) == 2 + 12
+    assert len(lines) == 2 + 8
     assert "| residual not renormalised | 0.17 | 0.832 / 0.921 | 2 of 2 |" in runs[0].stdout
     assert output.exists()
     assert not output.with_suffix(".parts").exists()

@@ -214,7 +214,7 @@ def test_sources_that_are_none(source, message):
 
 
 @pytest.mark.parametrize(
-    "options", [{"law": "hub"}, {"false_alarm": 0.5}, {"false_alarm": 1e-7}, {"rng": 3}]
+    "options", [{"law": "joint"}, {"false_alarm": 0.5}, {"false_alarm": 1e-7}, {"rng": 3}]
 )
 def test_wrong_arguments_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -311,9 +311,12 @@ def test_arrays_of_other_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"target_probs": [[[0.5]]]}, "target_probs: got type list<.*list"),
-        ({"target_probs": ["a"]}, "target_probs: got type string, wanted a list of numbers"),
-        ({"target_probs": [[1.0]], "step": [[1]]}, "step: got type list"),
+        ({"target_probs": [[[0.5]]]}, "row 1: target_probs: got object of shape"),
+        ({"target_probs": ["a"]}, "row 1: target_probs: got 'a', wanted a list of numbers"),
+        (
+            {"target_probs": [[1.0]], "step": [[1]]},
+            "row 1: step: got array.*, wanted a whole number",
+        ),
         ({"target_probs": [[1.0]], "other": [1]}, "other: got an unknown field"),
         ({"target_probs": [[1.0]], "step": [0.5]}, "row 1: step: got 0.5"),
         ({"target_probs": [None]}, "row 1: target_probs: got nothing"),

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit.faults import (
-    CoarseCoin,
-    FirstDraftKept,
-    ResidualFromDraft,
-    ResidualFromTarget,
-    SkippedDuplicates,
-    UnnormalisedResidual,
-)
+from otmd.audit.mistakes import RejectionSteps, RuleFault
 from otmd.audit.run_audit import DRAFTS, OUTPUT, OUTPUT_BY_MASS, recorded_run
 from otmd.probabilities import Processing
 
@@ -35,6 +30,23 @@ SOUND = {
         Engine(num_drafts=3, law=otmd.Greedy, rule=otmd.GreedyCoupling()),
         "greedy",
     ),
+    "stratified": (
+        Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()),
+        "stratified",
+    ),
+    "stratified, sharper": (
+        Engine(num_drafts=2, law=partial(otmd.Stratified, sharpness=2.0), rule=otmd.Preference()),
+        partial(otmd.Stratified, sharpness=2.0),
+    ),
+    "preference, with replacement": (
+        Engine(num_drafts=3, rule=otmd.Preference()),
+        "with-replacement",
+    ),
+    "conditional Poisson": (
+        Engine(num_drafts=2, law=otmd.ConditionalPoisson),
+        "conditional-poisson",
+    ),
+    "hub": (Engine(num_drafts=2, law=otmd.Hub, rule=otmd.SpecHub()), "hub"),
     "chain": (Engine(depth=3), "with-replacement"),
     "chain, all positions recorded": (Engine(depth=3, record_unreached=True), "with-replacement"),
     "the likeliest token": (
@@ -46,6 +58,10 @@ SOUND = {
         "with-replacement",
     ),
 }
+
+
+def faulty(fault: RuleFault):
+    return lambda p, law: RejectionSteps(p, law, fault)
 
 
 def audited(engine: Engine, law: str = "with-replacement", rows: int = 1200, seed: int = 1):
@@ -108,25 +124,40 @@ def test_a_target_that_ignores_top_p():
     kinds = {own.kind for own in report.cases}
     assert kinds == {"output_impossible", "impossible_accepted"}
     assert report.faulty
+    assert not report.explanations
+    assert f"Likeliest cause: {max(report.cases, key=lambda own: own.count).usually}" in str(report)
+
+
+def test_stratified_drafts_that_are_verified_as_independent():
+    """Draft j is drawn from stratum j, and must be verified with the law of that stratum."""
+
+    def rule(p, law):
+        return RejectionSteps(p, otmd.WithReplacement(law.draft_probs, law.num_drafts))
+
+    report = audited(Engine(num_drafts=3, law=otmd.Stratified, rule=rule), "stratified")
+    (own,) = report.explanations.values()
+    assert own.mistake == "the drafts are verified as if they were independent"
 
 
 def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
     """SGLang #35771, with a coin of so few bits that it shows."""
 
-    class FewBits(CoarseCoin):
-        steps = 64.0
+    def few_bits(p, law):
+        rule = RejectionSteps(p, law, RuleFault.COARSE_COIN)
+        rule.coin_values = 64
+        return rule
 
-    report = audited(Engine(target=Processing(top_k=5), rule=FewBits), rows=1500)
+    report = audited(Engine(target=Processing(top_k=5), rule=few_bits), rows=1500)
     assert [own.kind for own in report.cases] == ["impossible_accepted"]
 
 
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        (ResidualFromTarget, "the token is drawn from p"),
-        (ResidualFromDraft, "the token is drawn from q"),
-        (UnnormalisedResidual, "the residual is not renormalised"),
-        (FirstDraftKept, "the first draft is emitted unverified"),
+        (faulty(RuleFault.RESIDUAL_FROM_TARGET), "the token is drawn from p"),
+        (faulty(RuleFault.RESIDUAL_FROM_DRAFT), "the token is drawn from q"),
+        (faulty(RuleFault.NOT_NORMALISED), "the residual is not renormalised"),
+        (faulty(RuleFault.FIRST_DRAFT_KEPT), "the first draft is emitted unverified"),
     ],
 )
 def test_the_fault_of_the_rule_is_named(rule, told):
@@ -138,7 +169,7 @@ def test_the_fault_of_the_rule_is_named(rule, told):
 
 
 def test_skipped_duplicates():
-    engine = Engine(num_drafts=3, rule=SkippedDuplicates, draft=Processing(0.4))
+    engine = Engine(num_drafts=3, rule=faulty(RuleFault.DUPLICATES_SKIPPED), draft=Processing(0.4))
     report = audited(engine, rows=4000, seed=2)
     assert [own.name for own in report.claims if own.refuted] == [OUTPUT]
     assert report.explanations[OUTPUT].mistake == "a draft that repeats a rejected one is skipped"
@@ -147,7 +178,7 @@ def test_skipped_duplicates():
 
 
 def test_a_rule_that_accepts_every_draft_is_above_the_ceiling():
-    engine = Engine(rule=lambda p, q: lambda tokens: np.eye(p.size)[tokens[0]], disagreement=2)
+    engine = Engine(rule=lambda p, law: lambda tokens: np.eye(p.size)[tokens[0]], disagreement=2)
     report = audited(engine, rows=600)
     assert report.acceptance is not None
     assert report.acceptance.too_high

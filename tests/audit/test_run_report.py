@@ -176,6 +176,8 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
     assert report.outcome == "INCONCLUSIVE"
     assert "nothing to test" in report.verdict
     assert not [line for line in str(report).splitlines() if line.endswith(":")]
+    assert "A bias of" not in str(report)
+    assert "but 1 row is too few to find a bias of 0.1; about" in audited([ROW]).verdict
     few = audited([ROW] * 10)
     assert str(few).startswith(
         "INCONCLUSIVE: no fault found, but 10 rows are too few to find a bias"
@@ -196,4 +198,4 @@ def test_only_the_first_rows_are_listed():
     for row in range(1, 9):
         cases.add("target_nan", row)
     (found,) = BoundaryCase.of(cases.found)
-    assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): target: NaN")
+    assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): NaN in the target; usually")

@@ -8,17 +8,16 @@ import pytest
 import otmd
 from otmd.audit.counts import places_in_order, ratio_order
 from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence, bands_of
+from otmd.audit.next_drafts import ceiling
 from otmd.audit.records import read_records
 from otmd.audit.run_tally import (
     Tally,
     band_and_chances,
-    ceiling,
+    declared_law,
     mass_bands,
     mass_before,
-    next_draft_laws,
     ratio_bands,
     ratios,
-    wrong_with_drafts,
 )
 from otmd.testing import hostile_pairs
 
@@ -27,6 +26,10 @@ CLASSES = {
     "with-replacement": otmd.WithReplacement,
     "without-replacement": otmd.WithoutReplacement,
     "greedy": otmd.Greedy,
+    "stratified": otmd.Stratified,
+    "conditional-poisson": otmd.ConditionalPoisson,
+    "certain-top": lambda q, n: otmd.TopThen(q, n, n),
+    "top-then": lambda q, n: otmd.TopThen(q, n, 1, rest=otmd.ConditionalPoisson),
 }
 
 
@@ -50,10 +53,10 @@ def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
     law = CLASSES[name](Q, num_drafts)
     for tokens in np.ndindex(*(4,) * num_drafts):
         drafts = np.array(tokens)
-        wrong = wrong_with_drafts(name, Q, drafts)
-        assert (wrong is None) == (law.tuple_prob(drafts) > 0)
-        if wrong is None:
-            chances = [own[token] for own, token in next_draft_laws(name, Q, drafts)]
+        found = declared_law(CLASSES[name], Q, drafts)
+        assert isinstance(found, str) == (law.tuple_prob(drafts) == 0)
+        if not isinstance(found, str):
+            chances = [own[token] for own, token in zip(found[1], tokens, strict=True)]
             assert np.prod(chances) == pytest.approx(law.tuple_prob(drafts), abs=1e-14)
 
 
@@ -63,14 +66,24 @@ def test_ceilings_are_optimal_acceptance_rates(name, num_drafts):
     law = CLASSES[name](Q, num_drafts)
     drafts = law.sample(np.random.default_rng(0))
     best = otmd.optimal_acceptance(P, law).rate
-    assert ceiling(name, P, Q, drafts) == pytest.approx(best, abs=2e-9)
-    assert ceiling(name, P, Q, drafts) >= best
+    assert ceiling(P, law, drafts) == pytest.approx(best, abs=2e-9)
+    assert ceiling(P, law, drafts) >= best
 
 
 def test_the_ceiling_of_fixed_drafts_is_their_mass():
     law = otmd.Joint(np.array([[1, 3]]), np.array([1.0]), 4)
     best = otmd.optimal_acceptance(P, law).rate
-    assert ceiling("fixed", P, None, np.array([1, 3, 3])) == pytest.approx(best, abs=2e-9)
+    row = {"target_probs": P, "draft_tokens": [1, 3, 3], "output_token": 1}
+    report = otmd.audit.recorded_run([row], "fixed", rng=np.random.default_rng(0))
+    assert report.acceptance.ceiling == pytest.approx(best, abs=2e-9)
+
+
+def test_ties_are_broken_as_the_engine_did():
+    target, q = np.array([0.1, 0.8, 0.05, 0.05]), np.array([0.4, 0.4, 0.2, 0.0])
+    for drafts, best in (([0, 1], 0.1 + 2 / 3 + 0.05), ([1, 0], 0.8 + 0.1 + 0.05)):
+        found = declared_law(otmd.Greedy, q, np.array(drafts))
+        assert not isinstance(found, str)
+        assert ceiling(target, found[0], np.array(drafts)) == pytest.approx(best)
 
 
 def test_classes_are_partitions_and_their_table_counts():
@@ -93,7 +106,7 @@ def test_classes_are_partitions_and_their_table_counts():
 def test_numbers_lie_in_their_token_s_interval_and_fill_it():
     """Uniform over many seeds: their mean is within five standard errors."""
     rows = [{"target_probs": P, "draft_probs": Q, "draft_tokens": [1], "output_token": 3}] * 400
-    tally = Tally("with-replacement", np.random.default_rng(0))
+    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
     for record in read_records(rows, {}):
         tally.add(record)
     by_ratio = np.array(tally.output_by_ratio.numbers)
@@ -116,6 +129,6 @@ def test_hostile_distributions_pass(law):
         output = int(rng.choice(p.size, p=np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)))
         own = {"target_probs": p, "draft_probs": q, "draft_tokens": drafts}
         rows.append(own | {"output_token": output})
-    report = otmd.audit.recorded_run(rows, law, rng=rng)
+    report = otmd.audit.recorded_run(rows, CLASSES.get(law, law), rng=rng)
     assert not report.cases
     assert report.num_rows == len(hostile_pairs())

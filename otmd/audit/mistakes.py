@@ -1,0 +1,388 @@
+"""Common mistakes of engines, as laws: to plant them, and to name the one that explains a run best."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import permutations
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from otmd.audit.next_drafts import next_draft_laws
+from otmd.drafts import (
+    ConditionalPoisson,
+    DraftLaw,
+    Greedy,
+    ProposalLaw,
+    Stratified,
+    WithoutReplacement,
+    WithReplacement,
+)
+from otmd.drafts.proposal import unchecked
+from otmd.probabilities import FloatArray, IntArray, probs_from_logits
+from otmd.verifiers import KSequential, Preference, Verifier
+from otmd.verifiers.prepared import normalised
+
+TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
+TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
+TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
+COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
+_MOST_PERMUTED = 5
+_LAWS: dict[type[ProposalLaw], str] = {
+    WithReplacement: "drawn independently, with replacement",
+    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
+    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
+    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
+    Stratified: "one draw from each stratum, the head first (stratified)",
+}
+# An explanation has to be a thousand times likelier than what was declared.
+_LEAST_GAIN = float(np.log(1000.0))
+# The share of tokens that a rule may get wrong by rounding, and still be the likeliest.
+_ERRING = 1e-3
+_LOSSLESS = ("p alone", "steps", KSequential(), Preference())
+
+TupleProb = Callable[[IntArray], FloatArray]
+"""From tuples (T, n) to their probabilities (T,)."""
+Rule = Callable[[IntArray], FloatArray]
+"""From drafts (n,) to the law of the output token (V,)."""
+
+
+class Mistake(NamedTuple):
+    """A law that drafts have if a mistake was made; its parameter in words, or an empty setting."""
+
+    kind: str
+    setting: str
+    tuple_prob: TupleProb
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How well a mistake explains the samples.
+
+    Attributes
+    ----------
+    mistake : str
+        In words, with its best setting.
+    log_likelihood : float
+        Natural logarithm of the samples' likelihood, less the logarithm of the number of settings tried.
+    """
+
+    mistake: str
+    log_likelihood: float
+
+
+def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
+    """The best setting of each kind of mistake, the likeliest kind first.
+
+    ``likelihoods`` has the logarithm of the likelihood by kind and setting.
+    """
+    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
+    for (kind, setting), own in likelihoods.items():
+        by_kind[kind][setting] = own
+    found = []
+    for kind, settings in by_kind.items():
+        best = max(settings, key=lambda own: settings[own])
+        words = f"{kind} ({best})" if best else kind
+        found.append(Explanation(words, settings[best] - float(np.log(len(settings)))))
+    return sorted(found, key=lambda own: -own.log_likelihood)
+
+
+def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
+    """The mistakes that are told apart from a declared law at one position, once for each setting.
+
+    A law that is not built from one draft distribution has only the mistake that any law has: sorted drafts.
+    """
+    n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
+    if permuted:
+        yield Mistake(
+            "sorted by token id", "", partial(_prob_sorted, law, np.arange(law.vocab_size))
+        )
+    if not isinstance(law, ProposalLaw):
+        return
+    q = law.draft_probs
+    if permuted:
+        rank = np.argsort(np.argsort(-q, kind="stable"))
+        yield Mistake("sorted, likeliest first", "", partial(_prob_sorted, law, rank))
+    if n > 1:
+        for kind, words in _LAWS.items():
+            possible = np.count_nonzero(q) >= n or kind is WithReplacement
+            if kind is not type(law) and possible:
+                yield Mistake(words, "", kind(q, n).tuple_prob)
+        yield Mistake("one draw repeated for every draft", "", partial(_prob_of_copies, q, 1.0))
+    if n > 1 and type(law) is WithReplacement:
+        kind = "each draft at times a copy of the one before it"
+        for share in COPIES:
+            yield Mistake(kind, f"with probability {share}", partial(_prob_of_copies, q, share))
+    if n > 1 and type(law) is Stratified:
+        kind = "one draw from each stratum, the tail first"
+        yield Mistake(kind, "", lambda x: law.tuple_prob(x[:, ::-1]))
+    likeliest = q.argmax()
+    yield Mistake(
+        "always the likeliest token", "", lambda x: (x == likeliest).all(axis=-1).astype(float)
+    )
+    for kind, setting, probs in other_distributions(q):
+        if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
+            other = copy.copy(law)
+            other.draft_probs = probs
+            yield Mistake(kind, setting, partial(_prob_within_support, other))
+
+
+def other_distributions(probs: FloatArray) -> Iterator[tuple[str, str, FloatArray]]:
+    """What a distribution (V,) becomes by another temperature or truncation: mistake, setting, law (V,)."""
+    descending = np.sort(probs)[::-1]
+    reached = descending.cumsum()
+    for t in TEMPERATURES:
+        powers = (probs / descending[0]) ** (1.0 / t)
+        yield "at another temperature", f"temperature × {t}", powers / powers.sum()
+    for k in TOP_K:
+        if k < np.count_nonzero(probs):
+            kept = np.where(probs >= descending[k - 1], probs, 0.0)
+            yield "cut to the likeliest tokens", f"top_k = {k}", kept / kept.sum()
+    for mass in TOP_P:
+        last = min(int(np.searchsorted(reached, mass)), probs.size - 1)
+        kept = np.where(probs >= descending[last], probs, 0.0)
+        yield "cut to the likeliest mass", f"top_p = {mass}", kept / kept.sum()
+
+
+def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray:
+    """The first draft is from q, each later one with probability ``share`` a copy of the one before it."""
+    equal = tokens[:, 1:] == tokens[:, :-1]
+    later = ((1.0 - share) * q[tokens[:, 1:]] + share * equal).prod(axis=-1)
+    return q[tokens[:, 0]] * later
+
+
+def _prob_within_support(law: ProposalLaw, tokens: IntArray) -> FloatArray:
+    """Its probabilities, or only zeros where one of the tuples cannot occur, as they are costly."""
+    possible = (law.draft_probs[tokens] > 0).all()
+    return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
+
+
+def _prob_sorted(law: DraftLaw, rank: IntArray, tokens: IntArray) -> FloatArray:
+    """Drafts of the law, put in the order of a rank: the sum over all orders of the same tokens."""
+    places = rank[tokens]
+    if (np.diff(places, axis=-1) < 0).any():
+        return np.zeros(len(tokens))
+    every = permutations(range(tokens.shape[-1]))
+    orders = [law.tuple_prob(tokens[:, list(order)]) for order in every]
+    # Orders that only swap equal tokens are one tuple, which was summed more than once.
+    counts = [np.unique(own, return_counts=True)[1] for own in places]
+    repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
+    return np.sum(orders, axis=0) * np.exp(-repeated)
+
+
+class RuleFault(StrEnum):
+    """What goes wrong in recursive rejection, one line off."""
+
+    RESIDUAL_FROM_TARGET = "after all rejections the token is drawn from p, not from the residual"
+    RESIDUAL_FROM_DRAFT = "after all rejections the token is drawn from q, not from the residual"
+    NOT_NORMALISED = "the residual is not renormalised"
+    DUPLICATES_SKIPPED = "a draft that repeats a rejected one is skipped"
+    FIRST_DRAFT_KEPT = "the first draft is emitted unverified"
+    COARSE_COIN = "a draft is accepted if u ≤ p/q, not u < p/q, with u in float16"
+
+
+class RejectionSteps:
+    """Recursive rejection step by step, as engines write it, with or without a fault.
+
+    Parameters
+    ----------
+    target_probs : ndarray of float64, shape (V,)
+        p.
+    law : DraftLaw
+        The law that the rule takes the drafts to be drawn from. Draft j is held against the law of draft j
+        given those before it, so the rule is lossless for every law that draws one draft after another.
+    fault : RuleFault, optional
+        Without one the rule is lossless.
+    """
+
+    coin_values = 2048
+    """How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1."""
+
+    def __init__(
+        self, target_probs: FloatArray, law: DraftLaw, fault: RuleFault | None = None
+    ) -> None:
+        self.target_probs, self.law, self.fault = target_probs, law, fault
+
+    def __call__(self, draft_tokens: IntArray) -> FloatArray:
+        """Law of the output token given the drafts (n,), shape (V,)."""
+        p, fault, rejected = self.target_probs, self.fault, []
+        laws = next_draft_laws(self.law, draft_tokens)
+        output, undecided = np.zeros(p.size), 1.0
+        for token, q in zip(draft_tokens.tolist(), laws, strict=True):
+            if fault is RuleFault.DUPLICATES_SKIPPED and token in rejected:
+                continue
+            chance = self.chance_to_accept(float(p[token]), float(q[token]))
+            output[token] += undecided * chance
+            undecided *= 1.0 - chance
+            rejected.append(token)
+            left = np.maximum(p - q, 0.0)
+            p = left if fault is RuleFault.NOT_NORMALISED else normalised(left, p)
+        if fault is RuleFault.RESIDUAL_FROM_TARGET:
+            p = self.target_probs
+        elif fault is RuleFault.RESIDUAL_FROM_DRAFT:
+            p = laws[0]
+        # What an unnormalised residual lacks to 1 falls to the last token, as in a search of running sums.
+        lacking = 1.0 - p.sum() if fault is RuleFault.NOT_NORMALISED else 0.0
+        return output + undecided * (p + lacking * (np.arange(p.size) == p.size - 1))
+
+    def chance_to_accept(self, wanted: float, drawn: float) -> float:
+        """P(u < p/q) for a uniform u; 0 for a draft that q cannot draw."""
+        ratio = min(1.0, wanted / drawn) if drawn > 0 else 0.0
+        if self.fault is RuleFault.FIRST_DRAFT_KEPT:
+            return 1.0
+        if self.fault is RuleFault.COARSE_COIN:
+            return min(1.0, (np.floor(ratio * self.coin_values) + 1.0) / self.coin_values)
+        return ratio
+
+
+class Position(NamedTuple):
+    """A recorded position: p (V,), the law of its drafts, the drafts (n,), and the token that was emitted.
+
+    The law is None where drafts are missing, or where the law cannot have drawn them.
+    """
+
+    target: FloatArray
+    law: DraftLaw | None
+    draft_tokens: IntArray
+    output_token: int
+
+    def log_likelihood(self, rule: Rule) -> float:
+        """Logarithm of the chance that a rule emits the token, or p does by a rare error."""
+        token, p = self.output_token, self.target
+        law = rule(self.draft_tokens)
+        return float(np.log((1.0 - _ERRING) * law[token] + _ERRING * p[token]))
+
+
+Positions = Callable[[], Iterable[Position]]
+"""Gives the same positions at each call, so that few of them are held in memory."""
+
+
+def explain_drafts(positions: Positions) -> Explanation | None:
+    """The mistake that makes the drafts a thousand times likelier than their laws do, and likeliest."""
+    gains: dict[tuple[str, str], float] = defaultdict(float)
+    for own in positions():
+        assert own.law is not None
+        tokens = own.draft_tokens[None]
+        with np.errstate(divide="ignore"):
+            declared = np.log(own.law.tuple_prob(tokens)[0])
+            if declared == -np.inf:
+                # The product of the draft masses underflows: nothing can be compared here.
+                continue
+            for mistake in draft_mistakes(own.law):
+                likelihood = np.log(mistake.tuple_prob(tokens)[0])
+                gains[mistake.kind, mistake.setting] += float(likelihood - declared)
+    return _best_gain(gains)
+
+
+def explain_output(positions: Positions) -> Explanation | None:
+    """The mistake that makes the output tokens a thousand times likelier than a lossless rule, and likeliest.
+
+    The lossless rule is the likeliest of recursive rejection, the verifiers in closed form that serve the
+    law, and a token drawn from p alone.
+    """
+    totals = [0.0] * len(_LOSSLESS)
+    for own in positions():
+        for i, kind in enumerate(_LOSSLESS):
+            totals[i] += own.log_likelihood(_lossless_rule(kind, own, own.target))
+    likeliest = _LOSSLESS[int(np.argmax(totals))]
+    gains: dict[tuple[str, str], float] = defaultdict(float)
+    for own in positions():
+        declared = own.log_likelihood(_lossless_rule(likeliest, own, own.target))
+        for kind, setting, probs in other_distributions(own.target):
+            rule = _lossless_rule(likeliest, own, probs)
+            gains[f"the target is {kind}", setting] += own.log_likelihood(rule) - declared
+        for kind, rule in _faulty_rules(own):
+            gains[kind, ""] += own.log_likelihood(rule) - declared
+    return _best_gain(gains)
+
+
+def _best_gain(gains: dict[tuple[str, str], float]) -> Explanation | None:
+    best = best_settings(gains)[:1]
+    return best[0] if best and best[0].log_likelihood >= _LEAST_GAIN else None
+
+
+def _lossless_rule(kind: Verifier | str, position: Position, target: FloatArray) -> Rule:
+    """A lossless rule for a target (V,), which need not be the recorded one; else p alone."""
+    law = position.law
+    if law is not None and kind == "steps":
+        return RejectionSteps(target, law)
+    if law is not None and isinstance(kind, Verifier) and kind.supports(law):
+        return kind.prepare_position(target, law).conditional_law
+    return lambda _: target
+
+
+def _faulty_rules(position: Position) -> Iterator[tuple[str, Rule]]:
+    """Recursive rejection with a fault, and with the wrong law; p alone where no drafts count."""
+    p, law = position.target, position.law
+    for fault in RuleFault:
+        yield fault.value, (lambda _: p) if law is None else RejectionSteps(p, law, fault)
+    if isinstance(law, ProposalLaw) and law.num_drafts > 1:
+        independent = isinstance(law, WithReplacement)
+        other = unchecked(
+            WithoutReplacement if independent else WithReplacement, law.draft_probs, law.num_drafts
+        )
+        believed = "distinct" if independent else "independent"
+        yield f"the drafts are verified as if they were {believed}", RejectionSteps(p, other)
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """A faulty rule at one position.
+
+    Attributes
+    ----------
+    name : str
+        The fault.
+    target_probs : ndarray of float64, shape (V,)
+    law : DraftLaw
+        What the drafts are really drawn from.
+    verifier : callable
+        From drafts (n,) to the law of the output token (V,).
+    """
+
+    name: str
+    target_probs: FloatArray
+    law: DraftLaw
+    verifier: Rule
+
+
+def negative_controls() -> list[Control]:
+    """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3.
+
+    The logits of the two models differ by a normal error, as those of close models do.
+
+    Returns
+    -------
+    list of Control
+    """
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=1.5, size=12)
+    draft_logits = logits + rng.normal(scale=0.7, size=12)
+    p, q = probs_from_logits(logits), probs_from_logits(draft_logits)
+    two, three, distinct = WithReplacement(q, 2), WithReplacement(q, 3), WithoutReplacement(q, 3)
+    cut = WithReplacement(probs_from_logits(draft_logits, top_k=6), 2)
+    cold = WithReplacement(probs_from_logits(draft_logits, temperature=0.7), 2)
+    no_mass = np.where(np.arange(p.size) == q.argmax(), 0.0, p)
+    no_mass /= no_mass.sum()
+    believed = {
+        "drafts from the top 6, verified with all of q": (cut, two),
+        "drafts at temperature 0.7, verified at 1": (cold, two),
+        "distinct drafts verified as independent": (distinct, three),
+        "independent drafts verified as distinct": (three, distinct),
+    }
+    coin = RuleFault.COARSE_COIN
+    return [
+        Control(
+            "duplicates skipped", p, three, RejectionSteps(p, three, RuleFault.DUPLICATES_SKIPPED)
+        ),
+        Control(
+            "residual not renormalised", p, two, RejectionSteps(p, two, RuleFault.NOT_NORMALISED)
+        ),
+        Control("residual from p", p, two, RejectionSteps(p, two, RuleFault.RESIDUAL_FROM_TARGET)),
+        Control("coin may equal 0, u ≤ p/q", no_mass, two, RejectionSteps(no_mass, two, coin)),
+        *(Control(name, p, law, RejectionSteps(p, own)) for name, (law, own) in believed.items()),
+    ]
