@@ -19,34 +19,34 @@ head, a(y) = min(p(y), A q_j(y)/d_j) for the others, and A falls by their sum. A
 as the chance of all other slots A/d_j is. The rate is 1 − A at the end.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from otmd.curve._kernels import power, ratios_of
-from otmd.drafts import (
-    DraftLaw,
-    Greedy,
-    Hub,
-    Independent,
-    ProposalLaw,
-    Stratified,
-    TopThen,
-    WithReplacement,
+from otmd.curve.blocks import (
+    DRAFT,
+    GROUP_LOW,
+    NUM_GROUPS,
+    TARGET,
+    BlockedCurve,
+    sum_groups,
+    tokens_of_groups,
 )
-from otmd.drafts.proposal import unchecked
+from otmd.drafts import DraftLaw, Greedy, Hub, Independent, Stratified, TopThen, WithReplacement
 from otmd.kernel import kernel
-from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier, bounds_by_position, family
-from otmd.verifiers.optimal import OptimalityCertificate
-from otmd.verifiers.prepared import PreparedVerifier, normalised
+from otmd.verifiers.prepared import ChoosingVerifier, PreparedVerifier
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
 _MOST_STEPS = 100
+# How all tokens of a group are taken.
+_WHOLE, _THINNED, _SORTED, _UNKNOWN = range(4)
 
 
 class Preference(Verifier):
@@ -80,7 +80,7 @@ class Preference(Verifier):
         return type(law) in self.serves
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _PreferencePrepared(target, law, self.order)
+        return _PreferenceRule(target, law, self.order)
 
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
@@ -88,140 +88,167 @@ class Preference(Verifier):
         """See :class:`Verifier`."""
 
         def rates(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            if self.order is None and isinstance(own, WithReplacement):
-                # One sort serves every number of drafts.
-                by_ratio = _default_order(p, own)
-                every = [1.0 - _left_by_ratio(by_ratio, p, own.draft_probs, n) for n in counts]
-            else:
-                every = [_rate(p, each, self.order) for each in family(own, counts)]
+            every = [_PreferenceRule(p, each, self.order).rate for each in family(own, counts)]
             return [(rate, rate) for rate in every]
 
         return bounds_by_position(target, law, len(counts), rates)
 
-    def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
-        """Compare the rule's rate at one position with the optimum, recomputed from a cut.
 
-        Parameters
-        ----------
-        target_probs : array_like, shape (V,)
-            p.
-        law : DraftLaw
-            A law without leading axes.
-
-        Returns
-        -------
-        OptimalityCertificate
-
-        Raises
-        ------
-        ValueError
-            For invalid input; UnsupportedLaw for a law not served.
-        """
-        prepared = self.prepare(target_probs, law)
-        assert isinstance(prepared, _PreferencePrepared)
-        upper = float(optimal_acceptance(target_probs, law).rate)
-        return OptimalityCertificate(upper, prepared.rate, upper - prepared.rate)
-
-
-class _PreferencePrepared(PreparedVerifier):
-    """The rule at one position."""
+class _PreferenceRule(ChoosingVerifier):
+    """The rule at one position. On rejection the residual holds no draft but those always drafted."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, order: Order | None) -> None:
         super().__init__(target, law)
-        self._always, rest = _parts(law)
-        decided = _decide(_beside(target, self._always), rest, order)
-        self._accepted, self._chance, self._rank, accepted = decided
-        # On rejection the residual serves the tokens that are always drafted: these count as accepted.
-        self.rate = float(accepted + target[self._always].sum())
+        self._taken = _take_tokens(self.wanted, self.rest, order)
 
-    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        able = ~np.isin(draft_tokens, self._always)
-        chosen, left = np.zeros(draft_tokens.size), 1.0
-        for i in np.argsort(self._rank[draft_tokens], kind="stable"):
-            if able[i]:
-                chosen[i] = left * self._chance[draft_tokens[i]]
-                left -= chosen[i]
-        # As asked for: draft by draft, each given that those before it were not chosen.
-        undecided = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
-        return np.minimum(
-            1.0, np.divide(chosen, undecided, out=np.zeros(chosen.size), where=undecided > 0)
-        )
+    @property
+    def accepted(self) -> FloatArray:
+        return np.zeros(self.target.size) if self._taken is None else self._taken.accepted
 
-    def residual(self, draft_tokens: IntArray) -> FloatArray:
-        return normalised(np.maximum(self.target - self._accepted, 0.0), self.target)
+    @property
+    def chosen_mass(self) -> float:
+        return 0.0 if self._taken is None else 1.0 - self._taken.left
+
+    def chances(self, draft_tokens: IntArray) -> FloatArray:
+        assert self._taken is not None
+        rank, chance = self._taken.preferred(draft_tokens)
+        chosen, left = np.empty(draft_tokens.size), 1.0
+        for i in np.argsort(rank, kind="stable"):
+            chosen[i] = left * chance[i]
+            left -= chosen[i]
+        return chosen
 
 
-class _Decided(NamedTuple):
-    """What is decided of each token: a and c, both (V,), its place in the order (V,), and Σ a."""
+class _Taken(ABC):
+    """The outcome of taking all tokens in order. ``left`` is Π_j s_j at the end."""
 
-    accepted: FloatArray
-    chance: FloatArray
-    rank: IntArray
-    rate: float
+    left: float
 
+    @property
+    @abstractmethod
+    def accepted(self) -> FloatArray:
+        """a of each token, shape (V,)."""
 
-def _rate(target: FloatArray, law: DraftLaw, order: Order | None) -> float:
-    """The acceptance rate at one position."""
-    always, rest = _parts(law)
-    beside, sure = _beside(target, always), float(target[always].sum())
-    if order is None and isinstance(rest, Stratified):
-        return sure + 1.0 - _shares_of_strata(beside, *rest.position_strata[1:])[2]
-    if order is None and isinstance(rest, WithReplacement):
-        by_ratio = _default_order(beside, rest)
-        left = _left_by_ratio(by_ratio, beside, rest.draft_probs, rest.num_drafts)
-        return sure + 1.0 - left
-    return sure + _decide(beside, rest, order).rate
+    @abstractmethod
+    def preferred(self, tokens: IntArray) -> tuple[FloatArray | IntArray, FloatArray]:
+        """Numbers that ascend in the order of preference, and c, of tokens (m,) drafted together."""
 
 
-def _parts(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
-    """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
-    if not isinstance(law, ProposalLaw):
-        return np.empty(0, np.int64), law
-    always = law.forced_tokens()
-    count = law.num_drafts - always.size
-    if count == 0:
-        return always, None
-    if isinstance(law, Stratified) or (count > 1 and not isinstance(law, TopThen)):
-        return always, law
-    # A single draft is the same for all laws, and needs no order.
-    kind = law.rest if isinstance(law, TopThen) and count > 1 else Stratified
-    return always, unchecked(kind, law.mass_beside_forced(), count)
-
-
-def _beside(target: FloatArray, always: IntArray) -> FloatArray:
-    """P without the tokens that are always drafted."""
-    if always.size == 0:
-        return target
-    beside = target.copy()
-    beside[always] = 0.0
-    return beside
-
-
-def _decide(target: FloatArray, law: DraftLaw | None, order: Order | None) -> _Decided:
+def _take_tokens(target: FloatArray, law: DraftLaw | None, order: Order | None) -> _Taken | None:
     if law is None:
-        none = np.zeros(target.size)
-        return _Decided(none, none, np.zeros(target.size, np.int64), 0.0)
-    if order is None and isinstance(law, Stratified):
-        return _decide_strata(target, law)
-    own = _default_order(target, law) if order is None else order(target, law)
-    rank = np.empty(target.size, np.int64)
-    rank[own] = np.arange(target.size)
-    accepted, chance = np.zeros((2, target.size))
-    left = _accept_in_order(own, target, *_slots(law), accepted, chance)
-    return _Decided(accepted, chance, rank, 1.0 - left)
+        return None
+    if order is not None:
+        return _TakenInOrder(target, law, order(target, law))
+    if isinstance(law, Stratified):
+        return _TakenByStrata(target, law)
+    if isinstance(law, WithReplacement):
+        return _TakenByRatio(target, law)
+    assert isinstance(law, Independent)
+    # Any order is lossless, so that equal ratios need no stable sort.
+    ratio = ratios_of(target, law.draft_probs.mean(axis=0), np.arange(target.size))
+    return _TakenInOrder(target, law, np.argsort(-ratio))
 
 
-def _decide_strata(target: FloatArray, law: Stratified) -> _Decided:
-    number, *grouped = law.position_strata
-    draft = law.position_strata.inclusion
-    whole, thinned, left = _shares_of_strata(target, *grouped)
-    liked = target >= draft
-    most = np.where(liked, whole[number], thinned[number]) * draft
-    accepted = np.minimum(target, most)
-    chance = np.divide(accepted, most, out=np.ones(most.size), where=most > accepted)
-    # Drafts are of different strata, so that tokens of one stratum may share a place.
-    rank = law.num_drafts - 1 - number.astype(np.int64) + np.where(liked, 0, law.num_drafts)
-    return _Decided(accepted, chance, rank, 1.0 - left)
+class _TakenInOrder(_Taken):
+    """Tokens in any order, one after another."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, order: IntArray) -> None:
+        self._rank = np.empty(target.size, np.int64)
+        self._rank[order] = np.arange(target.size)
+        self._accepted, self._chance = np.zeros((2, target.size))
+        self.left = _accept_in_order(order, target, *_slots(law), self._accepted, self._chance)
+
+    @property
+    def accepted(self) -> FloatArray:
+        return self._accepted
+
+    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        return self._rank[tokens], self._chance[tokens]
+
+
+class _TakenByStrata(_Taken):
+    """Liked tokens, then the others, stratum by stratum from the tail."""
+
+    def __init__(self, target: FloatArray, law: Stratified) -> None:
+        self._target, self._strata = target, law.position_strata
+        _, tokens, starts, draft = self._strata
+        self._whole, self._thinned, self.left = _shares_of_strata(target, tokens, starts, draft)
+
+    @cached_property
+    def accepted(self) -> FloatArray:
+        return np.minimum(self._target, self._most(np.arange(self._target.size))[0])
+
+    def _most(self, tokens: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """The chance that a token comes before any other is accepted, and whether it is liked."""
+        draft, number = self._strata.inclusion[tokens], self._strata.number[tokens]
+        liked = self._target[tokens] >= draft
+        return np.where(liked, self._whole[number], self._thinned[number]) * draft, liked
+
+    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        most, liked = self._most(tokens)
+        target = self._target[tokens]
+        chance = np.divide(target, most, out=np.ones(most.size), where=most > target)
+        # Drafts are of different strata, so that tokens of one stratum may share a rank.
+        from_tail = self._whole.size - self._strata.number[tokens].astype(np.int64)
+        return from_tail + np.where(liked, 0, self._whole.size), chance
+
+
+class _TakenByRatio(_Taken):
+    """Tokens by p/q descending, for drafts with replacement.
+
+    In a group of tokens of similar p/q that are all taken whole, or all thinned, their order does not change
+    how often each is accepted. These are taken by id. The tokens of the other groups are sorted.
+    """
+
+    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+        self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
+        # A small vocabulary is one group, which is sorted.
+        size = NUM_GROUPS if target.size >= BlockedCurve.smallest_grouped else 1
+        self._group, sums = np.zeros(target.size, np.int16), np.zeros((size, 2))
+        self._how, self._before = np.full(size, _SORTED), np.empty(size)
+        if size == 1:
+            sums[0] = target.sum(), law.draft_probs.sum()
+        else:
+            sum_groups(target, law.draft_probs, self._group, sums)
+            self._how[:] = _UNKNOWN
+        unsure = np.ones(size, np.bool_)
+        while unsure.any():
+            sort = self._how == _SORTED
+            self._tokens = self._sorted_tokens(sort)
+            self.left = _take_groups(
+                sums, self._how, self._before, self._tokens, *self._known, unsure
+            )
+            self._how[unsure] = _SORTED
+
+    @property
+    def _known(self) -> tuple[IntArray, FloatArray, FloatArray, int]:
+        return self._group, self._target, self._draft, self._num_drafts
+
+    def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:
+        """The tokens of some groups by p/q descending."""
+        tokens = tokens_of_groups(self._group, wanted)
+        # Any order is lossless, so that equal ratios need no stable sort.
+        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens))]
+
+    @cached_property
+    def _each(self) -> tuple[FloatArray, FloatArray]:
+        """a of each token and Π_j s_j before it, both (V,)."""
+        accepted, before = np.zeros((2, self._target.size))
+        _take_each(self._how, self._before, self._tokens, *self._known, accepted, before)
+        return accepted, before
+
+    @property
+    def accepted(self) -> FloatArray:
+        return self._each[0]
+
+    def preferred(self, tokens: IntArray) -> tuple[FloatArray, FloatArray]:
+        accepted, before = (each[tokens] for each in self._each)
+        # The c with a = Π s − Π (s − c q). What comes later finds less left of the product.
+        part = np.divide(accepted, before, out=np.zeros(accepted.size), where=before > 0.0)
+        with np.errstate(divide="ignore"):
+            step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / self._num_drafts)
+        chance = before ** (1.0 / self._num_drafts) * step / self._draft[tokens]
+        return -before, np.minimum(chance, 1.0)
 
 
 def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
@@ -234,14 +261,6 @@ def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
     probs = np.zeros((law.num_drafts, law.vocab_size))
     probs[law.position_strata.number, np.arange(law.vocab_size)] = law.position_strata.inclusion
     return probs, np.ones(law.num_drafts, np.int64)
-
-
-def _default_order(target: FloatArray, law: DraftLaw) -> IntArray:
-    assert isinstance(law, WithReplacement | Independent)
-    draft = law.draft_probs if isinstance(law, WithReplacement) else law.draft_probs.mean(axis=0)
-    ratio = ratios_of(target, draft, np.arange(target.size))
-    # Any order is lossless, so that equal ratios need no stable sort.
-    return np.argsort(-ratio)
 
 
 @kernel(error_model="numpy")
@@ -274,32 +293,81 @@ def _shares_of_strata(target, tokens, starts, draft):
     return whole, thinned, left
 
 
-@kernel(error_model="numpy")
-def _left_by_ratio(order, target, draft, num_drafts):
-    """S = s^n after all tokens, taken in this order, for drafts with replacement.
+@kernel()
+def _taken_whole(s, q, num_drafts):
+    """s^n − (s − q)^n as a sum of positive terms, for q up to s."""
+    rest, total, high = max(s - q, 0.0), 0.0, 1.0
+    for _ in range(num_drafts):
+        total = total * rest + high
+        high *= s
+    return total * min(q, s)
 
-    A token that is thinned takes p of S, and s = S^(1/n) is worked out only where it decides.
+
+@kernel(error_model="numpy")
+def _take(target, draft, left, s, num_drafts):
+    """Take one token: a, and Π_j s_j and s after it."""
+    accepted = _taken_whole(s, draft, num_drafts)
+    if accepted > target:
+        left = max(left - target, 0.0)
+        return target, left, left ** (1.0 / num_drafts)
+    s = max(s - draft, 0.0)
+    return accepted, power(s, num_drafts), s
+
+
+@kernel(error_model="numpy")
+def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, unsure):
+    """Take the groups from the largest p/q down; Π_j s_j at the end.
+
+    Fills how each group is taken and Π_j s_j before it. Groups that are to be sorted are taken token by
+    token. A group is unsure where both runs may occur in it, and some guess is made there.
     """
-    total, s = 1.0, 1.0
-    for i in range(order.size):
-        y = np.uint64(order[i])
-        p, q = target[y], draft[y]
-        if q == 0.0:
+    left = s = 1.0
+    i = 0
+    for g in range(how.size - 1, -1, -1):
+        p, q = sums[g, TARGET], sums[g, DRAFT]
+        before[g], unsure[g] = left, False
+        if how[g] == _SORTED:
+            while i < tokens.size and group[tokens[i]] == g:
+                y = tokens[i]
+                i += 1
+                if draft[y] > 0.0:
+                    _, left, s = _take(target[y], draft[y], left, s, num_drafts)
             continue
-        if s > q:
-            # The s known is never below the true one, which is then at least S/s^(n − 1).
-            least = total / power(s, num_drafts - 1) - q
-            if least > 0.0 and num_drafts * q * power(least, num_drafts - 1) > p:
-                total = max(total - p, 0.0)
-                continue
-        s = min(s, total ** (1.0 / num_drafts))
-        after = power(max(s - q, 0.0), num_drafts)
-        if total - after > p:
-            total -= p
+        # A token takes at most n q s^(n−1) while it is taken whole, and at least q times this.
+        rest = max(left - p, 0.0) ** (1.0 / num_drafts)
+        least = max(num_drafts * power(max(rest - q, 0.0), num_drafts - 1), power(rest, num_drafts - 1))
+        if GROUP_LOW[g] >= num_drafts * power(s, num_drafts - 1):
+            how[g], s = _WHOLE, max(s - q, 0.0)
+            left = power(s, num_drafts)
         else:
-            total = after
-            s = max(s - q, 0.0)
-    return total
+            how[g], left, s = _THINNED, max(left - p, 0.0), rest
+            unsure[g] = q > 0.0 and not (g + 1 < how.size and GROUP_LOW[g + 1] < least)
+    return left
+
+
+@kernel(error_model="numpy")
+def _take_each(how, before, tokens, group, target, draft, num_drafts, accepted, before_token):
+    """Fill a(y) and Π_j s_j before y, both (V,), from how the groups are taken."""
+    left = before.copy()
+    s = left ** (1.0 / num_drafts)
+    for y in range(group.size):
+        g = np.uint64(group[y])
+        if how[g] == _SORTED or draft[y] == 0.0:
+            continue
+        before_token[y] = left[g]
+        if how[g] == _THINNED:
+            accepted[y] = target[y]
+            left[g] = max(left[g] - target[y], 0.0)
+        else:
+            accepted[y] = min(_taken_whole(s[g], draft[y], num_drafts), target[y])
+            left[g] = max(left[g] - accepted[y], 0.0)
+            s[g] = max(s[g] - draft[y], 0.0)
+    for i in range(tokens.size):
+        y = tokens[i]
+        g = np.uint64(group[y])
+        before_token[y] = left[g]
+        if draft[y] > 0.0:
+            accepted[y], left[g], s[g] = _take(target[y], draft[y], left[g], s[g], num_drafts)
 
 
 @kernel(error_model="numpy")
