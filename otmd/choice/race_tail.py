@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from otmd.choice.independent import CutCurve, choose_nodes
+from otmd.choice.classes import CutCurve, choose_nodes
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import POWERS

@@ -11,12 +11,12 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from otmd.choice.classes import CutCurve, cut_curve
 from otmd.choice.plan import ChoicePlan, Quadrature, Side
 from otmd.choice.race import ClassRates, RaceWeights, TimedRace
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace
 from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, power_sums, ratio_values
 from otmd.choice.weights import balance
-from otmd.choice.independent import CutCurve, cut_curve
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace
 from otmd.race.cut import RaceCurve

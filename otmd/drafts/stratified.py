@@ -8,7 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    validate_positive,
+    validate_shares,
+)
 
 _SMALLEST = np.finfo(np.float64).tiny
 
@@ -73,7 +79,7 @@ class Stratified(ProposalLaw):
         sharpness: float = 1.0,
         shares: ArrayLike | None = None,
     ) -> None:
-        self.sharpness = _positive("sharpness", sharpness)
+        self.sharpness = validate_positive("sharpness", sharpness)
         self.shares = None if shares is None else np.array(shares, dtype=np.float64)
         super().__init__(draft_probs, num_drafts)
 
@@ -101,9 +107,11 @@ class Stratified(ProposalLaw):
     @cached_property
     def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
-        # In units of the largest, and above zero, so that a power does not underflow.
-        weights = (q / q.max()) ** self.sharpness
-        weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
+        weights = q
+        if self.sharpness != 1.0:
+            # In units of the largest, and above zero, so that a power does not underflow.
+            weights = (q / q.max()) ** self.sharpness
+            weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
         number = np.zeros(q.size, np.int16)
         if num_strata > 1:
             order = _likeliest_first(q)
@@ -160,13 +168,8 @@ class Stratified(ProposalLaw):
         return self.position_strata.inclusion.copy()
 
     def _validate_count(self) -> None:
-        if self.shares is None:
-            return
-        fits = self.shares.shape == (self.num_drafts,)
-        if not fits or not (np.isfinite(self.shares) & (self.shares > 0)).all():
-            raise ValueError(
-                f"shares: got {self.shares.tolist()}, wanted {self.num_drafts} positive numbers, one a draft"
-            )
+        if self.shares is not None:
+            validate_shares(self.shares, self.num_drafts)
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
@@ -204,11 +207,3 @@ def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
         # No stratum is empty, and each has a token with mass.
         starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
     return starts
-
-
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
-    if not 0.0 < float(value) < np.inf:
-        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
-    return float(value)

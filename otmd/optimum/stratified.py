@@ -27,7 +27,6 @@ from otmd.drafts.stratified import Strata
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-
 # The t of what is taken last.
 _LAST = 1e300
 
@@ -106,7 +105,8 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
             marked[own : end + 1] = lowest[own : end + 1] <= least + SLACK
         # The end of a block follows that of the one before, which is the first one's start.
         wanted = [
-            marked[a + 1 : b] & ~x.single for (a, b), x in zip(pairwise(starts), blocks, strict=True)
+            marked[a + 1 : b] & ~x.single
+            for (a, b), x in zip(pairwise(starts), blocks, strict=True)
         ]
         if not any(own.any() for own in wanted):
             break
@@ -181,7 +181,9 @@ def scan(ends, copies, lowest):
         if following < 0:
             return best
         here[following] += 1
-        entry[following] = _entry(ends, here[following], ends.starts[following + 1], copies[following])
+        entry[following] = _entry(
+            ends, here[following], ends.starts[following + 1], copies[following]
+        )
 
 
 @kernel(error_model="numpy")

@@ -1,4 +1,4 @@
-"""Rules that pick the output token: one verifier a file, one small interface."""
+"""Rules that pick the output token: one algorithm a file, one small interface."""
 
 from numpy.typing import ArrayLike
 
@@ -10,12 +10,10 @@ from otmd.verifiers.base import (
     Verifier,
     validate_verifier,
 )
-from otmd.verifiers.greedy_coupling import GreedyCoupling
 from otmd.verifiers.k_sequential import KSequential
-from otmd.verifiers.maximal_coupling import MaximalCoupling
 from otmd.verifiers.optimal import Optimal
 from otmd.verifiers.plan import PlanVerifier
-from otmd.verifiers.preference import Preference
+from otmd.verifiers.preference import GreedyCoupling, MaximalCoupling, Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.spechub import SpecHub

@@ -146,55 +146,14 @@ class Verifier(ABC):
         return OptimalityCertificate(upper, attained, upper - attained)
 
     def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
-        """Exact acceptance rate: P(the output token is among the drafts).
-
-        Parameters
-        ----------
-        target_probs : array_like, shape (…, V)
-            p.
-        law : DraftLaw
-            The law of the drafts.
-
-        Returns
-        -------
-        float or ndarray of float64, shape (…)
-            The middle of :meth:`acceptance_bounds` where only bounds are certain.
-
-        Raises
-        ------
-        ValueError
-            For invalid input; UnsupportedLaw for a law not served.
-        """
+        """Exact acceptance rate; see :func:`otmd.acceptance_rate` for parameters, result and errors."""
         low, high = self.acceptance_bounds(target_probs, law)
         return 0.5 * (low + high)
 
     def acceptance_bounds(
         self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6, every_n: bool = False
     ) -> tuple[FloatArray | float, FloatArray | float]:
-        """Certain bounds of the acceptance rate; equal where it has a closed form.
-
-        Parameters
-        ----------
-        target_probs : array_like, shape (…, V)
-            p.
-        law : DraftLaw
-            The law of the drafts.
-        tol : float
-            How far apart the bounds may be. Where the work that takes is too much they are further
-            apart, and still certain.
-        every_n : bool
-            Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
-
-        Returns
-        -------
-        low, high : float or ndarray of float64, shape (…) or (…, n)
-
-        Raises
-        ------
-        ValueError
-            For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a
-            law not served.
-        """
+        """Certain bounds of it; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
         self._require(law)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from naive import clock_chances, clock_choice, clock_potential
 
-from otmd.choice.plan import chances_of_drafts, clock_quadrature
 from otmd.choice.independent import ClassDrafts, choice_rates
+from otmd.choice.plan import chances_of_drafts, clock_quadrature
 
 ROUNDING = 1e-13
 Array = np.ndarray
@@ -146,7 +146,9 @@ def test_drafts_of_several_curves(copies: tuple[int, ...], rejects: bool) -> Non
         # A draft of no class is −1.
         each = [[*np.flatnonzero(curve == r), -1] for r in slots]
         for classes in product(*each):
-            prob = np.prod([never[r] if g < 0 else masses[g] for g, r in zip(classes, slots)])
+            prob = np.prod(
+                [never[r] if g < 0 else masses[g] for g, r in zip(classes, slots, strict=True)]
+            )
             able = [g for g in classes if g >= 0] + [curve.size] * rejects
             total = weights[able].sum() if able else 1.0
             np.add.at(wanted, able, prob * weights[able] / total)

@@ -169,7 +169,7 @@ def test_a_large_vocabulary_and_every_number_of_drafts(law: type) -> None:
 
 
 @pytest.mark.parametrize("heavy", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@pytest.mark.parametrize("n", [2, 4, 8])
 def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
     rng = np.random.default_rng([7, n])
     for noise in (0.0, 0.3, 3.0):
@@ -188,10 +188,11 @@ def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
         if noise > 0.0:
             # Tokens of one ratio may be taken in another order.
             np.testing.assert_allclose(by_group.accepted, by_sort.accepted, atol=1e-12)
-        rank, chance = by_group._taken.preferred(np.arange(3000))
+        drawn = np.flatnonzero(law.draft_probs)
+        rank, chance = by_group._taken.preferred(drawn)
         order, left, s = np.argsort(rank, kind="stable"), -rank, (-rank) ** (1.0 / n)
-        accepted = left - (s - chance * law.draft_probs) ** n
-        np.testing.assert_allclose(accepted, by_group.accepted, atol=1e-12)
+        accepted = left - (s - chance * law.draft_probs[drawn]) ** n
+        np.testing.assert_allclose(accepted, by_group.accepted[drawn], atol=1e-12)
         after = (left - accepted)[order]
         np.testing.assert_allclose(after[:-1], left[order][1:], atol=1e-12)
 
