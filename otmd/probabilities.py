@@ -384,10 +384,11 @@ def _keep_top_p(scores: FloatArray, top_p: float) -> None:
 
 def validate_positive(name: str, value: object) -> float:
     """Return a positive finite number, or raise ValueError."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not number or not 0.0 < float(value) < np.inf:
-        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
-    return float(value)
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        number = float(np.real(value))
+        if 0.0 < number < np.inf:
+            return number
+    raise ValueError(f"{name}: got {value!r}, wanted a positive number")
 
 
 def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:

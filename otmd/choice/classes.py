@@ -137,7 +137,9 @@ def split_masses(
     spread = ~curve.single[first:last] & (upper > lower)
     below, above = nodes[lower[spread]], nodes[upper[spread]]
     part[spread] = np.clip((above * q[spread] - p[spread]) / (above - below), 0.0, q[spread])
-    mass = np.bincount(lower, part, nodes.size) + np.bincount(upper, q - part, nodes.size)
+    mass = np.zeros(nodes.size)
+    mass += np.bincount(lower, part, nodes.size)
+    mass += np.bincount(upper, q - part, nodes.size)
     return nodes, mass
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.curve._kernels import fill_ratios, power
-from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve
+from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.drafts.stratified import Strata
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -87,36 +87,52 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
     """
     tokens = [strata.tokens[first:end] for first, end in pairwise(strata.starts)]
     curves = [BlockedCurve(target[own], strata.inclusion[own], [1]) for own in tokens]
-    copies = np.ones(len(curves), np.int64)
     while True:
-        blocks = [curve.blocks for curve in curves]
-        parts = [
-            (x.edges, x.before(TARGET), x.before(DRAFT), np.append(x.single, True)) for x in blocks
-        ]
-        edges, *sums, single = (np.concatenate(each) for each in zip(*parts, strict=True))
-        starts = np.cumsum([0, *(x.low.size + 1 for x in blocks)])
-        lowest = np.empty(edges.size)
-        best = scan(Ends(*sums, starts), copies, lowest)
-        least = lowest.min()
-        scan(Ends(*corners_of(edges, *sums, single, starts), starts), copies, lowest)
-        marked = lowest <= least - SLACK
-        for own, end in zip(starts[:-1], best, strict=True):
-            # Inside the cut a block is split where it may hold a smaller cut that is as good.
-            marked[own : end + 1] = lowest[own : end + 1] <= least + SLACK
-        # The end of a block follows that of the one before, which is the first one's start.
-        wanted = [
-            marked[a + 1 : b] & ~x.single
-            for (a, b), x in zip(pairwise(starts), blocks, strict=True)
-        ]
-        if not any(own.any() for own in wanted):
+        found = _scan_blocks([curve.blocks for curve in curves])
+        if not any(own.any() for own in found.unsure):
             break
-        for curve, own in zip(curves, wanted, strict=True):
+        for curve, own in zip(curves, found.unsure, strict=True):
             if own.any():
                 curve.blocks = curve.split(own)
-    value, ends = float(sums[0][best].sum() - sums[1][best].prod()), edges[best]
     ratio, subset = np.empty(target.size), np.empty(target.size, np.bool_)
-    _fill_subset(target, strata.inclusion, strata.number, ends, ratio, subset)
-    return StratifiedCut(curves, best - starts[:-1], value, ratio, subset)
+    _fill_subset(target, strata.inclusion, strata.number, found.ends, ratio, subset)
+    return StratifiedCut(curves, found.sizes, found.value, ratio, subset)
+
+
+class _ScannedBlocks(NamedTuple):
+    """The best cut between blocks, and the blocks inside which a better one may end.
+
+    ``sizes`` and ``ends`` (n,) are how many blocks of each curve the cut holds and the ratio it ends below;
+    ``value`` is its p − g. ``unsure`` marks blocks of each curve.
+    """
+
+    sizes: IntArray
+    ends: FloatArray
+    value: float
+    unsure: list[BoolArray]
+
+
+def _scan_blocks(blocks: list[Blocks]) -> _ScannedBlocks:
+    columns = [
+        (x.edges, x.before(TARGET), x.before(DRAFT), np.append(x.single, True)) for x in blocks
+    ]
+    edges, target, draft, single = (np.concatenate(each) for each in zip(*columns, strict=True))
+    starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
+    lowest = np.empty(edges.size)
+    best = scan(Ends(target, draft, starts), copies, lowest)
+    least = lowest.min()
+    scan(corners_of(edges, target, draft, single, starts), copies, lowest)
+    marked = lowest <= least - SLACK
+    for first, end in zip(starts[:-1], best, strict=True):
+        # Inside the cut a block is split where it may hold a smaller cut that is as good.
+        marked[first : end + 1] = lowest[first : end + 1] <= least + SLACK
+    # The ends of a curve are its start, and then the end of each block.
+    unsure = [
+        marked[first + 1 : end] & ~x.single
+        for (first, end), x in zip(pairwise(starts), blocks, strict=True)
+    ]
+    value = float(target[best].sum() - draft[best].prod())
+    return _ScannedBlocks(best - starts[:-1], edges[best], value, unsure)
 
 
 @kernel(error_model="numpy")
@@ -148,7 +164,7 @@ def corners_of(edges, target_before, draft_before, single, starts):
             target[k], draft[k] = target_before[k], draft_before[k]
             if k > starts[r] and not single[k - 1]:
                 target[k], draft[k] = corner(edges, target_before, draft_before, k - 1, k)
-    return target, draft
+    return Ends(target, draft, starts)
 
 
 @kernel()

@@ -37,9 +37,10 @@ from otmd.verifiers.taking import Order, take_tokens
 class Preference(Verifier):
     """Accept the most preferred draft, thinned so that no token is emitted more often than p says.
 
-    The default order takes the tokens by p/q descending (with replacement), by p/Σ_j q_j descending
-    (different drafters), and for strata first the liked tokens, p(y) ≥ q_j(y), and then the others, both
-    stratum by stratum from the tail to the head. Tokens that are always drafted come last.
+    The default order takes the tokens by p/q descending (with replacement; within a group of similar p/q by
+    id where the rate is the same), by p/Σ_j q_j descending (different drafters), and for strata first the
+    liked tokens, p(y) ≥ q_j(y), and then the others, both stratum by stratum from the tail to the head.
+    Tokens that are always drafted come last.
 
     With one draft it is maximal coupling. On greedy drafts it is greedy coupling. On SpecHub's pairs it
     accepts as often as SpecHub. These three are optimal. With replacement it is optimal wherever the tokens

