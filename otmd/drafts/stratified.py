@@ -32,12 +32,15 @@ class Strata(NamedTuple):
         Where each stratum begins in ``tokens``, and V.
     inclusion : ndarray of float64, shape (V,)
         The probability of each token to be the draft of its stratum, by token id.
+    grouped : ndarray of float64, shape (V,)
+        The same, in the order of ``tokens``.
     """
 
     number: NDArray[np.int16]
     tokens: IntArray
     starts: IntArray
     inclusion: FloatArray
+    grouped: FloatArray
 
 
 class Stratified(ProposalLaw):
@@ -107,11 +110,11 @@ class Stratified(ProposalLaw):
     @cached_property
     def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
-        weights = q
+        # In units of the largest, and above zero, so that a power does not underflow.
+        weights = q / q.max()
         if self.sharpness != 1.0:
-            # In units of the largest, and above zero, so that a power does not underflow.
-            weights = (q / q.max()) ** self.sharpness
-            weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
+            weights **= self.sharpness
+        weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
         number = np.zeros(q.size, np.int16)
         if num_strata > 1:
             order = _likeliest_first(q)
@@ -120,17 +123,18 @@ class Stratified(ProposalLaw):
         sizes = np.bincount(number, minlength=num_strata)
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
         tokens = np.argsort(number, kind="stable")
-        return Strata(number, tokens, np.concatenate([[0], sizes.cumsum()]), inclusion)
+        starts = np.concatenate([[0], sizes.cumsum()])
+        return Strata(number, tokens, starts, inclusion, inclusion[tokens])
 
     def _shares_of_strata(self) -> FloatArray:
         return np.ones(self.num_drafts) if self.shares is None else self.shares
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        _, tokens, starts, inclusion = self.position_strata
+        _, tokens, starts, _, grouped = self.position_strata
         drafts = np.empty((count, self.num_drafts), np.int64)
         for j in range(self.num_drafts):
-            own = tokens[starts[j] : starts[j + 1]]
-            drafts[:, j] = own[draw_tokens(inclusion[own], rng, count)]
+            own = slice(starts[j], starts[j + 1])
+            drafts[:, j] = tokens[own][draw_tokens(grouped[own], rng, count)]
         return drafts
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
@@ -152,7 +156,7 @@ class Stratified(ProposalLaw):
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """See :meth:`ProposalLaw.prefix_containment`."""
-        number, _, _, inclusion = self.position_strata
+        number, inclusion = self.position_strata.number, self.position_strata.inclusion
         ordered_number, ordered = number[order], inclusion[order]
         contained = np.ones(order.size + 1)
         contained[0] = 0.0

@@ -85,8 +85,11 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
     -------
     StratifiedCut
     """
-    tokens = [strata.tokens[first:end] for first, end in pairwise(strata.starts)]
-    curves = [BlockedCurve(target[own], strata.inclusion[own], [1]) for own in tokens]
+    grouped = target[strata.tokens]
+    curves = [
+        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
+        for first, end in pairwise(strata.starts)
+    ]
     while True:
         found = _scan_blocks([curve.blocks for curve in curves])
         if not any(own.any() for own in found.unsure):

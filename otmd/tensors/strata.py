@@ -116,11 +116,9 @@ def stratify(
             "tokens with mass in draft_probs"
         )
     ordered, order = q.sort(dim=-1, descending=True, stable=True)
-    weight = ordered
-    if power != 1.0:
-        # In units of the largest, and above zero, so that a power does not underflow.
-        weight = (ordered / ordered[..., :1]) ** power
-        weight = torch.where(ordered > 0, weight.clamp(min=_SMALLEST), weight * 0.0)
+    # In units of the largest, and above zero, so that a power does not underflow.
+    weight = (ordered / ordered[..., :1]) ** power
+    weight = torch.where(ordered > 0, weight.clamp(min=_SMALLEST), weight * 0.0)
     starts = _starts(weight, support, parts.to(q.device))
     place = torch.arange(q.shape[-1], device=q.device)
     number_in_order = torch.zeros_like(order)

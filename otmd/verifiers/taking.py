@@ -111,7 +111,7 @@ class _TakenByStrata(Taken):
 
     def __init__(self, target: FloatArray, law: Stratified) -> None:
         self._target, self._strata = target, law.position_strata
-        _, tokens, starts, draft = self._strata
+        _, tokens, starts, draft, _ = self._strata
         self._whole, self._thinned, self.left = _shares_of_strata(target, tokens, starts, draft)
 
     @property
