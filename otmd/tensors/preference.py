@@ -108,9 +108,9 @@ class TensorPreference:
     ) -> Self:
         """Prepare the rule for drafts with replacement.
 
-        Tokens are sorted by p/q, descending. Runs of tokens that are accepted whole take turns with runs of
-        thinned ones. Each run is found at all positions at once; on most there are two or three, and the
-        device is waited for after each.
+        Tokens are sorted by p/q, descending, ties by id. Runs of tokens that are accepted whole take turns
+        with runs of thinned ones. Each run is found at all positions at once; on most there are two or three,
+        and the device is waited for after each.
 
         Parameters
         ----------
@@ -135,7 +135,10 @@ class TensorPreference:
         check_tensors("probs", target_probs, draft_probs)
         p = checked_probs("target_probs", target_probs, validate)
         p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
-        order = torch.where(q > 0, p / q, -1.0).argsort(dim=-1, descending=True)
+        # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
+        ratio = target_probs.detach().double() / draft_probs.detach().double()
+        ratio = torch.where(q > 0, ratio, -1.0)
+        order = ratio.argsort(dim=-1, descending=True, stable=True)
         taken = _take_runs(p.gather(-1, order), q.gather(-1, order), count)
         accepted, before = (torch.empty_like(p).scatter_(-1, order, each) for each in taken[:2])
         # The c with a = Π s − Π (s − c q).

@@ -113,10 +113,12 @@ def _distinct(support: int, drawn: int, merge: bool) -> tuple[int, int]:
     return sets, drawn * sets
 
 
-def _top_then(law: TopThen, merge: bool) -> tuple[int, int]:
+def _top_then(law: TopThen, merge: bool) -> tuple[int, int] | None:
     left = _support(law.draft_probs) - law.top
     if law.top == law.num_drafts:
         return 1, law.top
+    if law.rest not in _ON_THE_SUPPORT:
+        return None
     sets, arcs = _ON_THE_SUPPORT[law.rest](left, law.num_drafts - law.top, merge)
     return sets, arcs + law.top * sets
 

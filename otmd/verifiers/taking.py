@@ -69,9 +69,8 @@ def take_tokens(target: FloatArray, law: DraftLaw | None, order: Order | None) -
     if isinstance(law, WithReplacement):
         return _TakenByRatio(target, law)
     assert isinstance(law, Independent)
-    # Any order is lossless, so that equal ratios need no stable sort.
     ratio = ratios_of(target, law.draft_probs.mean(axis=0), np.arange(target.size))
-    return _TakenInOrder(target, law, np.argsort(-ratio))
+    return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
 
 
 class _TakenInOrder(Taken):
@@ -170,8 +169,8 @@ class _TakenByRatio(Taken):
     def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:
         """The tokens of some groups by p/q descending."""
         tokens = tokens_of_groups(self._group, wanted)
-        # Any order is lossless, so that equal ratios need no stable sort.
-        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens))]
+        # Stable: the order of equal ratios may change the rate.
+        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens), kind="stable")]
 
     @cached_property
     def _each(self) -> tuple[FloatArray, FloatArray]:
