@@ -380,3 +380,22 @@ def _keep_top_p(scores: FloatArray, top_p: float) -> None:
     mask = np.zeros(scores.shape, dtype=bool)
     np.put_along_axis(mask, ascending, removed, axis=-1)
     scores[mask] = -np.inf
+
+
+def validate_positive(name: str, value: object) -> float:
+    """Return a positive finite number, or raise ValueError."""
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
+        number = float(np.real(value))
+        if 0.0 < number < np.inf:
+            return number
+    raise ValueError(f"{name}: got {value!r}, wanted a positive number")
+
+
+def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
+    """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
+    found = np.array(shares, dtype=np.float64)
+    if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
+        return found
+    raise ValueError(
+        f"shares: got {found.tolist()}, wanted {num_drafts} positive numbers, one a draft"
+    )

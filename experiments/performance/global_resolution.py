@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from otmd.choice.independent import ClassDrafts, choice_rates
 from otmd.choice.plan import clock_quadrature
-from otmd.choice.with_replacement import choice_rates
 
 MOST_SETS = 20_000
 TOLERANCE = 1e-6
@@ -185,7 +185,9 @@ def _exact_rates(
     if mass.size:
         weights = np.exp(log_weights - log_weights.max())
         nodes = clock_quadrature(float(weights.min()), float(weights.max()) * num_drafts)
-        choice_rates(weights, mass, num_drafts, never, rejects, *nodes, rates, coupling)
+        curve, copies = np.zeros(mass.size, np.int64), np.array([num_drafts])
+        drafts = ClassDrafts(mass, curve, np.array([never]), copies)
+        choice_rates(weights, drafts, rejects, *nodes, rates, coupling)
     return rates
 
 

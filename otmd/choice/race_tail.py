@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from otmd.choice.with_replacement import CutCurve, nodes_between
+from otmd.choice.classes import CutCurve, choose_nodes
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import POWERS
@@ -170,11 +170,13 @@ def nodes_of_tail(
     lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
     room = _HEADROOM * highest
     farthest = highest + room
-    if inner:
-        nodes = nodes_between(curve, 0, 0, curve.cut, tol)
-    else:
-        last = max(curve.cut, curve.edge_at(min(highest, drafted)))
-        nodes = nodes_between(curve, 0, curve.cut, last, tol)
+    first, last = 0, curve.cut
+    if not inner:
+        first, last = curve.cut, max(curve.cut, curve.edge_at(min(highest, drafted)))
+    best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
+    (chosen,) = choose_nodes([curve], [(first, last)], once, best, tol, linear=True)
+    nodes = curve.edges[chosen]
+    if not inner:
         farthest = min(farthest, drafted)
         if curve.cut == 0:
             # What a token is chosen with, at a given weight and in units of q, differs by about q.

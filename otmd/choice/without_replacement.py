@@ -11,12 +11,12 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from otmd.choice.classes import CutCurve, cut_curve
 from otmd.choice.plan import ChoicePlan, Quadrature, Side
 from otmd.choice.race import ClassRates, RaceWeights, TimedRace
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace
 from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, power_sums, ratio_values
 from otmd.choice.weights import balance
-from otmd.choice.with_replacement import CutCurve, cut_curve
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace
 from otmd.race.cut import RaceCurve
@@ -202,7 +202,7 @@ def plan_without_replacement(
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset = cut_curve(blocked, cut), blocked.ratios() < cut.end
+    curve, subset = cut_curve(blocked, cut.size), blocked.ratios() < cut.end
     position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset)
     sides = [
         _solve_side(position, position.tokens(inner), _OF_SIDE * tol) for inner in (True, False)

@@ -51,7 +51,7 @@ def fill_groups(target, draft, ratio, group):
 
 
 @kernel()
-def _sum_groups(target, draft, group, sums):
+def sum_groups(target, draft, group, sums):
     """Fill the group of each token (V,), and add the tokens to the groups' sums."""
     ratio = np.empty(AT_A_TIME)
     for start in range(0, target.size, AT_A_TIME):
@@ -255,7 +255,7 @@ class BlockedCurve:
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
-        _sum_groups(self.target, self.draft, group, sums)
+        sum_groups(self.target, self.draft, group, sums)
 
     def sum_tokens(self, tokens: NDArray[np.int32], block: IntArray, sums: FloatArray) -> None:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
@@ -274,7 +274,7 @@ class BlockedCurve:
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
             if not wanted.any():
                 break
-            self.blocks = self._split(wanted)
+            self.blocks = self.split(wanted)
         edges, before = blocks.edges, blocks.before(TARGET)
         cuts = []
         for contained in self.containment(blocks):
@@ -307,9 +307,9 @@ class BlockedCurve:
         """All tokens, an octave of p/q a block; the first groups and the last one stand alone."""
         sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
         used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-        return _blocks(_GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE, used)
+        return _blocks(GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE, used)
 
-    def _split(self, wanted: BoolArray) -> Blocks:
+    def split(self, wanted: BoolArray) -> Blocks:
         """Split the wanted blocks of the coarsest level among them."""
         blocks = self.blocks
         level = blocks.level[wanted].min()
@@ -320,7 +320,7 @@ class BlockedCurve:
             chosen[keys] = True
             mass = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT]
             used = np.flatnonzero(chosen[_OCTAVE_OF] & (mass > 0.0))
-            split = _blocks(_GROUP_LOW[used], self._group_sums[used], _GROUP, used)
+            split = _blocks(GROUP_LOW[used], self._group_sums[used], _GROUP, used)
         elif level == _GROUP:
             split = self._split_groups(keys)
         else:
@@ -381,7 +381,7 @@ def _lowest_ratios() -> FloatArray:
     return low
 
 
-_GROUP_LOW = _lowest_ratios()
+GROUP_LOW = _lowest_ratios()
 # The octave of each group, and the first group of each: those at the ends are octaves of their own.
 _OCTAVE_OF = 1 + (np.arange(NUM_GROUPS) + (1 << _GROUP_BITS) - 2 >> _GROUP_BITS)
 _OCTAVE_OF[0] = 0

@@ -8,7 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    validate_positive,
+    validate_shares,
+)
 
 _SMALLEST = np.finfo(np.float64).tiny
 
@@ -26,12 +32,15 @@ class Strata(NamedTuple):
         Where each stratum begins in ``tokens``, and V.
     inclusion : ndarray of float64, shape (V,)
         The probability of each token to be the draft of its stratum, by token id.
+    grouped : ndarray of float64, shape (V,)
+        The same, in the order of ``tokens``.
     """
 
     number: NDArray[np.int16]
     tokens: IntArray
     starts: IntArray
     inclusion: FloatArray
+    grouped: FloatArray
 
 
 class Stratified(ProposalLaw):
@@ -73,7 +82,7 @@ class Stratified(ProposalLaw):
         sharpness: float = 1.0,
         shares: ArrayLike | None = None,
     ) -> None:
-        self.sharpness = _positive("sharpness", sharpness)
+        self.sharpness = validate_positive("sharpness", sharpness)
         self.shares = None if shares is None else np.array(shares, dtype=np.float64)
         super().__init__(draft_probs, num_drafts)
 
@@ -102,7 +111,9 @@ class Stratified(ProposalLaw):
     def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
         # In units of the largest, and above zero, so that a power does not underflow.
-        weights = (q / q.max()) ** self.sharpness
+        weights = q / q.max()
+        if self.sharpness != 1.0:
+            weights **= self.sharpness
         weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
         number = np.zeros(q.size, np.int16)
         if num_strata > 1:
@@ -112,17 +123,18 @@ class Stratified(ProposalLaw):
         sizes = np.bincount(number, minlength=num_strata)
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
         tokens = np.argsort(number, kind="stable")
-        return Strata(number, tokens, np.concatenate([[0], sizes.cumsum()]), inclusion)
+        starts = np.concatenate([[0], sizes.cumsum()])
+        return Strata(number, tokens, starts, inclusion, inclusion[tokens])
 
     def _shares_of_strata(self) -> FloatArray:
         return np.ones(self.num_drafts) if self.shares is None else self.shares
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        _, tokens, starts, inclusion = self.position_strata
+        _, tokens, starts, _, grouped = self.position_strata
         drafts = np.empty((count, self.num_drafts), np.int64)
         for j in range(self.num_drafts):
-            own = tokens[starts[j] : starts[j + 1]]
-            drafts[:, j] = own[draw_tokens(inclusion[own], rng, count)]
+            own = slice(starts[j], starts[j + 1])
+            drafts[:, j] = tokens[own][draw_tokens(grouped[own], rng, count)]
         return drafts
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
@@ -144,7 +156,7 @@ class Stratified(ProposalLaw):
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """See :meth:`ProposalLaw.prefix_containment`."""
-        number, _, _, inclusion = self.position_strata
+        number, inclusion = self.position_strata.number, self.position_strata.inclusion
         ordered_number, ordered = number[order], inclusion[order]
         contained = np.ones(order.size + 1)
         contained[0] = 0.0
@@ -160,13 +172,8 @@ class Stratified(ProposalLaw):
         return self.position_strata.inclusion.copy()
 
     def _validate_count(self) -> None:
-        if self.shares is None:
-            return
-        fits = self.shares.shape == (self.num_drafts,)
-        if not fits or not (np.isfinite(self.shares) & (self.shares > 0)).all():
-            raise ValueError(
-                f"shares: got {self.shares.tolist()}, wanted {self.num_drafts} positive numbers, one a draft"
-            )
+        if self.shares is not None:
+            validate_shares(self.shares, self.num_drafts)
 
     def _validate_support(self) -> None:
         validate_distinct_support(self.draft_probs, self.num_drafts)
@@ -204,11 +211,3 @@ def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
         # No stratum is empty, and each has a token with mass.
         starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
     return starts
-
-
-def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
-    if not 0.0 < float(value) < np.inf:
-        raise ValueError(f"{name}: got {value!r}, wanted a positive number")
-    return float(value)

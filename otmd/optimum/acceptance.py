@@ -19,7 +19,7 @@ from otmd.drafts import (
 from otmd.drafts.base import validate_law
 from otmd.drafts.proposal import order_from, unchecked
 from otmd.optimum.minimum_cut import minimum_cut
-from otmd.optimum.stratified import stratified_order
+from otmd.optimum.stratified import stratified_cut
 from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
@@ -213,7 +213,7 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, ProposalLaw):
         return minimum_cut(target, law)
-    if _rest_of(law) in (WithReplacement, WithoutReplacement):
+    if _rest_of(law) in (WithReplacement, WithoutReplacement, Stratified):
         return _cut_beside_forced(target, law)
     forced = law.forced_tokens()
     order = order_from(_order_of_rest(target, law, forced), forced)
@@ -221,18 +221,7 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
 
 
 def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
-    """The order of the scan: the ratio order, or that of strata.
-
-    Ratios are of scaled masses where all but the forced tokens are too unlikely to have ratios.
-    """
-    if _rest_of(law) is Stratified and forced.size < law.num_drafts:
-        count = law.num_drafts - forced.size
-        rest = (
-            law
-            if isinstance(law, Stratified)
-            else unchecked(Stratified, law.mass_beside_forced(), count)
-        )
-        return stratified_order(target, rest)
+    """The tokens by p/q; of scaled masses where all but the forced tokens are too unlikely to have ratios."""
     others = law.draft_probs.copy()
     others[forced] = 0.0
     if not 0.0 < others.max() < _TOO_UNLIKELY:
@@ -250,7 +239,7 @@ def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
 
 
 def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
-    """The cut of a law with top tokens, if any, and others with or without replacement.
+    """The cut of a law with top tokens, if any, and others with or without replacement or from strata.
 
     Any cut but the empty one holds the top tokens; beside them it is that of the others, which holds
     no token that they leave without mass.
@@ -260,6 +249,10 @@ def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray,
     others = law.mass_beside_forced()
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
+    elif _rest_of(law) is Stratified:
+        rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
+        found = stratified_cut(target, rest.position_strata)
+        subset, value = found.subset, found.value
     # A single draft is the same with and without replacement.
     elif count == 1 or _rest_of(law) is WithReplacement:
         subset, value = _cut_with_replacement(target, others, count)

@@ -1,62 +1,219 @@
-"""The order of tokens along which the best cut of stratified drafts is a prefix.
+"""The best cut of drafts that are drawn independently from strata: the minimiser of p(H) − Π_j q_j(H ∩ G_j).
 
 With P_j(x) the least p of tokens of stratum G_j whose q_j sums to x, the cut minimises
-Σ_j P_j(x_j) − Π_j x_j.
-Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of its tangents,
+Σ_j P_j(x_j) − Π_j x_j. Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of its
+tangents,
 
     e^u = max_t [t (1 + u) − t log t],    so    min Σ_j P_j(x_j) − Π_j x_j
                                               = min_t [t log t − t + Σ_j min_x (P_j(x) − t log x)].
 
 For a fixed t the strata part. In each, tokens are taken by p/q_j ascending, and a token is taken once
 t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the
-sets that are best for some t are nested, and the best cut is one of them: a prefix of all tokens by their t.
-The smallest minimiser is among them too: it holds no token whose t is its own Π_j x_j.
+sets that are best for some t are nested, and one scan over all strata meets the best cut.
+
+Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). The tangents to P_j at
+the ends of the blocks lie below P_j. Where the scan over their corners finds less than the scan over the
+blocks, the blocks of these corners are split.
 """
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from otmd.curve._kernels import ratios_of
-from otmd.drafts import Stratified
-from otmd.probabilities import FloatArray, IntArray
+from otmd.curve._kernels import fill_ratios, power
+from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
+from otmd.drafts.stratified import Strata
+from otmd.kernel import kernel
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+# The t of what is taken last.
+_LAST = 1e300
 
 
-def stratified_order(target: FloatArray, law: Stratified) -> IntArray:
-    """The tokens in an order of which the smallest minimiser of p(H) − Π_j q_j(H ∩ G_j) is a prefix.
+class StratifiedCut(NamedTuple):
+    """The smallest minimiser H of p(H) − Π_j q_j(H ∩ G_j): a prefix of p/q_j in each of n strata.
+
+    Attributes
+    ----------
+    curves : list of BlockedCurve
+        Each stratum's tokens by p/q_j, fine near the cut.
+    sizes : ndarray of int64, shape (n,)
+        How many blocks of each curve H holds.
+    value : float
+        p(H) − Π_j q_j(H ∩ G_j).
+    ratio : ndarray of float64, shape (V,)
+        p/q_j of each token, inf where it is never drafted.
+    subset : ndarray of bool, shape (V,)
+        H.
+    """
+
+    curves: list[BlockedCurve]
+    sizes: IntArray
+    value: float
+    ratio: FloatArray
+    subset: BoolArray
+
+
+class Ends(NamedTuple):
+    """Where the prefixes of R curves may end, in ascending order for each curve.
+
+    Attributes
+    ----------
+    target, draft : ndarray of float64, shape (E,)
+        p and q of the curve's tokens up to each end; first where the scan begins.
+    starts : ndarray of int64, shape (R + 1,)
+        Where the ends of each curve begin.
+    """
+
+    target: FloatArray
+    draft: FloatArray
+    starts: IntArray
+
+
+def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
+    """Find the best cut of stratified drafts.
 
     Parameters
     ----------
     target : ndarray of float64, shape (V,)
         p; it need not sum to 1.
-    law : Stratified
-        The law of the drafts at a single position.
+    strata : Strata
+        The strata of the law at one position.
 
     Returns
     -------
-    ndarray of int64, shape (V,)
-        A permutation of the tokens; tokens that are never drafted come last.
+    StratifiedCut
     """
-    _, tokens, starts, inclusion = law.position_strata
-    ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
-    for first, end in pairwise(starts):
-        own = tokens[first:end]
-        own = own[np.argsort(ratios_of(target, inclusion, own))]
-        ordered[first:end] = own
-        entry[first:end] = _entries(target[own], inclusion[own])
-    # Stable: tokens of one stratum that enter together stay in their order.
-    return ordered[np.argsort(entry, kind="stable")]
+    grouped = target[strata.tokens]
+    curves = [
+        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
+        for first, end in pairwise(strata.starts)
+    ]
+    while True:
+        found = _scan_blocks([curve.blocks for curve in curves])
+        if not any(own.any() for own in found.unsure):
+            break
+        for curve, own in zip(curves, found.unsure, strict=True):
+            if own.any():
+                curve.blocks = curve.split(own)
+    ratio, subset = np.empty(target.size), np.empty(target.size, np.bool_)
+    _fill_subset(target, strata.inclusion, strata.number, found.ends, ratio, subset)
+    return StratifiedCut(curves, found.sizes, found.value, ratio, subset)
 
 
-def _entries(target: FloatArray, draft: FloatArray) -> FloatArray:
-    """The t from which each token of a stratum is taken, ascending; inf without q_j."""
-    before = np.concatenate([[0.0], draft[:-1].cumsum()])
-    entry = np.full(target.size, np.inf)
-    drawn = draft > 0.0
-    entry[drawn & (before == 0.0)] = 0.0
-    later = drawn & (before > 0.0)
-    gain = np.log1p(draft[later] / before[later])
-    # A gain that underflows is that of a token which is all but never drafted.
-    entry[later] = np.divide(target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0)
-    # By rounding, an entry may fall below the one before it.
-    return np.maximum.accumulate(entry)
+class _ScannedBlocks(NamedTuple):
+    """The best cut between blocks, and the blocks inside which a better one may end.
+
+    ``sizes`` and ``ends`` (n,) are how many blocks of each curve the cut holds and the ratio it ends below;
+    ``value`` is its p − g. ``unsure`` marks blocks of each curve.
+    """
+
+    sizes: IntArray
+    ends: FloatArray
+    value: float
+    unsure: list[BoolArray]
+
+
+def _scan_blocks(blocks: list[Blocks]) -> _ScannedBlocks:
+    columns = [
+        (x.edges, x.before(TARGET), x.before(DRAFT), np.append(x.single, True)) for x in blocks
+    ]
+    edges, target, draft, single = (np.concatenate(each) for each in zip(*columns, strict=True))
+    starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
+    lowest = np.empty(edges.size)
+    best = scan(Ends(target, draft, starts), copies, lowest)
+    least = lowest.min()
+    scan(corners_of(edges, target, draft, single, starts), copies, lowest)
+    marked = lowest <= least - SLACK
+    for first, end in zip(starts[:-1], best, strict=True):
+        # Inside the cut a block is split where it may hold a smaller cut that is as good.
+        marked[first : end + 1] = lowest[first : end + 1] <= least + SLACK
+    # The ends of a curve are its start, and then the end of each block.
+    unsure = [
+        marked[first + 1 : end] & ~x.single
+        for (first, end), x in zip(pairwise(starts), blocks, strict=True)
+    ]
+    value = float(target[best].sum() - draft[best].prod())
+    return _ScannedBlocks(best - starts[:-1], edges[best], value, unsure)
+
+
+@kernel(error_model="numpy")
+def _fill_subset(target, draft, number, ends, ratio, subset):
+    """Fill p/q of each token, inf where q = 0, and whether it is below the end of its stratum."""
+    fill_ratios(target, draft, ratio)
+    for y in range(target.size):
+        subset[y] = ratio[y] < ends[np.uint64(number[y])]
+
+
+@kernel()
+def corner(edges, target_before, draft_before, first, last):
+    """Where the tangents at two edges cross: its p and its q. No prefix that ends between lies below."""
+    p = target_before[last] - target_before[first]
+    q = draft_before[last] - draft_before[first]
+    left = q
+    if edges[last] < np.inf:
+        left = (edges[last] * q - p) / (edges[last] - edges[first])
+    left = min(max(left, 0.0), q)
+    return target_before[first] + edges[first] * left, draft_before[first] + left
+
+
+@kernel()
+def corners_of(edges, target_before, draft_before, single, starts):
+    """P and q at the corner of the tangents at each two neighbouring edges, after the curve's start."""
+    target, draft = np.empty(edges.size), np.empty(edges.size)
+    for r in range(starts.size - 1):
+        for k in range(starts[r], starts[r + 1]):
+            target[k], draft[k] = target_before[k], draft_before[k]
+            if k > starts[r] and not single[k - 1]:
+                target[k], draft[k] = corner(edges, target_before, draft_before, k - 1, k)
+    return Ends(target, draft, starts)
+
+
+@kernel()
+def scan(ends, copies, lowest):
+    """Scan the prefixes of R curves for the least p − Π_r q_r^copies[r].
+
+    Fills ``lowest`` (E,), the least of all prefixes that the scan meets with each end. Returns the ends (R,)
+    of the first prefix that is as good as any, up to rounding.
+    """
+    here, entry = ends.starts[:-1].copy(), np.zeros(copies.size)
+    best, best_value, least = here.copy(), np.inf, np.inf
+    for k in range(lowest.size):
+        lowest[k] = np.inf
+    for r in range(copies.size):
+        entry[r] = _entry(ends, here[r], ends.starts[r + 1], copies[r])
+    while True:
+        target, contained, following = 0.0, 1.0, -1
+        for r in range(copies.size):
+            target += ends.target[here[r]]
+            contained *= power(min(ends.draft[here[r]], 1.0), copies[r])
+            if entry[r] < np.inf and (following < 0 or entry[r] < entry[following]):
+                following = r
+        value = target - contained
+        least = min(least, value)
+        better = best_value > least + SLACK
+        for r in range(copies.size):
+            lowest[here[r]] = min(lowest[here[r]], value)
+            best[r] = here[r] if better else best[r]
+        best_value = value if better else best_value
+        if following < 0:
+            return best
+        here[following] += 1
+        entry[following] = _entry(
+            ends, here[following], ends.starts[following + 1], copies[following]
+        )
+
+
+@kernel(error_model="numpy")
+def _entry(ends, k, stop, copies):
+    """The t from which the tokens between an end and the next one are taken; inf after the last end."""
+    if k + 1 == stop:
+        return np.inf
+    before, after = ends.draft[k], ends.draft[k + 1]
+    if before <= 0.0:
+        return 0.0
+    mass = max(ends.target[k + 1] - ends.target[k], 0.0)
+    gain = copies * np.log1p((after - before) / before)
+    # A gain that underflows is that of tokens which are all but never drafted.
+    return min(mass / gain, _LAST) if gain > 0.0 else _LAST

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import likeliest
-from otmd.drafts import DraftLaw, TopThen, WithoutReplacement, WithReplacement
+from otmd.drafts import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, validate_count
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
@@ -27,8 +27,8 @@ class TokenTree(TreeLaw):
         Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
         :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, ….
     law : callable
-        ``law(draft_probs, num_drafts)`` is the law of the drafts at a node. Where a token is drafted twice,
-        the tree goes on below the first.
+        ``law(draft_probs, num_drafts)`` is the law of the drafts at a node: a class of laws, or a
+        ``functools.partial`` of one. Where a token is drafted twice, the tree goes on below the first.
 
     Raises
     ------
@@ -37,7 +37,8 @@ class TokenTree(TreeLaw):
 
     Notes
     -----
-    Drafts without replacement are at most as many as the tokens with draft mass.
+    A node whose draft distribution has fewer tokens than it is to draft without replacement, or from
+    strata, drafts them all.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class TokenTree(TreeLaw):
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         """See :class:`TreeLaw`."""
         count = len(state)
-        if isinstance(self.law, type) and issubclass(self.law, WithoutReplacement):
+        kind = getattr(self.law, "func", self.law)
+        if isinstance(kind, type) and issubclass(kind, WithoutReplacement | Stratified):
             count = min(count, int(np.count_nonzero(draft_probs)))
         return self.law(draft_probs, count) if count else None
 

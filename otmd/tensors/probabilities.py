@@ -53,6 +53,15 @@ def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> Pair:
     return Pair(target, draft, *totals)
 
 
+def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
+    """One distribution (…, V) in float64 that sums to 1, or is NaN; errors as for :func:`checked_pair`."""
+    check_tensor(name, probs)
+    total, whole = _total(probs.detach())
+    if validate:
+        _refuse_broken(name, probs, whole)
+    return probs.detach().double() / torch.where(whole, total, torch.nan)
+
+
 def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Turn logits into probabilities on their device.
 

@@ -110,6 +110,8 @@ def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
         return sets, 2 * sets
     if law.top == drawn:
         return 1, drawn
+    if law.rest not in _COUNTS:
+        return None
     sets, arcs = _COUNTS[law.rest](support - law.top, drawn - law.top, merge)
     return sets, arcs + law.top * sets
 

@@ -1,16 +1,19 @@
-"""Rules that pick the output token: one verifier a file, one small interface."""
+"""Rules that pick the output token: one algorithm a file, one small interface."""
 
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
-from otmd.verifiers.greedy_coupling import GreedyCoupling
+from otmd.verifiers.base import (
+    OptimalityCertificate,
+    UnsupportedLaw,
+    Verifier,
+    validate_verifier,
+)
 from otmd.verifiers.k_sequential import KSequential
-from otmd.verifiers.maximal_coupling import MaximalCoupling
-from otmd.verifiers.optimal import Optimal, OptimalityCertificate
+from otmd.verifiers.optimal import Optimal
 from otmd.verifiers.plan import PlanVerifier
-from otmd.verifiers.preference import Preference
+from otmd.verifiers.preference import GreedyCoupling, MaximalCoupling, Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.spechub import SpecHub

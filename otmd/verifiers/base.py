@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_law, validate_rng
-from otmd.optimum.acceptance import numbers_of_drafts, positions
+from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
 from otmd.parallel import in_threads
 from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
@@ -17,6 +18,25 @@ from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
     """A verifier was asked to serve a draft law that it is not lossless for."""
+
+
+@dataclass(frozen=True)
+class OptimalityCertificate:
+    """Proof of how close a rule comes to the optimum at one position.
+
+    Attributes
+    ----------
+    upper_bound : float
+        α* = 1 + p(H*) − g(H*): no lossless verifier accepts more.
+    attained : float
+        What the rule accepts for certain: the lower of its bounds.
+    gap : float
+        Their difference.
+    """
+
+    upper_bound: float
+    attained: float
+    gap: float
 
 
 class Verifier(ABC):
@@ -99,63 +119,41 @@ class Verifier(ABC):
         ValueError
             For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
-        p = self._validate(target_probs, law, copy=True)
-        if p.ndim != 1 or law.batch_shape:
-            raise ValueError(
-                f"prepare: got leading axes {p.shape[:-1]} and {law.batch_shape}, wanted one position"
-            )
-        return self.prepare_position(p, law[()])
+        return self.prepare_position(*self._one_position("prepare", target_probs, law))
 
-    def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
-        """Exact acceptance rate: P(the output token is among the drafts).
+    def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
+        """Compare the rule's rate at one position with the optimum, recomputed from a cut.
 
         Parameters
         ----------
-        target_probs : array_like, shape (…, V)
+        target_probs : array_like, shape (V,)
             p.
         law : DraftLaw
-            The law of the drafts.
+            A law without leading axes.
 
         Returns
         -------
-        float or ndarray of float64, shape (…)
-            The middle of :meth:`acceptance_bounds` where only bounds are certain.
+        OptimalityCertificate
 
         Raises
         ------
         ValueError
-            For invalid input; UnsupportedLaw for a law not served.
+            For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
+        p, own = self._one_position("certificate", target_probs, law)
+        upper = float(optimal_acceptance(p, own).rate)
+        attained = float(self.acceptance_bounds(p, own)[0])
+        return OptimalityCertificate(upper, attained, upper - attained)
+
+    def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
+        """Exact acceptance rate; see :func:`otmd.acceptance_rate` for parameters, result and errors."""
         low, high = self.acceptance_bounds(target_probs, law)
         return 0.5 * (low + high)
 
     def acceptance_bounds(
         self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6, every_n: bool = False
     ) -> tuple[FloatArray | float, FloatArray | float]:
-        """Certain bounds of the acceptance rate; equal where it has a closed form.
-
-        Parameters
-        ----------
-        target_probs : array_like, shape (…, V)
-            p.
-        law : DraftLaw
-            The law of the drafts.
-        tol : float
-            How far apart the bounds may be. Where the work that takes is too much they are further
-            apart, and still certain.
-        every_n : bool
-            Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
-
-        Returns
-        -------
-        low, high : float or ndarray of float64, shape (…) or (…, n)
-
-        Raises
-        ------
-        ValueError
-            For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a
-            law not served.
-        """
+        """Certain bounds of it; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
         self._require(law)
         if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
             raise ValueError(f"tol: got {tol!r}, wanted a positive number")
@@ -251,6 +249,16 @@ class Verifier(ABC):
         p = validate_probs("target_probs", target_probs, copy)
         validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
         return p
+
+    def _one_position(
+        self, method: str, target_probs: ArrayLike, law: DraftLaw
+    ) -> tuple[FloatArray, DraftLaw]:
+        p = self._validate(target_probs, law, copy=True)
+        if p.ndim != 1 or law.batch_shape:
+            raise ValueError(
+                f"{method}: got leading axes {p.shape[:-1]} and {law.batch_shape}, wanted one position"
+            )
+        return p, law[()]
 
     def _require(self, law: DraftLaw) -> None:
         """Raise TypeError for what is no law, UnsupportedLaw for one not served."""

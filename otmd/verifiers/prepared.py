@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
+from otmd.drafts import DraftLaw, ProposalLaw, Stratified, TopThen, WithReplacement
 from otmd.drafts.base import draw_tokens, validate_rng
+from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray
 
 # How far a probability may leave [0, 1], and a distribution's sum 1, by rounding.
@@ -103,6 +104,80 @@ class PreparedVerifier(ABC):
             f"{type(self).__name__}.residual: got shape {law.shape} and sum {total!r}, wanted a "
             f"distribution of shape {self.target.shape}"
         )
+
+
+class ChoosingVerifier(PreparedVerifier):
+    """A prepared verifier that looks at all drafts at once and chooses one of them or none.
+
+    Tokens that are always drafted are never chosen: the residual serves them, and then they count as
+    accepted. So the rule is one for the other drafts.
+
+    Parameters
+    ----------
+    target, law
+        See :class:`PreparedVerifier`.
+
+    Attributes
+    ----------
+    wanted : ndarray of float64, shape (V,)
+        p, 0 for the tokens that are always drafted.
+    rest : DraftLaw or None
+        The law of the other drafts; None where there are none.
+    """
+
+    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
+        super().__init__(target, law)
+        self.always, self.rest = drafts_by_chance(law)
+        self.wanted = target
+        if self.always.size:
+            self.wanted = target.copy()
+            self.wanted[self.always] = 0.0
+
+    @property
+    @abstractmethod
+    def accepted(self) -> FloatArray:
+        """Probability that each token is chosen, shape (V,)."""
+
+    @property
+    @abstractmethod
+    def chosen_mass(self) -> float:
+        """Probability that some draft is chosen."""
+
+    @abstractmethod
+    def chances(self, draft_tokens: IntArray) -> FloatArray:
+        """Probability that each of the drafts by chance (m,) is chosen, shape (m,)."""
+
+    @property
+    def rate(self) -> float:
+        """The acceptance rate: what is chosen, and the tokens that are always drafted."""
+        return float(self.target[self.always].sum()) + self.chosen_mass
+
+    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
+        chosen = np.zeros(draft_tokens.size)
+        if self.rest is not None:
+            able = ~np.isin(draft_tokens, self.always)
+            chosen[able] = self.chances(draft_tokens[able])
+        # As asked for: draft by draft, each given that those before it were not chosen.
+        left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
+        return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))
+
+    def residual(self, draft_tokens: IntArray) -> FloatArray:
+        return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
+
+
+def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
+    """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
+    if not isinstance(law, ProposalLaw):
+        return np.empty(0, np.int64), law
+    always = law.forced_tokens()
+    count = law.num_drafts - always.size
+    if count == 0:
+        return always, None
+    if isinstance(law, Stratified) or (count > 1 and not isinstance(law, TopThen)):
+        return always, law
+    # A single draft is the same for all laws.
+    kind = law.rest if isinstance(law, TopThen) and count > 1 else WithReplacement
+    return always, unchecked(kind, law.mass_beside_forced(), count)
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:

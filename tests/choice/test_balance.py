@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from otmd.choice.with_replacement import class_weights
+from otmd.choice.independent import ClassDrafts, class_weights
 
 # Classes beside H* at a position of a real pair, at temperature 0.7: nearly all mass in two of them, and
 # weights that lie e^{30} apart. Newton's steps alone ended with 5e-4 misplaced.
@@ -30,8 +30,9 @@ def test_weights_that_lie_far_apart_are_found() -> None:
     served = 1.0 - never**DRAFTS
     # Some class at the cap falls short of its target, by this part of all.
     targets = TARGETS * served * (1.0 + SHORT) / TARGETS.sum()
-    drafts = MASSES, DRAFTS, never, False
-    log_weights, rates = class_weights(*drafts, targets, True, TOLERANCE)
+    curve = np.zeros(MASSES.size, np.int64)
+    drafts = ClassDrafts(MASSES, curve, np.array([never]), np.array([DRAFTS]))
+    log_weights, rates = class_weights(drafts, False, targets, True, TOLERANCE)
     assert log_weights.max() == 0.0
     assert np.maximum(rates - targets, 0.0).sum() <= TOLERANCE
     assert np.ptp(log_weights) > 20.0

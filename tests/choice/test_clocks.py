@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 from naive import clock_chances, clock_choice, clock_potential
 
+from otmd.choice.independent import ClassDrafts, choice_rates
 from otmd.choice.plan import chances_of_drafts, clock_quadrature
-from otmd.choice.with_replacement import choice_rates
 
 ROUNDING = 1e-13
 Array = np.ndarray
@@ -39,8 +40,9 @@ class Case:
         size, weights = self.log_weights.size, np.exp(self.log_weights)
         rates, coupling = np.empty(size), np.empty((size, size))
         nodes = clock_quadrature(weights.min(), weights.max() * self.num_drafts)
-        settings = self.masses, self.num_drafts, self.never, self.rejects
-        choice_rates(weights, *settings, *nodes, rates, coupling)
+        curve, copies = np.zeros(self.masses.size, np.int64), np.array([self.num_drafts])
+        drafts = ClassDrafts(self.masses, curve, np.array([self.never]), copies)
+        choice_rates(weights, drafts, self.rejects, *nodes, rates, coupling)
         return rates, coupling
 
     def moved(self, by: Array) -> Case:
@@ -117,6 +119,46 @@ def test_scaling_every_weight_changes_nothing() -> None:
     for case in cases(10.0):
         scaled = case.moved(np.full(case.log_weights.size, -7.0))
         np.testing.assert_allclose(case.found()[0], scaled.found()[0], atol=ROUNDING)
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+@pytest.mark.parametrize("copies", [(1, 1), (1, 1, 1), (2, 1), (1, 3)])
+def test_drafts_of_several_curves(copies: tuple[int, ...], rejects: bool) -> None:
+    """Rates against every tuple of classes, one curve or more times each; coupling against differences."""
+    slots = np.repeat(np.arange(len(copies)), copies)
+    for seed in range(6):
+        rng = np.random.default_rng([19, seed])
+        sizes = rng.integers(1, 4, len(copies))
+        curve = np.repeat(np.arange(len(copies)), sizes)
+        never = np.where(rng.random(len(copies)) < 0.5, 0.0, rng.random(len(copies)))
+        masses = np.concatenate([rng.dirichlet(np.ones(k)) for k in sizes]) * (1 - never)[curve]
+        drafts = ClassDrafts(masses, curve, never, np.array(copies))
+        log_weights = rng.uniform(-4.0, 0.0, curve.size + rejects)
+
+        def found(log_weights: Array, drafts: ClassDrafts = drafts) -> tuple[Array, Array]:
+            weights, size = np.exp(log_weights), log_weights.size
+            nodes = clock_quadrature(weights.min(), weights.max() * slots.size)
+            rates, coupling = np.empty(size), np.empty((size, size))
+            choice_rates(weights, drafts, rejects, *nodes, rates, coupling)
+            return rates, coupling
+
+        weights, wanted = np.exp(log_weights), np.zeros(log_weights.size)
+        # A draft of no class is −1.
+        each = [[*np.flatnonzero(curve == r), -1] for r in slots]
+        for classes in product(*each):
+            prob = np.prod(
+                [never[r] if g < 0 else masses[g] for g, r in zip(classes, slots, strict=True)]
+            )
+            able = [g for g in classes if g >= 0] + [curve.size] * rejects
+            total = weights[able].sum() if able else 1.0
+            np.add.at(wanted, able, prob * weights[able] / total)
+        rates, coupling = found(log_weights)
+        np.testing.assert_allclose(rates, wanted, atol=ROUNDING)
+        for g, by in enumerate(1e-3 * np.eye(log_weights.size)):
+            low2, low, high, high2 = (found(log_weights + k * by)[0] for k in (-2, -1, 1, 2))
+            slope = -(low2 - 8 * low + 8 * high - high2) / 12e-3
+            others = np.arange(log_weights.size) != g
+            np.testing.assert_allclose(coupling[g, others], slope[others], atol=1e-10)
 
 
 @pytest.mark.parametrize("rejection", [0.0, 0.2, 30.0])

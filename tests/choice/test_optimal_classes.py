@@ -10,18 +10,11 @@ import pytest
 from strategies import KINDS, Array, instances
 
 import otmd
-from otmd.choice import plan_with_replacement
+from otmd.choice import plan_independent
+from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
 from otmd.choice.weights import balance
-from otmd.choice.with_replacement import (
-    CutCurve,
-    RatioClasses,
-    choose_nodes,
-    corner,
-    cut_curve,
-    nodes_between,
-    split_masses,
-)
 from otmd.curve.blocks import BlockedCurve
+from otmd.optimum.stratified import corner
 
 ROUNDING = 1e-12
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
@@ -49,22 +42,30 @@ def curve_of(pair: Pair) -> tuple[CutCurve, Array]:
     p, q, n = pair
     blocked = BlockedCurve(p, q, [n])
     (cut,) = blocked.smallest_cuts()
-    return cut_curve(blocked, cut), blocked.ratios()
+    return cut_curve(blocked, cut.size), blocked.ratios()
 
 
-def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, float]]:
-    """Classes of each side of the cut, what is drafted and wanted before it, and the cut's value."""
+def nodes_between(
+    curve: CutCurve, n: int, ends: tuple[int, int], tol: float, linear: bool = False
+) -> Array:
+    """Indices of the nodes from one edge to another."""
+    least = float((curve.target_before - curve.contained).min())
+    copies = np.array([1 if linear else n])
+    return choose_nodes([curve], [ends], copies, least, tol, linear)[0]
+
+
+def sides(pair: Pair, tol: float) -> list[tuple[Array, Array, float, float, float]]:
+    """Nodes and masses on each side of the cut, what is drafted and wanted before it, the cut's value."""
     n, (curve, _) = pair[2], curve_of(pair)
     size, found = curve.cut, []
     before = float(curve.target_before[size]), float(curve.draft_before[size])
     value = before[0] - before[1] ** n
     if size > 0:
-        nodes = nodes_between(curve, n, 0, size, tol)
-        found.append((split_masses(curve, nodes, 0, size), 0.0, 0.0, value))
+        nodes = nodes_between(curve, n, (0, size), tol)
+        found.append((*split_masses(curve, nodes, 0, size), 0.0, 0.0, value))
     if size < curve.single.size:
-        last = max(size, curve.edge_at(n))
-        nodes = nodes_between(curve, n, size, last, tol)
-        found.append((split_masses(curve, nodes, size, curve.single.size), *before, value))
+        nodes = nodes_between(curve, n, (size, max(size, curve.edge_at(n))), tol)
+        found.append((*split_masses(curve, nodes, size, curve.single.size), *before, value))
     return found
 
 
@@ -72,9 +73,9 @@ def sides(pair: Pair, tol: float) -> list[tuple[RatioClasses, float, float, floa
 def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None:
     """By more than the tolerance: what classes lose is bounded by it."""
     for number, pair in enumerate(PAIRS):
-        for classes, target, draft, value in sides(pair, tol):
-            wanted = target + np.append(0.0, (classes.mass * classes.nodes).cumsum())
-            drafted = draft + np.append(0.0, classes.mass.cumsum())
+        for nodes, mass, target, draft, value in sides(pair, tol):
+            wanted = target + np.append(0.0, (mass * nodes).cumsum())
+            drafted = draft + np.append(0.0, mass.cumsum())
             assert (wanted - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
 
 
@@ -99,11 +100,10 @@ def test_nodes_are_those_of_every_low_corner(linear: bool) -> None:
     for number, pair in enumerate(PAIRS[::3]):
         curve, _ = curve_of(pair)
         counts, tol = (0 if linear else pair[2]), 10.0 ** -(3 + number % 8)
-        sums = curve.target_before, curve.draft_before, curve.contained
         for ends in ((0, curve.cut), (curve.cut, curve.single.size - 1)):
             if ends[0] > ends[1]:
                 continue
-            found = choose_nodes(curve.edges, *sums, counts, *ends, tol)
+            found = nodes_between(curve, counts, ends, tol, linear)
             assert found.tolist() == naive_nodes(curve, counts, ends, tol), number
 
 
@@ -114,11 +114,11 @@ def test_masses_are_split_as_every_token_is() -> None:
         size, q = curve.cut, pair[1]
         first, last = (0, size) if number % 2 else (size, curve.single.size)
         inside = rng.integers(first, last + 1, size=5)
-        nodes = curve.edges[np.unique(np.append(inside, first))]
-        nodes = nodes[np.isfinite(nodes)]
-        if nodes.size == 0:
+        chosen = np.unique(np.append(inside, first))
+        chosen = chosen[np.isfinite(curve.edges[chosen])]
+        if chosen.size == 0:
             continue
-        mass = split_masses(curve, nodes, first, last).mass
+        nodes, mass = split_masses(curve, chosen, first, last)
         ends = float(curve.edges[first]), float(curve.edges[last])
         wanted = naive.split_mass(q.tolist(), ratio.tolist(), nodes.tolist(), *ends)
         np.testing.assert_allclose(mass, np.array(wanted), atol=1e-14, err_msg=str(number))
@@ -128,20 +128,19 @@ def test_classes_keep_both_masses() -> None:
     """Up to the ratio n; what lies beyond is wanted more than it is drafted, and only in full."""
     for number, pair in enumerate(PAIRS):
         p, q, n = pair
-        drafted = sum(classes.mass.sum() for classes, *_ in sides(pair, 1e-3))
+        drafted = sum(mass.sum() for _, mass, *_ in sides(pair, 1e-3))
         assert drafted == pytest.approx(q.sum(), abs=ROUNDING), number
         with np.errstate(all="ignore"):
             ratio = np.where(q > 0, p / q, np.inf)
         if (ratio[q > 0] <= n).all():
-            wanted = sum(classes.mass @ classes.nodes for classes, *_ in sides(pair, 1e-3))
+            wanted = sum(mass @ nodes for nodes, mass, *_ in sides(pair, 1e-3))
             assert wanted == pytest.approx(p[q > 0].sum(), abs=ROUNDING), number
 
 
 def test_a_location_is_the_split_of_one_token() -> None:
     nodes = np.array([0.5, 1.0, 1.5, 4.0])
-    classes = RatioClasses(nodes, np.ones(4))
     ratio = np.array([0.5, 0.6, 1.0, 1.25, 3.9, 4.0, 9.0, np.inf])
-    lower, share = classes.locate(ratio)
+    lower, share = locate(nodes, ratio)
     for own, g, part in zip(ratio, lower, share, strict=True):
         wanted = naive.split_mass([1.0], [min(own, 1e300)], nodes.tolist(), 0.0, np.inf)
         split = np.zeros(5)
@@ -151,7 +150,7 @@ def test_a_location_is_the_split_of_one_token() -> None:
 
 
 def test_one_node_takes_all() -> None:
-    lower, share = RatioClasses(np.array([2.0]), np.ones(1)).locate(np.array([2.0, 7.0]))
+    lower, share = locate(np.array([2.0]), np.array([2.0, 7.0]))
     assert lower.tolist() == [0, 0]
     assert share.tolist() == [1.0, 1.0]
 
@@ -163,8 +162,8 @@ def test_a_vocabulary_needs_few_classes(n: int) -> None:
     p = otmd.probs_from_logits(logits)
     q = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(logits.size))
     fine, coarse = (sides((p, q, n), tol) for tol in (1e-10, 1e-3))
-    assert max(classes.nodes.size for classes, *_ in fine) <= 32
-    assert max(classes.nodes.size for classes, *_ in coarse) <= 8
+    assert max(nodes.size for nodes, *_ in fine) <= 32
+    assert max(nodes.size for nodes, *_ in coarse) <= 8
 
 
 # ---------------------------------------------------------------- weights
@@ -212,7 +211,7 @@ def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
 def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
     """Offers and acceptances add up, and what is lost stays below the tolerance."""
     for number, (p, q, n) in enumerate(PAIRS):
-        plan = plan_with_replacement(p, q, n, tol)
+        plan = plan_independent(p, otmd.WithReplacement(q, n), tol)
         best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
         assert (plan.accepted <= p).all(), number
         assert (plan.accepted >= 0).all(), number
@@ -232,7 +231,7 @@ def test_a_target_that_sums_to_less(scale: float) -> None:
     """The rest of it is no draft's: the bound is 1 + min of p(H) - q(H)^n with p as it is."""
     for instance in instances(60, seed=92):
         p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
-        plan = plan_with_replacement(p, q, n, 1e-10)
+        plan = plan_independent(p, otmd.WithReplacement(q, n), 1e-10)
         value, _ = naive.smallest_best_cut(p.tolist(), q.tolist(), n)
         assert plan.bound == pytest.approx(1 + value, abs=ROUNDING), instance
         assert plan.bound - plan.rate <= 1e-9, instance
@@ -245,5 +244,5 @@ def test_hostile_kinds_reach_the_bound(kind: str) -> None:
         rng = np.random.default_rng([93, seed])
         p, q = (np.asarray(x, float) for x in KINDS[kind](rng, 200))
         n = int(rng.choice([1, 2, 4, 16]))
-        plan = plan_with_replacement(p / p.sum(), q / q.sum(), n, 1e-10)
+        plan = plan_independent(p / p.sum(), otmd.WithReplacement(q / q.sum(), n), 1e-10)
         assert plan.bound - plan.rate <= 1e-9, (seed, n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from small_models import KINDS, model_pair
@@ -47,6 +49,11 @@ CASES = [
     (TokenLevel(otmd.Optimal()), lambda q: LikeliestTree(q, 5, 3, 3)),
     (TokenLevel(otmd.SpecHub()), lambda q: TokenTree(q, (2, 2), otmd.Hub)),
     (TokenLevel(otmd.GreedyCoupling()), lambda q: TokenTree(q, (2, 2), otmd.Greedy)),
+    (TokenLevel(otmd.Preference()), lambda q: TokenTree(q, (2, 2), otmd.Stratified)),
+    (
+        TokenLevel(otmd.Optimal()),
+        lambda q: TokenTree(q, (3, 1), partial(otmd.Stratified, sharpness=2)),
+    ),
 ]
 
 

@@ -21,9 +21,15 @@ INSTANCES = instances(520, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """With replacement, and one of the others in turn."""
+    """With replacement, strata, and one of the others in turn."""
     names = ["with_replacement", SERVED[1 + instance.seed[1] % 3]]
-    return [package_law(instance, name) for name in names if instance.applicable(name)]
+    laws = [package_law(instance, name) for name in names if instance.applicable(name)]
+    q, n = instance.draft_probs, instance.num_drafts
+    if instance.draft_support >= n:
+        uneven = otmd.Stratified(q, n, sharpness=2.0, shares=np.arange(1, n + 1))
+        behind = otmd.TopThen(q, n, 1, rest=otmd.Stratified)
+        laws.append((otmd.Stratified(q, n), uneven, behind)[instance.seed[1] // 3 % 3])
+    return laws
 
 
 def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> _OptimalRule:
@@ -96,7 +102,7 @@ def test_every_number_of_top_tokens(n: int, tol: float) -> None:
 def test_what_it_serves() -> None:
     q = [0.5, 0.3, 0.2]
     rule = otmd.Optimal()
-    for law in (otmd.WithReplacement(q, 2), otmd.Hub(q), otmd.Greedy(q, 2), otmd.Greedy(q, 1)):
+    for law in (otmd.WithReplacement(q, 2), otmd.Hub(q), otmd.Greedy(q, 2), otmd.Stratified(q, 3)):
         assert rule.supports(law)
     assert rule.supports(otmd.TopThen(q, 2, 1, rest=otmd.WithReplacement))
     for law in (otmd.Independent([q, q]), otmd.ConditionalPoisson(q, 2)):
@@ -187,6 +193,8 @@ def test_hostile_pairs(name: str, tol: float) -> None:
     for n in (1, 2, 4):
         law = otmd.WithReplacement(draft, n)
         assert_sound(np.array(target), law, tol, (name, n))
+        if np.count_nonzero(draft) >= n:
+            assert_sound(np.array(target), otmd.Stratified(draft, n), tol, (name, n))
         if rate is not None:
             attained = otmd.Optimal(tol).certificate(target, law).attained
             assert attained == pytest.approx(rate, abs=max(tol, GAP))
@@ -237,9 +245,13 @@ def test_the_tolerance_is_kept_at_hundreds_of_tokens(tol: float) -> None:
         noise = rng.choice([1e-6, 1e-3, 0.1, 0.5, 1.0, 3.0]) * rng.standard_normal(V)
         temperature = float(rng.choice([0.3, 0.6, 1.0, 2.0]))
         target = otmd.probs_from_logits(logits, temperature)
-        law = otmd.WithReplacement(otmd.probs_from_logits(logits + noise, temperature), n)
-        proof = otmd.Optimal(tol).certificate(target, law)
-        assert -ROUNDING <= proof.gap <= max(tol, GAP), (seed, V, n, proof)
+        draft = otmd.probs_from_logits(logits + noise, temperature)
+        laws = [otmd.WithReplacement(draft, n)]
+        if n <= V and seed % 3 == 0:
+            laws.append(otmd.Stratified(draft, n))
+        for law in laws:
+            proof = otmd.Optimal(tol).certificate(target, law)
+            assert -ROUNDING <= proof.gap <= max(tol, GAP), (seed, V, n, proof)
 
 
 # ---------------------------------------------------------------- full size
@@ -253,9 +265,11 @@ def test_a_language_models_vocabulary(n: int, temperature: float) -> None:
     target = otmd.probs_from_logits(logits, temperature)
     for noise in (0.3, 1.0, 3.0):
         moved = logits + noise * rng.standard_normal(logits.size)
-        law = otmd.WithReplacement(otmd.probs_from_logits(moved, temperature), n)
-        proof = otmd.Optimal().certificate(target, law)
+        draft = otmd.probs_from_logits(moved, temperature)
+        proof = otmd.Optimal().certificate(target, otmd.WithReplacement(draft, n))
         assert -ROUNDING <= proof.gap <= 1e-6
+        proof = otmd.Optimal().certificate(target, otmd.Stratified(draft, n))
+        assert -ROUNDING <= proof.gap <= GAP
 
 
 # ---------------------------------------------------------------- invariance

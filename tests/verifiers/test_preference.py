@@ -140,7 +140,8 @@ def test_the_certificate_says_where_the_rule_is_optimal() -> None:
         assert proof.gap >= -1e-12
         assert proof.attained == pytest.approx(otmd.acceptance_rate(otmd.Preference(), p, law))
         prepared = Preference().prepare(p, law)
-        whole = (prepared._chance == 1.0)[np.argsort(prepared._rank)]
+        rank, chance = prepared._taken.preferred(np.arange(6))
+        whole = (chance > 1.0 - 1e-12)[np.argsort(rank)]
         if (np.diff(whole.astype(int)) <= 0).all():
             assert proof.gap < 1e-12
             optimal += 1
@@ -160,11 +161,43 @@ def test_a_large_vocabulary_and_every_number_of_drafts(law: type) -> None:
     for n in (1, 2, 3, 4):
         prepared = rule.prepare(p, law(q, n))
         assert prepared.rate == pytest.approx(low[n - 1], abs=1e-12)
-        assert (prepared._accepted <= p).all()
+        assert (prepared.accepted <= p).all()
     tokens = drafts.sample(rng, size=20_000)
     verdict = rule.verify(p, drafts, tokens, rng=rng)
     hits = (verdict.draft_index >= 0).sum()
     assert abs(hits - 20_000 * low[3]) < 5 * np.sqrt(20_000 * low[3] * (1 - low[3]))
+
+
+@pytest.mark.parametrize("heavy", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
+    rng = np.random.default_rng([7, n])
+    for noise in (0.0, 0.3, 3.0):
+        logits = 2.5 * rng.standard_normal(3000)
+        p, q = (
+            otmd.probs_from_logits(x)
+            for x in (logits, logits + noise * rng.standard_normal(logits.size))
+        )
+        p, q = ((1.0 - heavy) * x + heavy * np.eye(3000)[7 * k] for k, x in enumerate((p, q)))
+        q[::5] = 0.0
+        law = otmd.WithReplacement(q / q.sum(), n)
+        by_group = Preference().prepare(p, law)
+        by_sort = Preference(lambda p, law: np.argsort(-ratios(p, law))).prepare(p, law)
+        assert by_group.rate == pytest.approx(by_sort.rate, abs=1e-12)
+        assert by_group.accepted.sum() == pytest.approx(by_group.rate, abs=1e-12)
+        assert (by_group.accepted <= p).all()
+        drawn = np.flatnonzero(law.draft_probs)
+        rank, chance = by_group._taken.preferred(drawn)
+        order, left, s = np.argsort(rank, kind="stable"), -rank, (-rank) ** (1.0 / n)
+        accepted = left - (s - chance * law.draft_probs[drawn]) ** n
+        np.testing.assert_allclose(accepted, by_group.accepted[drawn], atol=1e-12)
+        after = (left - accepted)[order]
+        np.testing.assert_allclose(after[:-1], left[order][1:], atol=1e-12)
+
+
+def ratios(p: np.ndarray, law: otmd.WithReplacement) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(law.draft_probs > 0, p / law.draft_probs, np.inf)
 
 
 def test_the_order_is_given_the_drafts_beside_certain_ones() -> None:

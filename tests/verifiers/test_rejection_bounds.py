@@ -8,7 +8,8 @@ from naive import exact, judged, rrsw, without_replacement
 
 import otmd
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_paths import RejectionPaths, rejection_bounds
+from otmd.verifiers.rejection_paths import RejectionPaths
+from otmd.verifiers.rejection_walk import rejection_bounds
 
 ROUNDING = 1e-12
 WIDEST = (1.0, 0.1, 0.01, 1e-4)

@@ -6,8 +6,9 @@ import pytest
 
 from otmd.drafts import WithoutReplacement
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_paths import RejectionPaths, state_at
+from otmd.verifiers.rejection_paths import RejectionPaths
 from otmd.verifiers.rejection_tables import fill_tails, merged_tokens
+from otmd.verifiers.rejection_walk import state_at
 
 
 def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

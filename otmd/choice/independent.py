@@ -1,0 +1,278 @@
+"""The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
+
+A curve is all tokens by p/q, or those of a stratum. Each is drawn from as often as it has copies: n times, or
+once. The tokens of a curve are put into classes (:mod:`otmd.choice.classes`). Draft by draft the classes are
+drawn as the tokens are, with masses of their own. A rule that gives every class its share of p gives every
+token its p.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
+from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
+from otmd.choice.weights import begin_search, move_weights
+from otmd.curve._kernels import power
+from otmd.curve.blocks import BlockedCurve
+from otmd.drafts import Stratified, WithReplacement
+from otmd.kernel import kernel
+from otmd.optimum.stratified import stratified_cut
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+# The tolerance is shared by two sides, and on each side by the classes and the weights.
+_OF_SIDE, _OF_CLASSES = 0.25, 0.2
+# A draft that is rejected so rarely is always accepted.
+_CERTAIN = 1e-18
+
+
+class IndependentCut(NamedTuple):
+    """The best cut of R curves of independent drafts.
+
+    Attributes
+    ----------
+    curves : list of CutCurve
+        One for each distribution that drafts are drawn from.
+    copies : ndarray of int64, shape (R,)
+        How many drafts are drawn from each.
+    number : ndarray of int16, shape (V,)
+        The curve of each token.
+    draft, ratio : ndarray of float64, shape (V,)
+        q of each token in the distribution of its curve, and p/q.
+    subset : ndarray of bool, shape (V,)
+        H*.
+    value : float
+        p(H*) − g(H*).
+    """
+
+    curves: list[CutCurve]
+    copies: IntArray
+    number: np.ndarray
+    draft: FloatArray
+    ratio: FloatArray
+    subset: BoolArray
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class RatioSide(Side):
+    """A side whose tokens are classed by their curve and p/q.
+
+    Attributes
+    ----------
+    nodes : ndarray of float64, shape (G,)
+        The nodes of the ratio, ascending for each curve.
+    rates : ndarray of float64, shape (G,)
+        Chosen mass in units of the class's draft mass.
+    starts : ndarray of int64, shape (R + 1,)
+        Where the nodes of each curve begin.
+    cut : IndependentCut
+        The tokens.
+    """
+
+    nodes: FloatArray
+    rates: FloatArray
+    starts: IntArray
+    cut: IndependentCut
+
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        """See :class:`Side`."""
+        lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
+        for r, (first, end) in enumerate(pairwise(self.starts)):
+            own = self.cut.number[tokens] == r
+            below, share[own] = locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
+            lower[own] = first + below
+        return lower, share
+
+    def offered(self, tokens: IntArray) -> FloatArray:
+        """See :class:`Side`."""
+        # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
+        lower, share = self.locate(tokens)
+        upper = np.minimum(lower + 1, self.nodes.size - 1)
+        rates = share * self.rates[lower] + (1.0 - share) * self.rates[upper]
+        return self.cut.draft[tokens] * rates
+
+
+def plan_independent(
+    target: FloatArray, law: WithReplacement | Stratified, tol: float
+) -> ChoicePlan:
+    """Find the optimal plan for drafts with replacement, or one from each stratum.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p. It may sum to less than 1; no draft is accepted for the rest.
+    law : WithReplacement or Stratified
+        A law at a single position.
+    tol : float
+        How much acceptance may be lost; never correctness.
+
+    Returns
+    -------
+    ChoicePlan
+    """
+    tol *= _OF_SIDE
+    cut = _best_cut(target, law)
+    ends = [
+        (0, curve.cut, max(curve.cut, curve.edge_at(float(count))))
+        for curve, count in zip(cut.curves, cut.copies, strict=True)
+    ]
+    chosen = choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
+    inside = [
+        split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in zip(cut.curves, chosen, strict=True)
+    ]
+    outside = [
+        split_masses(x, k[k >= x.cut], x.cut, x.single.size)
+        for x, k in zip(cut.curves, chosen, strict=True)
+    ]
+    within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
+    inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
+    outer = _solve_side(cut, outside, within, None, tol)
+    return ChoicePlan(target, cut.subset, 1.0 + cut.value, inner, outer)
+
+
+def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
+    """The curves of the law, fine near its best cut."""
+    if isinstance(law, Stratified):
+        strata = law.position_strata
+        found = stratified_cut(target, strata)
+        curves = [
+            cut_curve(*curve) for curve in zip(found.curves, found.sizes.tolist(), strict=True)
+        ]
+        copies = np.ones(law.num_drafts, np.int64)
+        tokens = strata.number, strata.inclusion, found.ratio, found.subset
+        return IndependentCut(curves, copies, *tokens, found.value)
+    blocked = BlockedCurve(target, law.draft_probs, [law.num_drafts])
+    (cut,) = blocked.smallest_cuts()
+    ratio = blocked.ratios()
+    tokens = np.zeros(ratio.size, np.int16), law.draft_probs, ratio, ratio < cut.end
+    return IndependentCut(
+        [cut_curve(blocked, cut.size)], np.array([law.num_drafts]), *tokens, cut.value
+    )
+
+
+def _solve_side(
+    cut: IndependentCut,
+    classes: Sequence[tuple[FloatArray, FloatArray]],
+    never: FloatArray,
+    rejected: float | None,
+    tol: float,
+) -> RatioSide | None:
+    """Find the weights of the classes on one side of the cut.
+
+    ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of the tokens of the other
+    side that may be drafted and are never chosen. ``rejected`` is the mass to be rejected; None outside H*,
+    where nothing is. Returns None where no class can be chosen.
+    """
+    nodes, mass = (np.concatenate(each) for each in zip(*classes, strict=True))
+    sizes = [own.size for own, _ in classes]
+    curve = np.repeat(np.arange(len(sizes)), sizes)
+    able = (mass > 0) & (nodes > 0)
+    if not able.any():
+        return None
+    never = never + np.bincount(curve, np.where(nodes == 0, mass, 0.0))
+    targets = mass[able] * nodes[able]
+    if rejected:
+        targets = np.append(targets, rejected)
+    drafts = ClassDrafts(mass[able], curve[able], never, cut.copies)
+    log_weights, found = class_weights(drafts, bool(rejected), targets, rejected is None, tol)
+    weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
+    weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
+    rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
+    quadrature = Quadrature(*quadrature_for_weights(log_weights, int(cut.copies.sum())))
+    return RatioSide(weights, rejection, quadrature, nodes, rates, np.cumsum([0, *sizes]), cut)
+
+
+class ClassDrafts(NamedTuple):
+    """How classes are drafted: G classes of R curves.
+
+    Attributes
+    ----------
+    masses : ndarray of float64, shape (G,)
+        Draft masses.
+    curve : ndarray of int64, shape (G,)
+        The curve of each class.
+    never : ndarray of float64, shape (R,)
+        Each curve's mass of drafts that are never chosen.
+    copies : ndarray of int64, shape (R,)
+        How many drafts are drawn from each curve.
+    """
+
+    masses: FloatArray
+    curve: IntArray
+    never: FloatArray
+    copies: IntArray
+
+
+@kernel()
+def class_weights(drafts, with_rejection, targets, capped, tol):
+    """Find log weights with which the classes are chosen with ``targets``; return them and the rates.
+
+    This is the loop of :func:`otmd.choice.weights.balance` in compiled code. The arguments are those of that
+    function and of :func:`choice_rates`.
+    """
+    size, num_drafts = targets.size, drafts.copies.sum()
+    log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
+    if num_drafts == 1 and with_rejection:
+        # A single draft of ratio r is accepted with probability r: w/(w + 1) = r.
+        for g in range(drafts.masses.size):
+            missing = max(drafts.masses[g] - targets[g], _CERTAIN * drafts.masses[g])
+            log_weights[g] = np.log(targets[g] / missing)
+    search = begin_search(targets, capped, tol, num_drafts == 1, log_weights)
+    moved = True
+    while moved:
+        times, steps = quadrature_for_weights(log_weights, num_drafts)
+        choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
+        moved = move_weights(search, log_weights, rates, coupling)
+    return log_weights, rates
+
+
+@kernel()
+def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling):
+    """Fill the probability that each class is chosen.
+
+    With a rejection ``weights``, ``rates`` and ``coupling`` have one more entry, for it. ``coupling`` gets
+    −∂rates/∂log weights off the diagonal.
+    """
+    masses, curve, never, copies = drafts
+    size, count = masses.size, weights.size
+    rates[:] = 0.0
+    coupling[:] = 0.0
+    rings, mix = np.empty(count), np.empty(copies.size)
+    for j in range(times.size):
+        s = times[j]
+        # The probability that one draft of each curve is silent until s, and then that all drafts are.
+        for r in range(copies.size):
+            mix[r] = never[r]
+        for g in range(size):
+            rings[g] = masses[g] * np.exp(-s * weights[g])
+            mix[curve[g]] += rings[g]
+        density = steps[j]
+        for r in range(copies.size):
+            density *= power(mix[r], copies[r])
+        if with_rejection:
+            density *= np.exp(-s * weights[size])
+            rings[size] = weights[size]
+        if density <= 0.0:
+            continue
+        # How fast each class rings if all drafts are silent until then.
+        for g in range(size):
+            # The quotient first: a factor over a mix near zero would overflow.
+            rings[g] = rings[g] / mix[curve[g]] * copies[curve[g]] * weights[g]
+        for g in range(count):
+            part = density * rings[g]
+            rates[g] += part
+            part *= s
+            for h in range(g):
+                coupling[g, h] += part * rings[h]
+    for g in range(size):
+        others = (copies[curve[g]] - 1.0) / copies[curve[g]]
+        for h in range(g):
+            # Two drafts of one curve are not the same draft.
+            coupling[g, h] *= others if curve[g] == curve[h] else 1.0
+    for g in range(count):
+        for h in range(g):
+            coupling[h, g] = coupling[g, h]

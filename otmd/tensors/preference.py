@@ -1,0 +1,244 @@
+"""The preference rule on a device, for stratified drafts and drafts with replacement.
+
+:mod:`otmd.verifiers.preference` has the rule and its proof. No step loops over the vocabulary: strata need
+sums of masses, drafts with replacement one sort and prefix sums.
+"""
+
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from otmd.probabilities import validate_count
+from otmd.tensors.probabilities import check_tensors, checked_probs
+from otmd.tensors.strata import TensorStrata
+
+
+class TensorVerdict(NamedTuple):
+    """What was decided at every position.
+
+    Attributes
+    ----------
+    token : torch.Tensor of int64, shape (…)
+        The output token; −1 where the rate is NaN.
+    draft_index : torch.Tensor of int64, shape (…)
+        Which draft it is; −1 where the output token is none of the drafts.
+    """
+
+    token: Tensor
+    draft_index: Tensor
+
+
+class TensorPreference:
+    """The preference rule, prepared for every position of a batch.
+
+    It is made by :meth:`for_strata` or :meth:`with_replacement`. Numbers are float64. Where p or q is no
+    distribution the rate is NaN. For float64 the rate is that of :class:`otmd.Preference` to 1e-9.
+
+    Attributes
+    ----------
+    rate : torch.Tensor of float64, shape (…)
+        The acceptance rate.
+    accepted : torch.Tensor of float64, shape (…, V)
+        The probability that each token is accepted, at most p.
+    """
+
+    rate: Tensor
+    accepted: Tensor
+
+    def __init__(
+        self, target: Tensor, accepted: Tensor, chance: Tensor, rank: Tensor, left: Tensor
+    ) -> None:
+        self._target, self.accepted = target, accepted
+        # Drafts are accepted in ascending order of rank, each with its chance if none was before.
+        self._chance, self._rank = chance, rank
+        self.rate = (1.0 - left).clamp(0.0, 1.0)
+
+    def __repr__(self) -> str:
+        return f"TensorPreference(shape={tuple(self._target.shape)})"
+
+    @classmethod
+    def for_strata(cls, target_probs: Any, strata: TensorStrata, validate: bool = True) -> Self:
+        """Prepare the rule for stratified drafts.
+
+        Parameters
+        ----------
+        target_probs : torch.Tensor, shape (…, V)
+            p, on the device of the strata; leading axes are broadcast.
+        strata : TensorStrata
+            Of :func:`otmd.tensors.stratify`.
+        validate : bool
+            Raise ValueError for values that are no distribution, which waits for the device.
+
+        Returns
+        -------
+        TensorPreference
+
+        Raises
+        ------
+        ValueError
+            For a wrong shape, dtype or device, or, with ``validate``, values that are no distribution.
+        """
+        check_tensors("probs", target_probs, strata.inclusion)
+        p = checked_probs("target_probs", target_probs, validate)
+        p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
+        count, liked = strata.num_drafts, p >= draft
+        zeros = p.new_zeros((*p.shape[:-1], count))
+        others = zeros.scatter_add(-1, number, torch.where(liked, 0.0, draft)).clamp(max=1.0)
+        # The chance that no draft of a later stratum, down to the tail, was liked.
+        after = others.flip(-1).cumprod(dim=-1).flip(-1)
+        left = after[..., :1]
+        whole = torch.cat([after[..., 1:], torch.ones_like(left)], dim=-1).gather(-1, number)
+        most = whole * draft
+        for j in range(count - 1, -1, -1):
+            some = others[..., j : j + 1]
+            share = torch.where(some > 0, left / some, 0.0)
+            own = (number == j) & ~liked
+            most = torch.where(own, share * draft, most)
+            taken = torch.where(own, torch.minimum(p, most), 0.0)
+            left = (left - taken.sum(dim=-1, keepdim=True)).clamp(min=0.0)
+        accepted = torch.minimum(p, most)
+        chance = torch.where(most > accepted, accepted / most, 1.0)
+        rank = torch.where(liked, 0, count) + (count - 1 - number)
+        return cls(p, accepted, chance, rank, left[..., 0])
+
+    @classmethod
+    def with_replacement(
+        cls, target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
+    ) -> Self:
+        """Prepare the rule for drafts with replacement.
+
+        Tokens are sorted by p/q, descending, ties by id. Runs of tokens that are accepted whole take turns
+        with runs of thinned ones. Each run is found at all positions at once; on most there are two or three,
+        and the device is waited for after each.
+
+        Parameters
+        ----------
+        target_probs, draft_probs : torch.Tensor, shape (…, V)
+            p and q on one device; leading axes are broadcast.
+        num_drafts : int
+            n.
+        validate : bool
+            Raise ValueError for values that are no distribution.
+
+        Returns
+        -------
+        TensorPreference
+
+        Raises
+        ------
+        ValueError
+            For wrong shapes, dtypes or devices, ``num_drafts`` < 1, or, with ``validate``, values that are
+            no distribution.
+        """
+        count = validate_count("num_drafts", num_drafts)
+        check_tensors("probs", target_probs, draft_probs)
+        p = checked_probs("target_probs", target_probs, validate)
+        p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
+        # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
+        ratio = target_probs.detach().double() / draft_probs.detach().double()
+        ratio = torch.where(q > 0, ratio, -1.0)
+        order = ratio.argsort(dim=-1, descending=True, stable=True)
+        taken = _take_runs(p.gather(-1, order), q.gather(-1, order), count)
+        accepted, before = (torch.empty_like(p).scatter_(-1, order, each) for each in taken[:2])
+        # The c with a = Π s − Π (s − c q).
+        part = torch.where(before > 0, accepted / before, 0.0).clamp(max=1.0)
+        step = -torch.expm1(torch.log1p(-part) / count)
+        chance = (before ** (1.0 / count) * step / q).clamp(max=1.0)
+        # What comes later finds less left of the product.
+        return cls(p, accepted, chance, -before, taken[2])
+
+    def verify(
+        self, draft_tokens: Tensor, generator: torch.Generator | None = None
+    ) -> TensorVerdict:
+        """Decide at every position: output tokens that are distributed exactly as p.
+
+        Parameters
+        ----------
+        draft_tokens : torch.Tensor of int64, shape (…, n)
+            The drafts of each position; the leading axes are those of p.
+        generator : torch.Generator, optional
+            Of the device; the device's default generator without it.
+
+        Returns
+        -------
+        TensorVerdict
+
+        Raises
+        ------
+        ValueError
+            If the leading axes are others than those of p.
+        """
+        if draft_tokens.shape[:-1] != self._target.shape[:-1]:
+            raise ValueError(
+                f"draft_tokens: got leading axes {tuple(draft_tokens.shape[:-1])}, wanted "
+                f"{tuple(self._target.shape[:-1])}, those of target_probs"
+            )
+        by_rank = self._rank.gather(-1, draft_tokens).argsort(dim=-1, stable=True)
+        chance = self._chance.gather(-1, draft_tokens).gather(-1, by_rank)
+        shape, options = chance.shape, {"dtype": torch.float64, "device": chance.device}
+        kept = torch.rand(shape, generator=generator, **options) < chance
+        # The first draft that is kept; the residual where none is.
+        found, first = kept.max(dim=-1, keepdim=True)
+        index = by_rank.gather(-1, first)
+        missing = (self._target - self.accepted).clamp(min=0.0)
+        empty = missing.sum(dim=-1, keepdim=True) <= 0
+        reached = torch.where(empty, self._target, missing).cumsum(dim=-1)
+        total = reached[..., -1:]
+        # Below the total, or a token beyond the last one with mass would be drawn.
+        chance = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
+        drawn = torch.searchsorted(reached, chance * total, right=True)
+        drawn = drawn.clamp(max=self._target.shape[-1] - 1)
+        token = torch.where(found, draft_tokens.gather(-1, index), drawn)
+        same = draft_tokens == token
+        index = torch.where(found, index, same.to(torch.int64).argmax(dim=-1, keepdim=True))
+        index = torch.where(same.any(dim=-1, keepdim=True), index, -1)
+        known = ~self.rate.isnan()
+        return TensorVerdict(
+            torch.where(known, token[..., 0], -1), torch.where(known, index[..., 0], -1)
+        )
+
+
+def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take tokens in their order: a of each and Π_j s_j before it, (…, V), and Π_j s_j at the end, (…)."""
+    size = p.shape[-1]
+    places = torch.arange(size, device=p.device)
+    # Masses of the tokens before each one.
+    p_before, q_before = p.cumsum(dim=-1) - p, q.cumsum(dim=-1) - q
+    accepted, before = torch.zeros_like(p), torch.zeros_like(p)
+    start = torch.zeros((*p.shape[:-1], 1), dtype=torch.int64, device=p.device)
+    left, s, whole = (torch.ones_like(p[..., :1]) for _ in range(3))
+    whole = whole > 0
+    while bool((start < size).any()):
+        at = start.clamp(max=size - 1)
+        p_run, q_run = p_before - p_before.gather(-1, at), q_before - q_before.gather(-1, at)
+        s_whole, left_thinned = (s - q_run).clamp(min=0.0), (left - p_run).clamp(min=0.0)
+        s_here = torch.where(whole, s_whole, left_thinned ** (1.0 / count))
+        most = _taken_whole(s_here, q, count)
+        # A token that is never drafted joins the run, and takes nothing.
+        breaks = torch.where(whole, most > p, most <= p) & (q > 0) & (places >= start)
+        end = torch.where(
+            breaks.any(dim=-1, keepdim=True),
+            breaks.to(torch.int8).argmax(dim=-1, keepdim=True),
+            size,
+        )
+        own = (places >= start) & (places < end) & (q > 0)
+        accepted = torch.where(own, torch.where(whole, most, p), accepted)
+        before = torch.where(own, torch.where(whole, s_here**count, left_thinned), before)
+        taken = torch.where(own, accepted, 0.0).sum(dim=-1, keepdim=True)
+        drafted = torch.where(own, q, 0.0).sum(dim=-1, keepdim=True)
+        s_after = (s - drafted).clamp(min=0.0)
+        left = torch.where(whole, s_after**count, (left - taken).clamp(min=0.0))
+        s = torch.where(whole, s_after, left ** (1.0 / count))
+        start, whole = end, ~whole
+    bad = (p + q).sum(dim=-1).isnan()
+    return accepted, before, torch.where(bad, torch.nan, left[..., 0])
+
+
+def _taken_whole(s: Tensor, q: Tensor, count: int) -> Tensor:
+    """s^n − (s − q)^n as a sum of positive terms."""
+    rest, total, high = (s - q).clamp(min=0.0), torch.zeros_like(q), torch.ones_like(s)
+    for _ in range(count):
+        total = total * rest + high
+        high = high * s
+    return total * torch.minimum(q, s)

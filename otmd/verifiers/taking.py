@@ -1,0 +1,362 @@
+"""How the preference rule takes tokens: which are accepted, how often, and what is left.
+
+:mod:`otmd.verifiers.preference` says what a, c and s_j are. Any order takes one step a token. Two laws are
+quicker in their default order.
+
+With replacement, most tokens are taken in groups of similar p/q, in which all are accepted whole or all are
+thinned. Only the tokens of the other groups are sorted.
+
+With strata and the default order nothing is sorted. Liked tokens, p(y) ≥ q_j(y), are accepted whole. Let
+d_j = Σ q_j(y) over the other tokens of stratum j, and A = Π_j d_j. Stratum by stratum from the tail to the
+head, a(y) = min(p(y), A q_j(y)/d_j) for the others, and A falls by their sum. A is constant within a stratum,
+as the chance of all other slots A/d_j is. The rate is 1 − A at the end.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.curve._kernels import power, ratios_of
+from otmd.curve.blocks import (
+    DRAFT,
+    GROUP_LOW,
+    NUM_GROUPS,
+    TARGET,
+    BlockedCurve,
+    sum_groups,
+    tokens_of_groups,
+)
+from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
+from otmd.kernel import kernel
+from otmd.probabilities import FloatArray, IntArray
+from otmd.verifiers.prepared import accept_prob
+
+Order = Callable[[FloatArray, DraftLaw], IntArray]
+
+_MOST_STEPS = 100
+# How all tokens of a group are taken.
+_WHOLE, _THINNED, _SORTED, _UNKNOWN = range(4)
+
+
+class Taken(ABC):
+    """The outcome of taking all tokens in order. ``left`` is Π_j s_j at the end."""
+
+    left: float
+
+    @property
+    @abstractmethod
+    def accepted(self) -> FloatArray:
+        """A of each token, shape (V,)."""
+
+    @abstractmethod
+    def preferred(self, tokens: IntArray) -> tuple[FloatArray | IntArray, FloatArray]:
+        """Numbers that ascend in the order of preference, and c, of tokens (m,) drafted together."""
+
+
+def take_tokens(target: FloatArray, law: DraftLaw | None, order: Order | None) -> Taken | None:
+    """Take the tokens of one position, with p (V,), in an order or the law's default; None without drafts."""
+    if law is None:
+        return None
+    if order is not None:
+        return _TakenInOrder(target, law, order(target, law))
+    if isinstance(law, Stratified):
+        return _TakenByStrata(target, law)
+    if isinstance(law, WithReplacement) and law.num_drafts == 1:
+        return _TakenAlone(target, law.draft_probs)
+    if isinstance(law, WithReplacement):
+        return _TakenByRatio(target, law)
+    assert isinstance(law, Independent)
+    ratio = ratios_of(target, law.draft_probs.mean(axis=0), np.arange(target.size))
+    return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
+
+
+class _TakenInOrder(Taken):
+    """Tokens in any order, one after another."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, order: IntArray) -> None:
+        self._rank = np.empty(target.size, np.int64)
+        self._rank[order] = np.arange(target.size)
+        self._accepted, self._chance = np.zeros((2, target.size))
+        self.left = _accept_in_order(order, target, *_slots(law), self._accepted, self._chance)
+
+    @property
+    def accepted(self) -> FloatArray:
+        return self._accepted
+
+    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        return self._rank[tokens], self._chance[tokens]
+
+
+class _TakenAlone(Taken):
+    """Tokens of a single draft, whose order does not matter."""
+
+    def __init__(self, target: FloatArray, draft: FloatArray) -> None:
+        self._target, self._draft = target, draft
+        self.left = 1.0 - float(np.minimum(target, draft).sum())
+
+    @property
+    def accepted(self) -> FloatArray:
+        return np.minimum(self._target, self._draft)
+
+    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        return tokens, accept_prob(self._target[tokens], self._draft[tokens])
+
+
+class _TakenByStrata(Taken):
+    """Liked tokens, then the others, stratum by stratum from the tail."""
+
+    def __init__(self, target: FloatArray, law: Stratified) -> None:
+        self._target, self._strata = target, law.position_strata
+        _, tokens, starts, draft, _ = self._strata
+        self._whole, self._thinned, self.left = _shares_of_strata(target, tokens, starts, draft)
+
+    @property
+    def accepted(self) -> FloatArray:
+        return self._accepted
+
+    @cached_property
+    def _accepted(self) -> FloatArray:
+        return np.minimum(self._target, self._most(np.arange(self._target.size))[0])
+
+    def _most(self, tokens: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """The chance that a token comes before any other is accepted, and whether it is liked."""
+        draft, number = self._strata.inclusion[tokens], self._strata.number[tokens]
+        liked = self._target[tokens] >= draft
+        return np.where(liked, self._whole[number], self._thinned[number]) * draft, liked
+
+    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+        most, liked = self._most(tokens)
+        # Drafts are of different strata, so that tokens of one stratum may share a rank.
+        from_tail = self._whole.size - self._strata.number[tokens].astype(np.int64)
+        rank = from_tail + np.where(liked, 0, self._whole.size)
+        return rank, accept_prob(self._target[tokens], most)
+
+
+class _TakenByRatio(Taken):
+    """Tokens by p/q descending, for drafts with replacement.
+
+    In a group of tokens of similar p/q that are all taken whole, or all thinned, their order does not change
+    how much the group takes in all. These are taken by id. The tokens of the other groups are sorted.
+    """
+
+    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+        self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
+        # A small vocabulary is one group, which is sorted.
+        size = NUM_GROUPS if target.size >= BlockedCurve.smallest_grouped else 1
+        self._group, sums = np.zeros(target.size, np.int16), np.zeros((size, 2))
+        self._how, self._before = np.full(size, _SORTED), np.empty(size)
+        if size == 1:
+            sums[0] = target.sum(), law.draft_probs.sum()
+        else:
+            sum_groups(target, law.draft_probs, self._group, sums)
+            self._how[:] = _UNKNOWN
+        unsure = np.ones(size, np.bool_)
+        while unsure.any():
+            sort = self._how == _SORTED
+            self._tokens = self._sorted_tokens(sort)
+            self.left = _take_groups(
+                sums, self._how, self._before, self._tokens, *self._known, unsure
+            )
+            self._how[unsure] = _SORTED
+
+    @property
+    def _known(self) -> tuple[NDArray[np.int16], FloatArray, FloatArray, int]:
+        return self._group, self._target, self._draft, self._num_drafts
+
+    def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:
+        """The tokens of some groups by p/q descending."""
+        tokens = tokens_of_groups(self._group, wanted)
+        # Stable: the order of equal ratios may change the rate.
+        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens), kind="stable")]
+
+    @cached_property
+    def _each(self) -> tuple[FloatArray, FloatArray]:
+        """A of each token and Π_j s_j before it, both (V,)."""
+        accepted, before = np.zeros((2, self._target.size))
+        _take_each(self._how, self._before, self._tokens, *self._known, accepted, before)
+        return accepted, before
+
+    @property
+    def accepted(self) -> FloatArray:
+        return self._each[0]
+
+    def preferred(self, tokens: IntArray) -> tuple[FloatArray, FloatArray]:
+        accepted, before = (each[tokens] for each in self._each)
+        # The c with a = Π s − Π (s − c q). What comes later finds less left of the product.
+        part = np.divide(accepted, before, out=np.zeros(accepted.size), where=before > 0.0)
+        with np.errstate(divide="ignore"):
+            step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / self._num_drafts)
+        chance = before ** (1.0 / self._num_drafts) * step / self._draft[tokens]
+        return -before, np.minimum(chance, 1.0)
+
+
+def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
+    """The distributions that slots draw from, (R, V), and how many slots draw from each, (R,)."""
+    if isinstance(law, WithReplacement):
+        return law.draft_probs[None], np.array([law.num_drafts])
+    if isinstance(law, Independent):
+        return law.draft_probs, np.ones(law.num_drafts, np.int64)
+    assert isinstance(law, Stratified)
+    probs = np.zeros((law.num_drafts, law.vocab_size))
+    probs[law.position_strata.number, np.arange(law.vocab_size)] = law.position_strata.inclusion
+    return probs, np.ones(law.num_drafts, np.int64)
+
+
+@kernel(error_model="numpy")
+def _shares_of_strata(target, tokens, starts, draft):
+    """The chance of all other slots when liked and other tokens of each stratum come, and A at the end.
+
+    ``tokens`` (V,) are grouped by stratum, ``starts`` (n + 1,); ``draft`` (V,) is q_j by token id.
+    """
+    size = starts.size - 1
+    whole, thinned, disliked = np.empty(size), np.empty(size), np.zeros(size)
+    left = 1.0
+    for j in range(size - 1, -1, -1):
+        mass = 0.0
+        for i in range(starts[j], starts[j + 1]):
+            y = np.uint64(tokens[i])
+            # A factor in place of a branch, which would be mispredicted over and over.
+            mass += draft[y] * (1.0 if target[y] < draft[y] else 0.0)
+        disliked[j] = min(mass, 1.0)
+        whole[j] = left
+        left *= disliked[j]
+    for j in range(size - 1, -1, -1):
+        share = left / disliked[j] if disliked[j] > 0.0 else 0.0
+        mass = 0.0
+        for i in range(starts[j], starts[j + 1]):
+            y = np.uint64(tokens[i])
+            factor = 1.0 if target[y] < draft[y] else 0.0
+            mass += factor * min(target[y], share * draft[y])
+        thinned[j] = share
+        left = max(left - mass, 0.0)
+    return whole, thinned, left
+
+
+@kernel()
+def _taken_whole(s, q, num_drafts):
+    """s^n − (s − q)^n as a sum of positive terms, for q up to s."""
+    rest, total, high = max(s - q, 0.0), 0.0, 1.0
+    for _ in range(num_drafts):
+        total = total * rest + high
+        high *= s
+    return total * min(q, s)
+
+
+@kernel(error_model="numpy")
+def _take(target, draft, left, s, num_drafts):
+    """Take one token: a, and Π_j s_j and s after it."""
+    accepted = _taken_whole(s, draft, num_drafts)
+    if accepted > target:
+        left = max(left - target, 0.0)
+        return target, left, left ** (1.0 / num_drafts)
+    s = max(s - draft, 0.0)
+    return accepted, power(s, num_drafts), s
+
+
+@kernel(error_model="numpy")
+def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, unsure):
+    """Take the groups from the largest p/q down; Π_j s_j at the end.
+
+    Fills how each group is taken and Π_j s_j before it. Groups that are to be sorted are taken token by
+    token. A group is unsure where both runs may occur in it, and some guess is made there.
+    """
+    left = s = 1.0
+    i = 0
+    for g in range(how.size - 1, -1, -1):
+        p, q = sums[g, TARGET], sums[g, DRAFT]
+        before[g], unsure[g] = left, False
+        if how[g] == _SORTED:
+            while i < tokens.size and group[tokens[i]] == g:
+                y = tokens[i]
+                i += 1
+                if draft[y] > 0.0:
+                    _, left, s = _take(target[y], draft[y], left, s, num_drafts)
+            continue
+        # A token takes at most n q s^(n−1) while it is taken whole, and at least q times this.
+        rest = max(left - p, 0.0) ** (1.0 / num_drafts)
+        least = max(
+            num_drafts * power(max(rest - q, 0.0), num_drafts - 1), power(rest, num_drafts - 1)
+        )
+        if GROUP_LOW[g] >= num_drafts * power(s, num_drafts - 1):
+            how[g], s = _WHOLE, max(s - q, 0.0)
+            left = power(s, num_drafts)
+        else:
+            how[g], left, s = _THINNED, max(left - p, 0.0), rest
+            unsure[g] = q > 0.0 and not (g + 1 < how.size and GROUP_LOW[g + 1] < least)
+    return left
+
+
+@kernel(error_model="numpy")
+def _take_each(how, before, tokens, group, target, draft, num_drafts, accepted, before_token):
+    """Fill a(y) and Π_j s_j before y, both (V,), from how the groups are taken."""
+    left = before.copy()
+    s = left ** (1.0 / num_drafts)
+    for y in range(group.size):
+        g = np.uint64(group[y])
+        if how[g] == _SORTED or draft[y] == 0.0:
+            continue
+        before_token[y] = left[g]
+        if how[g] == _THINNED:
+            accepted[y] = target[y]
+            left[g] = max(left[g] - target[y], 0.0)
+        else:
+            accepted[y] = min(_taken_whole(s[g], draft[y], num_drafts), target[y])
+            left[g] = max(left[g] - accepted[y], 0.0)
+            s[g] = max(s[g] - draft[y], 0.0)
+    for i in range(tokens.size):
+        y = tokens[i]
+        g = np.uint64(group[y])
+        before_token[y] = left[g]
+        if draft[y] > 0.0:
+            accepted[y], left[g], s[g] = _take(target[y], draft[y], left[g], s[g], num_drafts)
+
+
+@kernel(error_model="numpy")
+def _accept_in_order(order, target, probs, copies, accepted, chance):
+    """Fill a(y) and c(y), both (V,), taking the tokens in this order; Π_j s_j at the end."""
+    left = np.ones(copies.size)
+    total = 1.0
+    for i in range(order.size):
+        y = order[i]
+        after = 1.0
+        for r in range(copies.size):
+            after *= power(max(left[r] - probs[r, y], 0.0), copies[r])
+        c = 1.0
+        if total - after > target[y]:
+            c = _thinned(left, probs, copies, y, total, target[y])
+            after = 1.0
+            for r in range(copies.size):
+                after *= power(max(left[r] - c * probs[r, y], 0.0), copies[r])
+        for r in range(copies.size):
+            left[r] = max(left[r] - c * probs[r, y], 0.0)
+        accepted[y] = min(max(total - after, 0.0), target[y])
+        chance[y] = c
+        total = after
+    return total
+
+
+@kernel(error_model="numpy")
+def _thinned(left, probs, copies, y, total, wanted):
+    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, which c = 1 exceeds: Newton's method from below.
+
+    The left side is concave in c, so the steps approach the root from one side. Slots that draw from one
+    distribution have a closed form.
+    """
+    if copies.size == 1:
+        step = -np.expm1(np.log1p(-wanted / total) / copies[0])
+        return min(left[0] * step / probs[0, y], 1.0)
+    c = 0.0
+    for _ in range(_MOST_STEPS):
+        product, slope = 1.0, 0.0
+        for r in range(copies.size):
+            s = left[r] - c * probs[r, y]
+            product *= power(s, copies[r])
+            slope += copies[r] * probs[r, y] / s
+        step = (wanted - (total - product)) / (product * slope)
+        c += max(step, 0.0)
+        if not step > 1e-16 * c:
+            break
+    return min(c, 1.0)
