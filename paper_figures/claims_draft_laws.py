@@ -150,14 +150,15 @@ def ceiling(table: pl.DataFrame) -> list[str]:
         f"{words}: {span(of(table, name, 'stratified'))}"
         for name, words in (
             ("ceiling, π ∝ q", "π ∝ q"),
-            ("ceiling, fixed n", "fitted π"),
-            ("ceiling, dynamic n", "fitted π, n by position with the same mean"),
+            ("ceiling, fitted", "π fitted on other prompts"),
+            ("ceiling, fitted on itself", "on the same prompts"),
+            ("ceiling, dynamic n", "π ∝ q, n by the draft's entropy with the same mean"),
         )
     ]
     return [
         "A better law would accept much more",
         "asked here",
-        f"Σ min(p, π) less the rate of strata by the rule: {'; '.join(parts)}",
+        f"T = 0.6, 1, 1.5: Σ min(p, π) less the rate of strata by the rule: {'; '.join(parts)}",
         FROM,
         "not with a fixed n; choosing n by position would",
     ]
@@ -189,4 +190,4 @@ def _cells(by: dict[str, dict[str, Any]]) -> list[str]:
         return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
     leads = [lead("stratified", "greedy"), lead("stratified, fitted", "stratified")]
-    return [*map(rate, SHOWN), *leads, *map(rate, ("without, optimum", "ceiling, fixed n"))]
+    return [*map(rate, SHOWN), *leads, *map(rate, ("without, optimum", "ceiling, π ∝ q"))]

@@ -2,11 +2,12 @@
 
 A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). Of all π
 that are functions of q, the best is that of a newsvendor: P(p_y > π_y | q) is the same λ for all tokens of
-a position. Here π_y is a function of q_y and λ: the quantile of p given q_y, ascending in q_y. It is
-estimated on one half of the prompts, and the bound is evaluated on the other.
+a position. Here π_y is a function of q_y and λ: the quantile of p given q_y, ascending in q_y; λ is found at
+each position. Evaluated on the prompts that it was not fitted on, the bound is somewhat too low; on those
+that it was fitted on, too high. Beside it stands the bound for π ∝ q, capped at 1, with nothing fitted.
 
-With a fixed n, λ is found at each position. With a dynamic budget it is the same at all positions, and n is
-the mean over them. Beside it stands the bound for π ∝ q, capped at 1, which nothing is fitted for.
+With a dynamic budget, π ∝ q and n depends on the draft's entropy: more drafts where the bound gains most by
+them on the other half of the prompts, with the same mean.
 """
 
 import numpy as np
@@ -16,11 +17,15 @@ from draft_laws import COUNTS, DRAFTS, chosen_prompts, text_file
 import otmd
 from otmd.probabilities import FloatArray, IntArray
 
-EDGES = np.append(np.exp(np.linspace(np.log(1e-9), 0.0, 64)), np.inf)
+# Twelve ranges of likely tokens, and as many of others; an overconfident draft goes down that far.
+EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
+EDGES = np.append(EDGES, np.inf)
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
 CEILING_AT = (0.6, 1.0, 1.5)
-NAMES = ("ceiling, π ∝ q", "ceiling, fixed n", "ceiling, dynamic n")
+NAMES = ("ceiling, π ∝ q", "ceiling, fitted", "ceiling, fitted on itself", "ceiling, dynamic n")
+BUDGETS = np.arange(1, 17)
+ENTROPIES = 6
 
 
 def ceilings(about: pl.DataFrame) -> dict[int, dict[str, FloatArray]]:
@@ -39,13 +44,18 @@ def ceilings(about: pl.DataFrame) -> dict[int, dict[str, FloatArray]]:
                 for prompt, at in rows.select("prompt_id", "position").iter_rows()
             ]
             half, places = rows["half"].to_numpy(), rows["row"].to_numpy()
+            plain = np.array([proportional(p, q, BUDGETS) for p, q in pairs])
+            entropy = rows["entropy"].to_numpy()
             for side in (0, 1):
-                own = np.flatnonzero(half == side)
-                ratios = quantiles([pairs[i] for i in np.flatnonzero(half != side)])
+                own, fit = half == side, half != side
+                one, other = ([pairs[i] for i in np.flatnonzero(rows)] for rows in (own, fit))
+                ratios = quantiles(other)
                 for n in COUNTS:
-                    bounds = newsvendor([pairs[i] for i in own], ratios, n)
-                    for name, values in zip(NAMES, bounds, strict=True):
-                        found[n][name][places[own]] = values
+                    found[n][NAMES[0]][places[own]] = plain[own, n - 1]
+                    found[n][NAMES[1]][places[own]] = newsvendor(one, ratios, n)
+                    found[n][NAMES[2]][places[fit]] = newsvendor(other, ratios, n)
+                    budget = budgets(entropy[fit], plain[fit], n)[levels(entropy[own])]
+                    found[n][NAMES[3]][places[own]] = plain[own, budget - 1]
     return found
 
 
@@ -59,16 +69,34 @@ def _stored(draft: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return found
 
 
-def proportional(target: FloatArray, draft: FloatArray, num_drafts: int) -> float:
-    """Σ min(p, π) for π = min(1, c q) with Σ π = n."""
+def proportional(target: FloatArray, draft: FloatArray, counts: IntArray) -> FloatArray:
+    """Σ min(p, π) for π = min(1, c q) with Σ π = n, for each n."""
     order = np.argsort(-draft)
-    left = np.append(draft[order][::-1].cumsum()[::-1], 0.0)
-    certain = 0
-    while certain < num_drafts and draft[order[certain]] * (num_drafts - certain) >= left[certain]:
-        certain += 1
-    rest = order[certain:]
-    scaled = draft[rest] * ((num_drafts - certain) / left[certain]) if left[certain] > 0 else 0.0
-    return float(target[order[:certain]].sum() + np.minimum(target[rest], scaled).sum())
+    p, q = target[order], draft[order]
+    left, bounds = np.append(q[::-1].cumsum()[::-1], 0.0), np.empty(len(counts))
+    for i, n in enumerate(counts):
+        sure = 0
+        while sure < n and q[sure] * (n - sure) >= left[sure]:
+            sure += 1
+        rest = np.minimum(p[sure:], q[sure:] * ((n - sure) / left[sure])) if n > sure else 0.0
+        bounds[i] = p[:sure].sum() + np.sum(rest)
+    return bounds
+
+
+def levels(entropy: FloatArray) -> IntArray:
+    """Which of six equal parts of the positions each one belongs to, by the draft's entropy."""
+    return np.argsort(np.argsort(entropy)) * ENTROPIES // entropy.size
+
+
+def budgets(entropy: FloatArray, bounds: FloatArray, num_drafts: int) -> IntArray:
+    """How many drafts to make in each part, n in the mean, from bounds (positions, budgets)."""
+    level = levels(entropy)
+    means = np.array([bounds[level == b].mean(axis=0) for b in range(ENTROPIES)])
+    gains, chosen = np.diff(means, axis=1), np.zeros(ENTROPIES, np.int64)
+    for _ in range(ENTROPIES * (num_drafts - 1)):
+        able = np.flatnonzero(chosen < gains.shape[1])
+        chosen[able[np.argmax(gains[able, chosen[able]])]] += 1
+    return BUDGETS[chosen]
 
 
 def quantiles(pairs: list[tuple[FloatArray, FloatArray]]) -> FloatArray:
@@ -93,18 +121,14 @@ def _middles() -> FloatArray:
 
 def newsvendor(
     pairs: list[tuple[FloatArray, FloatArray]], ratios: FloatArray, num_drafts: int
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Bounds (positions,) for π ∝ q, with a fixed n, and with one level for all positions."""
-    numbers = [np.digitize(q, EDGES) for _, q in pairs]
-    totals = np.array([_totals(q, b, ratios) for (_, q), b in zip(pairs, numbers, strict=True)])
-    one = _crossing(totals.mean(axis=0), num_drafts)
-    plain, fixed, dynamic = np.empty((3, len(pairs)))
-    for i, ((p, q), number) in enumerate(zip(pairs, numbers, strict=True)):
-        plain[i] = proportional(p, q, num_drafts)
-        for bounds, level in ((fixed, _crossing(totals[i], num_drafts)), (dynamic, one)):
-            ratio = _between(ratios, level)
-            bounds[i] = np.minimum(p, np.minimum(1.0, ratio[number] * q)).sum()
-    return plain, fixed, dynamic
+) -> FloatArray:
+    """Bounds (positions,) by the quantiles, each position with its own level."""
+    bounds = np.empty(len(pairs))
+    for i, (p, q) in enumerate(pairs):
+        number = np.digitize(q, EDGES)
+        ratio = _between(ratios, _crossing(_totals(q, number, ratios), num_drafts))
+        bounds[i] = np.minimum(p, np.minimum(1.0, ratio[number] * q)).sum()
+    return bounds
 
 
 def _totals(draft: FloatArray, number: IntArray, ratios: FloatArray) -> FloatArray:

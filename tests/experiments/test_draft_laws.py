@@ -107,24 +107,50 @@ def test_the_ceiling_bounds_what_laws_accept() -> None:
 
     many = pairs(40, 30)
     ratios = law_ceiling.quantiles(many)
-    plain, fixed, dynamic = law_ceiling.newsvendor(many, ratios, 3)
+    plain = np.array([law_ceiling.proportional(p, q, law_ceiling.BUDGETS) for p, q in many])
+    assert (np.diff(plain, axis=1) >= -1e-12).all()
+    fitted = law_ceiling.newsvendor(many, ratios, 3)
     rates = [
         float(otmd.acceptance_rate(otmd.Preference(), p, otmd.Stratified(q, 3))) for p, q in many
     ]
-    assert np.mean(rates) < fixed.mean() < dynamic.mean() + 1e-3
-    assert plain.mean() <= fixed.mean() + 0.02
-    assert fixed.max() <= 1 + 1e-12
+    assert np.mean(rates) < fitted.mean() <= 1
+    assert np.mean(rates) < plain[:, 2].mean() < fitted.mean() + 0.02
     middle = law_ceiling._middles()[:, None]
     assert (np.diff(ratios * middle, axis=0) >= -1e-12).all()
+    entropy = np.array([-(q * np.log(q)).sum() for _, q in many])
+    budget = law_ceiling.budgets(entropy, plain, 3)[law_ceiling.levels(entropy)]
+    assert budget.mean() == pytest.approx(3, abs=0.3)
+    assert plain[np.arange(40), budget - 1].mean() > plain[:, 2].mean()
 
 
 def test_with_equal_drafts_the_ceiling_is_one() -> None:
     import law_ceiling
 
     same = [(q, q) for _, q in pairs(6, 30)]
-    assert law_ceiling.proportional(*same[0], 30) == pytest.approx(1.0)
-    for bounds in law_ceiling.newsvendor(same, law_ceiling.quantiles(same), 2)[1:]:
-        assert bounds == pytest.approx(np.ones(6))
+    assert law_ceiling.proportional(*same[0], np.array([1, 30])) == pytest.approx([1.0, 1.0])
+    assert law_ceiling.newsvendor(same, law_ceiling.quantiles(same), 2) == pytest.approx(np.ones(6))
+
+
+def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) -> None:
+    import law_orders
+
+    from otmd.harness import Prompt
+
+    prompts = [Prompt(domain, domain, "text") for domain in ("code", "maths", "chat", "prose")]
+    for prompt, (target, draft) in zip(prompts, pairs(4), strict=True):
+        logits = {"target": np.log([target]), "skip:15": np.log([draft])}
+        np.savez(tmp_path / f"{prompt.id}.npz", temperature=np.array([1.0]), **logits)
+    monkeypatch.setattr(law_orders, "chosen_prompts", lambda: prompts)
+    monkeypatch.setattr(law_orders, "text_file", lambda prompt: tmp_path / f"{prompt.id}.npz")
+    rows = list(law_orders.orders(np.random.default_rng(0), "skip:15", 1.0, 3))
+    assert [row["prompt_id"] for row in rows] == [prompt.id for prompt in prompts]
+    for row, (target, draft) in zip(rows, pairs(4), strict=True):
+        law = otmd.Stratified(draft, 3)
+        assert row["own_order"] == pytest.approx(
+            float(otmd.acceptance_rate(otmd.Preference(), target, law))
+        )
+        assert row["better_order"] == max(row["own_order"], row["ratio_order"])
+        assert row["better_order"] <= row["optimum"] + 1e-9
 
 
 def test_the_stored_table_has_every_cell_of_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
