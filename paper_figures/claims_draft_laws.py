@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 from claims_words import command, holds, listed
-from draft_laws import PAIRS, read_choices
+from law_choices import PAIRS, read_choices
 
 FROM = command("law_choice")
 SHOWN = ("certain", "with, K-SEQ", "without, recursive", "greedy", "stratified")

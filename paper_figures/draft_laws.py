@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, write
+from law_choices import PAIRS, RESULTS, read_choices
 
 from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
 
@@ -18,16 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCRIPT = "paper_figures/draft_laws.py"
-RESULTS = Path("paper_figures/results/draft_laws.parquet")
 FIGURES = (Path("docs/images/draft_laws.png"), Path("runs/figures/draft_laws.pdf"))
-COLUMNS = ("draft", "temperature", "num_drafts", "choice", "value", "low", "value_over_greedy")
 DRAFTS, TEMPERATURE = 4, 1.0
-PAIRS = {
-    "skip:15": ("1 layer left out", "#009E73", "o"),
-    "skip:13,15,17": ("3 layers left out", "#0072B2", "s"),
-    "skip:27,28,29": ("last 3 layers left out", "#E69F00", "D"),
-    "ngram:3+context": ("n-gram", "#CC79A7", "^"),
-}
 LOOKS = {
     "certain": ("certain top n", MARKS["TargetOnly"]),
     "with, K-SEQ": ("with replacement, K-SEQ", MARKS["KSequential"]),
@@ -37,11 +30,6 @@ LOOKS = {
     "without, optimum": ("without, optimum", MARKS["Optimal"]),
 }
 """Choices that are measured at all positions."""
-
-
-def read_choices(path: Path = RESULTS) -> pl.DataFrame:
-    """The summary of all choices."""
-    return read(path, "experiments/claims/law_choice.py", COLUMNS)
 
 
 def draw(results: Path) -> "Figure":
