@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import claims_draft_laws
 import claims_laws
 import claims_made_up
 import claims_sequences
@@ -36,7 +37,7 @@ def claims() -> str:
     """Every claim that was measured again."""
     table = read_positions()
     real = [*claims_verifiers.rows(table.filter(draft=PAIR)), *claims_laws.rows(table)]
-    rows = [*claims_made_up.rows(), *real, *claims_sequences.rows()]
+    rows = [*claims_made_up.rows(), *real, *claims_draft_laws.rows(), *claims_sequences.rows()]
     # The answer comes beside the question: on a narrow screen the last columns are out of sight.
     return markdown(
         HEAD,
@@ -45,6 +46,11 @@ def claims() -> str:
             for claim, source, measured, script, verdict in rows
         ),
     )
+
+
+def draft_laws() -> str:
+    """Rates of the study of laws."""
+    return markdown(claims_draft_laws.HEAD, claims_draft_laws.lines())
 
 
 def by(column: str, part: pl.DataFrame) -> str:
@@ -78,6 +84,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "claims": claims,
     "domains": domains,
     "temperatures": temperatures,
+    "draft laws": draft_laws,
 }
 
 
