@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from otmd.audit.faults import BreaksAtFirstRejection
 from small_models import KINDS, model_pair
 
 import otmd
-from otmd.audit.faults import BreaksAtFirstRejection
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
