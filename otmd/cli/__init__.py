@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the output has enough (`otmd report … | head`); keep Python's exit quiet.
+        # The reader closed the pipe (`otmd report … | head`). Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:

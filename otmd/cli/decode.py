@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*VERIFIERS, *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
-# What serves each kind of tree, and does best at no cost.
+# The rule for each kind of tree: of those in closed form, the one that accepts most.
 DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
@@ -35,7 +35,7 @@ DEFAULT_RULES = {
     "independent": "recursive-rejection",
     "likeliest": "target-only",
 }
-# A toy of this size finds out whether a rule serves a tree before any model is loaded.
+# Before any model is loaded, a rule is tried on a toy tree over this many tokens.
 TOY_TOKENS = 64
 
 EXAMPLES = """Examples:
@@ -209,7 +209,7 @@ def _report(
         )
         if repeats == 1:
             print("One repeat: a difference in speed may be noise; --repeats 5 tells.")
-    # Last: where it cannot be written, what was measured has been printed.
+    # Drawn last: if the file cannot be written, the numbers have been printed.
     written = draw_decoding(costs, figures, source="otmd decode") if figures else []
     for path in () if json_output else written:
         print(f"Figure: {path}")

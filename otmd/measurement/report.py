@@ -35,6 +35,8 @@ VERIFIER_LABELS = {
     "TargetOnly": "target only",
     "Optimal": "optimal",
 }
+# Characters.
+FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20
 UNDEFINED = Text("undefined", style="dim")
 
 
@@ -100,8 +102,8 @@ def print_report(
     for domain in dict.fromkeys(row.get("domain") for row in rows):
         for law in in_order({row["law"] for row in rows}, LAW_ORDER):
             here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
-            if here:
-                console.print(_table(law, domain, here), markup=False)
+            for table in _tables(law, domain, here, console.width):
+                console.print(table, markup=False)
                 console.print()
     console.print(_caption(rows, confidence))
     if "domain" not in summary.columns:
@@ -118,8 +120,16 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
 
-def _table(law: str, domain: str | None, rows: list[Row]) -> Table:
+def _tables(law: str, domain: str | None, rows: list[Row], width: int) -> list[Table]:
+    """The tables of a law: one, or several where the verifiers are too many for the terminal's width."""
     verifiers = in_order({row["verifier"] for row in rows}, tuple(VERIFIER_LABELS))
+    fitting = max(1, (width - FIRST_COLUMNS) // VERIFIER_COLUMN)
+    size = -(-len(verifiers) // max(1, -(-len(verifiers) // fitting)))
+    parts = [verifiers[i : i + size] for i in range(0, len(verifiers), size)] if rows else []
+    return [_table(law, domain, rows, part) for part in parts]
+
+
+def _table(law: str, domain: str | None, rows: list[Row], verifiers: list[str]) -> Table:
     title = law_label(law) + (f" · {one_line(domain)}" if domain else "")
     heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
     table = make_table(["", "n", "α* %", *heads], title)

@@ -54,7 +54,10 @@ def shown_texts(figure) -> list:
 def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
     text = printed(summary)
     lines = [line.strip() for line in text.splitlines()]
-    laws = ("with replacement", "without replacement", "greedy", "hub")
+    laws = (
+        *("with replacement", "without replacement"),
+        *("stratified", "greedy", "hub", "certain top"),
+    )
     heads = [lines.index(name) for name in laws]
     assert heads == sorted(heads)
     assert "T = 0.6" in text
@@ -166,12 +169,13 @@ def test_the_figure_draws_the_gaps_in_percentage_points(summary):
     drawn = summary.filter(pl.col("gap").is_not_null(), pl.col("temperature") == 0.6)
     figure = make_figure(drawn)
     panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
-    assert list(panels) == ["with replacement", "without replacement", "greedy", "hub"]
+    laws = ["with\nreplacement", "without\nreplacement", "stratified", "greedy", "hub"]
+    assert list(panels) == [*laws, "certain\ntop"]
     expected = drawn.filter(
         pl.col("law") == "WithReplacement", pl.col("verifier") == "KSequential"
     ).sort("num_drafts")
     colour = MARKS["KSequential"].colour
-    (line,) = [c[0] for c in panels["with replacement"].containers if c[0].get_color() == colour]
+    (line,) = [c[0] for c in panels["with\nreplacement"].containers if c[0].get_color() == colour]
     assert np.allclose(line.get_ydata(), 100 * expected["gap"].to_numpy())
     optimal = MARKS["Optimal"].colour
     (zero,) = [c[0] for c in panels["greedy"].containers if c[0].get_color() == optimal]
