@@ -78,7 +78,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
 
     # In percentage points; without an interval the bars have no length.
     ends = (pl.col(f"gap{end}").fill_null(pl.col("gap")) for end in ("", "_low", "_high"))
-    drawn = with_optimal(drawn).with_columns(100 * end for end in ends)
+    drawn = with_optimal(drawn).with_columns(end * 100 for end in ends)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
     steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
