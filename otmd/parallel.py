@@ -1,4 +1,4 @@
-"""Positions in threads: the kernels release the interpreter while they run."""
+"""Work on many positions in threads; the compiled kernels release Python's lock while they run."""
 
 import os
 from collections import deque
@@ -10,14 +10,14 @@ from itertools import pairwise
 from numba import config, get_num_threads
 from numba.np.ufunc import threading_layer
 
-# Less than this many numbers are done sooner than a thread is woken.
+# For fewer numbers than this, waking a thread takes longer than the work.
 _WORTH_A_THREAD = 100_000
-# Several parts for each thread: none waits for long for one that was woken late or has more to do.
+# Several parts for each thread, so that a thread that is done early takes over from slower ones.
 _PARTS = 4
 
 
 def num_threads() -> int:
-    """How many threads Numba would use, without starting its own: these would set torch's number anew."""
+    """How many threads Numba would use. Numba's own are not started, since that changes torch's number."""
     try:
         threading_layer()
     except ValueError:
@@ -26,12 +26,12 @@ def num_threads() -> int:
 
 
 def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
-    """Call ``work(start, stop)`` for parts of range(count), side by side where that pays.
+    """Call ``work(start, stop)`` for consecutive parts of range(count), in threads if there is much to do.
 
     Parameters
     ----------
     work : callable
-        Does the positions from start to stop; what it raises is raised here.
+        Computes the positions from start to stop. Its exceptions are raised here.
     count : int
         How many positions there are.
     size : int
@@ -39,8 +39,8 @@ def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
 
     Notes
     -----
-    As many threads as Numba would use: the processors at hand, or the environment variable
-    ``NUMBA_NUM_THREADS``. The caller's is one of them, so that nothing is waited for that has not begun.
+    There are as many threads as Numba would use: one a processor, or what the environment variable
+    ``NUMBA_NUM_THREADS`` says. The calling thread works too, and helpers that have not begun are cancelled.
     """
     threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
     if threads <= 1:
@@ -71,10 +71,10 @@ def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Threads that stay: a new one costs as much as several positions."""
+    """The threads, started once: starting one takes as long as several positions."""
     return ThreadPoolExecutor(int(config.NUMBA_NUM_THREADS), "otmd")  # pyright: ignore[reportAttributeAccessIssue]
 
 
-# A forked process has none of its parent's threads. (Where there is no fork there is nothing to say.)
+# A forked process has none of its parent's threads, so it needs a pool of its own.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)

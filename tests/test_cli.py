@@ -255,11 +255,13 @@ def test_measure_prints_the_table_and_where_it_is(results, dump, capsys):
 
 
 def test_the_command_measures_what_the_function_does_by_default():
-    from otmd.cli.measure import DEFAULT_VERIFIERS
-    from otmd.cli.options import VERIFIERS
+    from otmd.cli.measure import DEFAULT_LAWS, DEFAULT_VERIFIERS
+    from otmd.cli.options import LAWS, VERIFIERS
 
     names = [VERIFIERS[name] for name in DEFAULT_VERIFIERS.split(",")]
     assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
+    names = [LAWS[name] for name in DEFAULT_LAWS.split(",")]
+    assert names == [law.__name__ for law in otmd.measurement.DEFAULT_LAWS]
 
 
 def test_measure_in_json_and_its_default_folder(dump, capsys):

@@ -9,7 +9,8 @@ import pytest
 from harness.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
-from otmd.cli.decode import DEFAULT_RULES, RULES, read_rule, read_tree
+from otmd.cli.decode import RULES, read_rule, read_tree
+from otmd.cli.options import LAWS
 from otmd.harness import LanguageModel, NGram, NGramDraft, decode_in_turn
 
 
@@ -125,7 +126,7 @@ def test_repeats_are_decoded_with_seeds_of_their_own_and_one_says_that_noise_is_
 
 
 def test_every_kind_of_tree_has_a_rule_that_serves_it():
-    trees = [read_tree(None, "2,1", law, None, None) for law in DEFAULT_RULES if "-" in law]
+    trees = [read_tree(None, "2,2", law, None, None) for law in LAWS]
     trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
     for tree in trees:
         assert read_rule(None, tree)[0] in RULES

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read the output has enough (`otmd report … | head`); keep Python's exit quiet.
+        # The reader closed the pipe (`otmd report … | head`). Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except ModuleNotFoundError as error:
@@ -57,10 +57,13 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    # A message may name what a file holds, whose control characters a terminal would obey.
-    shown = "".join(letter if letter.isprintable() else "�" for letter in message)
-    print(f"otmd: {shown}", file=sys.stderr)
+    print(f"otmd: {printable(message)}", file=sys.stderr)
     return code
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Replace control characters, which a terminal would obey, by �, except those of ``keep``."""
+    return "".join(own if own.isprintable() or own in keep else "�" for own in text)
 
 
 def _one_line(error: BaseException) -> str:

@@ -24,7 +24,7 @@ app = App(
     version=__version__,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
-    # Ours: it says what was kept.
+    # Interrupts are handled by main, which says what was kept.
     suppress_keyboard_interrupt=False,
 )
 

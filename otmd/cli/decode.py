@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
-from otmd.cli import UsageError
+from otmd.cli import UsageError, printable
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, counts, read_laws, split
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*VERIFIERS, *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
-# What serves each kind of tree, and does best at no cost.
+# The rule for each kind of tree: of those in closed form, the one that accepts most.
 DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
@@ -29,11 +29,13 @@ DEFAULT_RULES = {
     "greedy": "greedy-coupling",
     "hub": "spec-hub",
     "conditional-poisson": "target-only",
-    "top-then": "target-only",
+    "stratified": "preference",
+    "top-then": "preference",
+    "certain-top": "target-only",
     "independent": "recursive-rejection",
     "likeliest": "target-only",
 }
-# A toy of this size finds out whether a rule serves a tree before any model is loaded.
+# Before any model is loaded, a rule is tried on a toy tree over this many tokens.
 TOY_TOKENS = 64
 
 EXAMPLES = """Examples:
@@ -199,7 +201,7 @@ def _report(
     else:
         for one in shown:
             for name, text in one["texts"].items():
-                print(f"--- {one['prompt']}, {name}\n{text}\n")
+                print(f"--- {one['prompt']}, {name}\n{printable(text, keep=chr(10))}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
@@ -207,7 +209,7 @@ def _report(
         )
         if repeats == 1:
             print("One repeat: a difference in speed may be noise; --repeats 5 tells.")
-    # Last: where it cannot be written, what was measured has been printed.
+    # Drawn last: if the file cannot be written, the numbers have been printed.
     written = draw_decoding(costs, figures, source="otmd decode") if figures else []
     for path in () if json_output else written:
         print(f"Figure: {path}")

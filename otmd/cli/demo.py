@@ -22,8 +22,8 @@ EXAMPLES = """Examples:
   otmd demo --output runs/small --per-domain 4 --positions 3"""
 
 DRAFT = "skip:13,15,17"
-# A tenth of a percentage point at a single position, less than the interval of the mean; a hundredth
-# would take five times as long.
+# Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
+# interval of the mean. A tenth of that would take five times as long.
 TOLERANCE = 1e-3
 
 

@@ -38,7 +38,7 @@ VERIFIERS = {
     "target-only": "TargetOnly",
     "optimal": "Optimal",
 }
-# 10 to a power beyond these is no float, and a fraction with it may fill the memory.
+# 10 to a larger power is no float, and as an exact fraction it can fill the memory.
 LARGEST_EXPONENT = 400
 
 
@@ -108,21 +108,15 @@ def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
     return Independent(draft_probs, num_drafts)
 
 
-def certain_top(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
-    """The ``num_drafts`` likeliest tokens, all certain."""
-    from otmd.measurement.rows import CertainTop
-
-    return CertainTop(draft_probs, num_drafts)
-
-
 def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     from otmd import drafts
+    from otmd.measurement.rows import CertainTop
 
     makers: dict[str, Any] = {
         "top-then": partial(drafts.TopThen, top=top),
         "independent": independent,
-        "certain-top": certain_top,
+        "certain-top": CertainTop,
     }
     return [
         (LAWS[name], makers.get(name) or getattr(drafts, LAWS[name]))

@@ -10,6 +10,7 @@ from cyclopts.types import PositiveInt
 from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, exact_number, fractions, read_laws
+from otmd.storage.errors import parse_json
 from otmd.storage.npz import read_npy, read_npz
 
 if TYPE_CHECKING:
@@ -109,18 +110,10 @@ def _load(path: Path) -> Any:
         if path.suffix == ".json":
             if path.stat().st_size > LONGEST_JSON:
                 raise ValueError(f"more than {LONGEST_JSON} bytes; write it as .npz")
-            return json.loads(path.read_text("utf-8"), object_pairs_hook=_distinct)
+            return parse_json(path.read_text("utf-8"))
         return read_npz(path) if path.suffix == ".npz" else read_npy(path)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path}: cannot be read ({error})") from error
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"it names {name[:40]!r} twice")
-    return dict(pairs)
 
 
 def _array(source: str, value: Any) -> np.ndarray:

@@ -221,7 +221,7 @@ def _answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 
 class _Run(NamedTuple):
-    """Everything a shard is made from, but its prompts."""
+    """What all shards of a run are made with."""
 
     target: LanguageModel
     draft: Draft
@@ -271,7 +271,7 @@ def _store(run: _Run, sequences: list[tuple[Prompt, list[int], int]], number: in
     texts: list[dict[str, Any]] = []
     for prompt, tokens, start in sequences:
         texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
-        # The middles of equal parts of the answer. Position t stands for the law of token t.
+        # Cut the answer into equal parts and take their middles. Position t: the distribution of token t.
         length, count = len(tokens) - start, run.settings.positions_per_prompt
         places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
         places = places if length > count else list(range(start, len(tokens)))

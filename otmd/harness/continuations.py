@@ -1,7 +1,7 @@
-"""What may follow a text, by a model that keeps what it computed: prefix by prefix, or a whole tree at once.
+"""Next-token distributions after a growing text and after the paths of a draft tree.
 
-A tree is one call: every token attends to the text and to its own ancestors alone (SpecInfer's tree
-attention), and what was computed of the path that is accepted stays.
+A language model computes a whole tree in one call: every token attends to the text and to its own ancestors
+alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from otmd.sequences.trees import Prefix
 
 
 class Continuations(ABC):
-    """What may follow a text, and prefixes that go on from it."""
+    """A model's next-token distributions after a text, and after prefixes that continue the text."""
 
     @abstractmethod
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
@@ -34,7 +34,7 @@ class Continuations(ABC):
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
-    """What a model says may follow a text, by the means that suit it."""
+    """The continuations of a text by a model: with a cache, with counts, or computed anew each time."""
     if isinstance(model, LanguageModel):
         return CachedContinuations(model, tokens)
     if isinstance(model, NGramDraft):

@@ -1,6 +1,5 @@
 """Stored next-token distributions of two models, read a few rows at a time."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from otmd.harness.shards import MANIFEST, RECORD, read_manifest, read_shard
-from otmd.storage.errors import DatasetError
+from otmd.storage.errors import DatasetError, parse_json
 from otmd.storage.npz import read_npz
 from otmd.storage.safetensors import StoredArray, read_safetensors
 
@@ -239,8 +238,8 @@ def _labels(
 
 def _json(path: Path, name: str, text: str, wanted: type) -> Any:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text)
+    except ValueError as error:
         raise ValueError(f"{path}: {name} is not JSON ({error})") from error
     if not isinstance(found, wanted):
         raise ValueError(f"{path}: {name} must be a JSON {wanted.__name__}, got {text[:40]!r}")

@@ -165,7 +165,7 @@ def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: An
     if position_ids is not None and "position_ids" in takes:
         inputs["position_ids"] = position_ids
     if "logits_to_keep" in takes:
-        # Spares the output layer's product, the largest of all, at positions nobody looks at.
+        # The output layer, the largest of all, is then computed at the wanted positions only.
         return model(**inputs, logits_to_keep=keep).logits
     return model(**inputs).logits[:, keep]
 

@@ -17,7 +17,8 @@ import numpy as np
 from otmd.probabilities import FloatArray, validate_count
 from otmd.storage.npz import read_npz
 
-# Shorter runs recur by chance in any text, and a model of other text knows more about them.
+# The shortest and longest contexts that are counted. Single tokens recur by chance, so the fitted model
+# predicts better what follows one.
 SHORTEST, LONGEST = 2, 6
 
 

@@ -30,11 +30,11 @@ def progress_bar(
 
     amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         amount,
         TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=Console(file=sys.stderr),
     )
     with bar:

@@ -1,7 +1,6 @@
 """Prompts: what the target model is asked, from the built-in sources or from files of one's own."""
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from otmd.harness.wheels import PROMPT_PACKAGES, fetch
+from otmd.storage.errors import parse_json
 
 DOMAINS = tuple(PROMPT_PACKAGES)
 PASSAGE_WORDS = 150
@@ -189,8 +189,8 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: wanted a JSON object, got {line[:40]!r}")

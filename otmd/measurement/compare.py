@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import ConditionalPoisson, Stratified
+from otmd.drafts import ConditionalPoisson
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
 from otmd.probabilities import validate_probs, validate_same_vocabulary
-from otmd.verifiers import Optimal, Preference
+from otmd.verifiers import Optimal
 
 if TYPE_CHECKING:
     import polars as pl
 
-ALL_LAWS = (*DEFAULT_LAWS, Stratified, ConditionalPoisson)
-ALL_VERIFIERS = (*DEFAULT_VERIFIERS, Preference, Optimal)
+ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
+ALL_VERIFIERS = (*DEFAULT_VERIFIERS, Optimal)
 HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-# What is counted per token: the prompt is read once in every way, by the same call.
+# The stages of the time per token. Reading the prompt takes the same in every way, and is left out.
 GENERATION = STAGES[1:]
 SHOWN_DEPTHS = 6
-# Of Okabe & Ito's palette, from dark to light in this order, so that a grey print tells them apart.
+# Of Okabe & Ito's palette, from dark to light, so that they differ in a grey print.
 COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#56B4E9", "rest": FAINT}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OPTIMAL = "optimal"
-# The name of the rate on tensors, and that of the optimum of its law.
+# (law, verifier): the names of its rate and of its law's optimum in :func:`_tables`.
 CLOSED_FORMS: dict[tuple[Any, type], tuple[str, str]] = {
     (WithReplacement, MaximalCoupling): ("recursive_rejection", OPTIMAL),
     (WithReplacement, RecursiveRejection): ("recursive_rejection", OPTIMAL),
@@ -61,8 +61,8 @@ def device_rows(
     """Compute the closed-form rates of k positions on a device, in float64.
 
     ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns, for each
-    position and processing, rows for :func:`otmd.measurement.rows.position_rows`. What is undefined, or no
-    distribution, is left out: the CPU says what is wrong with it.
+    position and processing, rows for :func:`otmd.measurement.rows.position_rows`. Rows that are undefined
+    are left out, and so are invalid distributions: the CPU's code finds out why, and says so.
     """
     forms = closed_forms(settings)
     most = max(n for _, n, _ in forms)
@@ -80,7 +80,7 @@ def device_rows(
 
 
 def _probabilities(values: np.ndarray, kind: str, step: Processing, device: str) -> "Tensor | None":
-    """Distributions (k, V) on the device; None where the CPU will say what is wrong with them."""
+    """Distributions (k, V) on the device; None where they are invalid, which the CPU's code will explain."""
     import torch
 
     from otmd.tensors import probs_from_logits
@@ -108,7 +108,7 @@ def _tables(target_probs: "Tensor", draft_probs: "Tensor", most: int) -> dict[st
         "k_sequential": curve.k_sequential_rates(most),
         "target_only": target_only_rates(*pair, most, validate=False),
         "greedy": greedy_rates(*pair, most, validate=False),
-        # For two drafts alone; the column of n = 2 is the one that is read.
+        # Hub drafts are two: only the column of n = 2 is read.
         "spechub": spechub_rate(*pair, validate=False)[:, None].expand(-1, max(most, 2)),
     }
     return {name: table.cpu().numpy() for name, table in tables.items()}

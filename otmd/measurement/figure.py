@@ -76,7 +76,9 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    drawn = with_optimal(drawn)
+    # In percentage points; without an interval the bars have no length.
+    ends = (pl.col(f"gap{end}").fill_null(pl.col("gap")) for end in ("", "_low", "_high"))
+    drawn = with_optimal(drawn).with_columns(end * 100 for end in ends)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
     steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
@@ -99,15 +101,14 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
             )
             _panel(axes, here, looks, counts[law])
             if row == 0:
-                axes.set_title(law_label(law), pad=16)
+                axes.set_title(law_label(law).replace(" ", "\n"), pad=16)
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
         _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
     figure.supxlabel("number of drafts n", fontsize=8)
-    ends = [drawn[name].fill_null(drawn["gap"]) for name in ("gap_low", "gap_high")]
-    low, high = 100 * ends[0].to_numpy().min(), 100 * ends[1].to_numpy().max()
+    low, high = (drawn[name].to_numpy() for name in ("gap_low", "gap_high"))
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
-    panels[0, 0].set_ylim(min(low, 0) - 0.4, max(high, 1.0) * 1.15)
+    panels[0, 0].set_ylim(min(low.min(), 0) - 0.4, max(high.max(), 1.0) * 1.15)
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
     ]
@@ -128,9 +129,7 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
     offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
     for name, offset in zip(present, offsets, strict=True):
         line = here.filter(pl.col("verifier") == name).sort("num_drafts")
-        gap = 100 * line["gap"].to_numpy()
-        low = 100 * line["gap_low"].fill_null(line["gap"]).to_numpy()
-        high = 100 * line["gap_high"].fill_null(line["gap"]).to_numpy()
+        gap, low, high = (line[name].to_numpy() for name in ("gap", "gap_low", "gap_high"))
         axes.errorbar(
             line["num_drafts"].to_numpy() + offset,
             gap,

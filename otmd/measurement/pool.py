@@ -31,14 +31,14 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
     "POLARS_MAX_THREADS",
 )
-# Memory freed by one position is kept for the next, since new pages cost more than what is computed in
-# them. glibc accepts at most 32 MiB for the second variable.
+# The last two let glibc keep freed memory for the next position: new pages from the system take longer than
+# the computation. glibc accepts at most 32 MiB for the second of them.
 WORKER_ENVIRONMENT = dict.fromkeys(THREAD_VARIABLES, "1") | {
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
 }
 
-# How long Ctrl-C may go unnoticed: polars installs a signal handler that restarts a waiting lock.
+# Waits are no longer than this, since polars' signal handler resumes a wait that Ctrl-C interrupts.
 WAKE_SECONDS = 0.2
 
 
@@ -58,8 +58,8 @@ def run_jobs(
     """Run a function over jobs and yield each as it finishes, in any order.
 
     ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
-    many processes, which import the function by its name. At a prompt, in a notebook, or where the script
-    came from standard input, processes cannot import what was defined there: then they are threads. An
+    many processes, which import the function by its name. What a process could not import runs in threads:
+    lambdas, and what was defined at a prompt, in a notebook or in a script from standard input. An
     ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed
     for memory, say, or unable to import the main script).
     """
@@ -75,11 +75,13 @@ def run_jobs(
 
 
 def _processes_can_run(function: Callable[..., object]) -> bool:
-    """Whether a new process can import the function and what it holds: nothing that a prompt defined."""
+    """Whether a new process can import the function and all that it refers to."""
+    try:
+        pickled = pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
     script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is None:
-        return b"__main__" not in pickle.dumps(function)
-    return Path(script).is_file()
+    return b"__main__" not in pickled if script is None else Path(script).is_file()
 
 
 def _windowed(
@@ -107,7 +109,7 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_enter_worker)
     kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
-    # Each process that starts has one thread, since the processes share the CPUs.
+    # Processes that start now inherit this: one thread each, since they share the CPUs.
     os.environ.update(WORKER_ENVIRONMENT)
     try:
         yield pool
@@ -128,13 +130,13 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _enter_worker() -> None:
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of the workers.
+    # Ctrl-C reaches all processes of a terminal; only the parent acts on it, and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    # Without this, workers outlive a parent that was killed: each holds the queue's other end open.
+    # Workers of a killed parent would wait forever: each keeps the queue open for the others.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from otmd.measurement.style import make_table
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
+from otmd.storage.errors import one_line
 
 Row = dict[str, Any]
 
@@ -34,12 +35,14 @@ VERIFIER_LABELS = {
     "TargetOnly": "target only",
     "Optimal": "optimal",
 }
+# Characters.
+FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20
 UNDEFINED = Text("undefined", style="dim")
 
 
 def law_label(name: str) -> str:
     """``WithoutReplacement`` → ``without replacement``; any class name becomes words."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", one_line(name)).lower()
 
 
 def verifier_label(name: str) -> str:
@@ -99,8 +102,8 @@ def print_report(
     for domain in dict.fromkeys(row.get("domain") for row in rows):
         for law in in_order({row["law"] for row in rows}, LAW_ORDER):
             here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
-            if here:
-                console.print(_table(law, domain, here))
+            for table in _tables(law, domain, here, console.width):
+                console.print(table, markup=False)
                 console.print()
     console.print(_caption(rows, confidence))
     if "domain" not in summary.columns:
@@ -117,9 +120,17 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
 
-def _table(law: str, domain: str | None, rows: list[Row]) -> Table:
+def _tables(law: str, domain: str | None, rows: list[Row], width: int) -> list[Table]:
+    """The tables of a law: one, or several where the verifiers are too many for the terminal's width."""
     verifiers = in_order({row["verifier"] for row in rows}, tuple(VERIFIER_LABELS))
-    title = law_label(law) + (f" · {domain}" if domain else "")
+    fitting = max(1, (width - FIRST_COLUMNS) // VERIFIER_COLUMN)
+    size = -(-len(verifiers) // max(1, -(-len(verifiers) // fitting)))
+    parts = [verifiers[i : i + size] for i in range(0, len(verifiers), size)] if rows else []
+    return [_table(law, domain, rows, part) for part in parts]
+
+
+def _table(law: str, domain: str | None, rows: list[Row], verifiers: list[str]) -> Table:
+    title = law_label(law) + (f" · {one_line(domain)}" if domain else "")
     heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
     table = make_table(["", "n", "α* %", *heads], title)
     lines: dict[tuple, dict[str, Row]] = {}
@@ -207,8 +218,8 @@ def _print_closing(summary: pl.DataFrame, console: Console) -> None:
         cells = ["·" if rate is None else f"{100 * rate:.1f}" for rate in rates]
         table.add_row(law_label(law), verifier_label(verifier), str(most[law]), *cells)
     console.print()
-    console.print(table)
-    console.print(f"\n{_conclusion(ranked, means, most)}", highlight=False)
+    console.print(table, markup=False)
+    console.print(f"\n{_conclusion(ranked, means, most)}", highlight=False, markup=False)
 
 
 def _conclusion(
@@ -217,7 +228,8 @@ def _conclusion(
     def in_words(law: str, verifier: str) -> tuple[str, str]:
         label = law_label(law)
         drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
-        rule = "the optimal rule" if verifier == "Optimal" else verifier_label(verifier)
+        rule = verifier_label(verifier)
+        rule = f"the {rule} rule" if verifier in ("Optimal", "Preference") else rule
         return f"{most[law]} {drafts}", rule
 
     drafts, rule = in_words(*ranked[0])

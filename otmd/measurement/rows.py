@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otmd.drafts import (
+    ConditionalPoisson,
     DraftLaw,
     Greedy,
     Hub,
+    Stratified,
     TopThen,
     WithoutReplacement,
     WithReplacement,
@@ -28,6 +30,7 @@ from otmd.verifiers import (
     GreedyCoupling,
     KSequential,
     MaximalCoupling,
+    Preference,
     RecursiveRejection,
     SpecHub,
     TargetOnly,
@@ -44,15 +47,32 @@ def CertainTop(draft_probs: np.ndarray, num_drafts: int) -> DraftLaw:  # noqa: N
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
-DEFAULT_LAWS: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy, Hub)
+DEFAULT_LAWS: tuple[LawFactory, ...] = (
+    WithReplacement,
+    WithoutReplacement,
+    Stratified,
+    Greedy,
+    Hub,
+    CertainTop,
+)
+# Optimal attains α*, which every row holds in any case, and takes longer than all the others.
 DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
     MaximalCoupling,
     RecursiveRejection,
     KSequential,
     SpecHub,
     GreedyCoupling,
+    Preference,
     TargetOnly,
 )
+# With these laws, Preference is another verifier by a general name.
+PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
+    Greedy: GreedyCoupling,
+    Hub: SpecHub,
+    CertainTop: TargetOnly,
+}
+# One computation answers for all numbers of drafts of these laws.
+FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, ConditionalPoisson)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},
@@ -61,7 +81,7 @@ SCHEMA: dict[str, type] = {
     **{"optimal": float, "rate": float, "rate_low": float, "rate_high": float},
     **{"gap": float, "gap_low": float, "gap_high": float, "status": str},
 }
-# Two sums of the same terms in another order may differ by this much.
+# Sums of the same terms in different orders may differ by this much.
 ROUNDING = 1e-12
 
 
@@ -86,9 +106,9 @@ class Settings(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the settings in JSON's types; equal descriptions mean equal measurements."""
         return {
-            "laws": [f"{name} ({_origin(law)})" for name, law in self.laws],
+            "laws": [_described(name, _origin(law)) for name, law in self.laws],
             "verifiers": [
-                f"{name} ({_origin(v)}{_given(getattr(v, '__dict__', {}))})"
+                _described(name, _origin(v) + _given(getattr(v, "__dict__", {})))
                 for name, v in self.verifiers
             ],
             "num_drafts": list(self.num_drafts),
@@ -104,7 +124,7 @@ def make_settings(
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
 ) -> Settings:
-    """Check the settings, name the laws and verifiers, and find who serves what.
+    """Check the settings, name the laws and verifiers, and find which verifiers serve which laws.
 
     Raises ValueError for an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be
     made with one of the numbers of drafts is served by a verifier.
@@ -120,7 +140,7 @@ def make_settings(
         raise ValueError(f"tol: got {tol}, wanted a number > 0")
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
     refusals: list[str] = []
-    # A uniform draft with tokens enough for everyone: what fails here fails at every position.
+    # Tried with a uniform distribution over enough tokens: a law that fails there fails at every position.
     vocab_size = max(counts) + 62
     uniform = np.full(vocab_size, 1.0 / vocab_size)
     for (name, law), n in product(named_laws, counts):
@@ -129,7 +149,7 @@ def make_settings(
         except ValueError as error:
             refusals.append(f"{name} with {n}: {error}")
             continue
-        if rules := tuple(pair for pair in named_verifiers if pair[1].supports(drafts)):
+        if rules := _serving(law, drafts, named_verifiers):
             served[name, n] = rules
     if not served:
         raise ValueError(
@@ -138,6 +158,16 @@ def make_settings(
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+
+
+def _serving(
+    law: LawFactory, drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
+) -> tuple[tuple[str, Verifier], ...]:
+    """The verifiers that serve a law, without Preference where another of them is the same rule."""
+    found = [pair for pair in verifiers if pair[1].supports(drafts)]
+    kinds = [type(verifier) for _, verifier in found]
+    again = Preference if PREFERENCE_IS.get(law) in kinds else None
+    return tuple(pair for pair, kind in zip(found, kinds, strict=True) if kind is not again)
 
 
 def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
@@ -161,6 +191,12 @@ def _distinct(argument: str, values: list) -> tuple:
         if value in values[:i]:
             raise ValueError(f"{argument}: got {value} twice, wanted each once")
     return tuple(values)
+
+
+def _described(name: str, origin: str) -> str:
+    """The name; where it is not that of a law or verifier of otmd's, with its origin in brackets."""
+    own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
+    return name if own else f"{name} ({origin})"
 
 
 def _origin(thing: Any) -> str:
@@ -189,16 +225,14 @@ def position_rows(
     Raises ValueError if a verifier's lower bound exceeds its upper bound.
     """
     for name, law in settings.laws:
-        counts = [n for n in settings.num_drafts if (name, n) in settings.served]
+        served = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
         left = {
-            n: [pair for pair in settings.served[name, n] if (name, n, pair[0]) not in known]
-            for n in counts
+            n: [pair for pair in pairs if (name, n, pair[0]) not in known]
+            for n, pairs in served.items()
         }
-        found = (
-            _rate(target_probs, draft_probs, law, left, settings.tol) if any(left.values()) else {}
-        )
-        for n in counts:
-            for label, _ in settings.served[name, n]:
+        found = _rate(target_probs, draft_probs, law, left, settings.tol)
+        for n, pairs in served.items():
+            for label, _ in pairs:
                 rates = found[n, label] if (n, label) in found else known[name, n, label]
                 yield {"law": name, "num_drafts": n, "verifier": label} | rates
 
@@ -211,34 +245,27 @@ def _rate(
     tol: float,
 ) -> dict[tuple[int, str], Rates]:
     """Rate the (name, verifier) pairs of each number of drafts."""
-    made = _make(law, draft_probs, [n for n in pairs if pairs[n]])
-    found: dict[tuple[int, str], Rates] = {
-        (n, label): {"status": status}
-        for n, status in made.items()
-        if isinstance(status, str)
-        for label, _ in pairs[n]
-    }
-    laws = {n: drafts for n, drafts in made.items() if isinstance(drafts, DraftLaw)}
-    # A class is a family of laws, which is asked for all numbers of drafts at once.
-    family = isinstance(law, type)
-    optima = _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
+    laws, optima = _make(law, draft_probs, [n for n in pairs if pairs[n]])
+    family = law in FAMILIES
+    optima |= _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
+    found: dict[tuple[int, str], Rates] = {}
     for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
-        own = {n: drafts for n, drafts in laws.items() if (label, verifier) in pairs[n]}
+        counts = [n for n in pairs if (label, verifier) in pairs[n]]
+        own = {n: laws[n] for n in counts if n in laws}
         bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
-        for n in own:
-            optimal, low_high = optima[n], bounds[n]
-            if isinstance(optimal, str):
-                found[n, label] = {"status": optimal}
-            elif isinstance(low_high, str):
-                found[n, label] = {"optimal": float(optimal), "status": low_high}
+        for n in counts:
+            if isinstance(optima[n], str):
+                found[n, label] = {"status": optima[n]}
+            elif isinstance(bounds[n], str):
+                found[n, label] = {"optimal": float(optima[n]), "status": bounds[n]}
             else:
-                low, high = map(float, np.clip(low_high, 0.0, 1.0))
+                low, high = map(float, np.clip(bounds[n], 0.0, 1.0))
                 if not low <= high + ROUNDING:
                     raise ValueError(
                         f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
                         f"of {type(own[n]).__name__}, wanted the first no larger than the second"
                     )
-                found[n, label] = rate_columns(low, high, float(optimal), tol)
+                found[n, label] = rate_columns(low, high, float(optima[n]), tol)
     return found
 
 
@@ -249,19 +276,22 @@ def _bounds(
     return np.transpose(verifier.family_bounds(target, law, counts, tol))
 
 
-def _make(law: LawFactory, draft_probs: np.ndarray, counts: list[int]) -> dict[int, DraftLaw | str]:
-    """The law for each number of drafts, or why it is undefined."""
-    made: dict[int, DraftLaw | str] = {}
+def _make(
+    law: LawFactory, draft_probs: np.ndarray, counts: list[int]
+) -> tuple[dict[int, DraftLaw], dict[int, Any]]:
+    """The law for each number of drafts; where it is undefined, a status that says why."""
+    made: dict[int, DraftLaw] = {}
+    undefined: dict[int, Any] = {}
     largest: DraftLaw | None = None
     for n in reversed(counts):
         try:
             made[n] = drafts = largest.with_num_drafts(n) if largest else law(draft_probs, n)
         except ValueError as error:
-            made[n] = f"undefined: {one_line(error)}"
+            undefined[n] = f"undefined: {one_line(error)}"
         else:
-            # The smaller members of a class come with the largest, whose input is checked once.
+            # A class makes its smaller laws from the largest, whose input is checked once.
             largest = drafts if isinstance(law, type) else None
-    return {n: made[n] for n in counts}
+    return {n: made[n] for n in counts if n in made}, undefined
 
 
 def _asked(

@@ -1,7 +1,7 @@
 """Measure every verifier against the optimum on a dataset of next-token distributions.
 
-The dataset is read in chunks of positions. A chunk with its arrays is what travels to a worker, and
-what is kept of a run that was interrupted.
+The dataset is read in chunks of positions. A worker gets a chunk with its arrays at a time, and a finished
+chunk is the unit that is stored, so that an interrupted run can go on.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from otmd.measurement.store import Store, load_results
 from otmd.probabilities import Processing, validate_probs
 
 CHUNK_SIZE = 8
-# A device is busy only with more positions at once; 32 need about 0.4 GB at V = 151,936.
+# A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
 DEVICE_CHUNK_SIZE = 32
 
 
@@ -81,7 +81,9 @@ def measure(
         ``(name, function)``. The name is the table's ``law``.
     verifiers : iterable
         Verifier classes, verifiers, or pairs ``(name, verifier)``. A verifier is measured with
-        the laws that it serves; other pairs have no rows.
+        the laws that it serves; other pairs have no rows. Nor has ``Preference`` where a verifier
+        made for the law is the same rule and is measured: ``GreedyCoupling``, ``SpecHub``, and
+        ``TargetOnly`` with certain drafts.
     num_drafts : iterable of int
         Hub drafts exist for 2 only.
     processing : iterable of Processing
@@ -102,8 +104,8 @@ def measure(
         ``workers`` then says how many it has, so that all of them are kept busy.
     device : str, optional
         As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there in float64, on
-        several positions at once: with replacement all but ``Optimal``, greedy and hub with their
-        couplings. The workers compute the others.
+        several positions at once: with replacement all but ``Optimal`` and ``Preference``, greedy
+        and hub with their couplings. The workers compute the others.
     overwrite : bool
         Remove a measurement with other settings from ``output``, instead of raising an error.
 
@@ -122,8 +124,8 @@ def measure(
     Raises
     ------
     ValueError
-        For settings that make no sense, a device that torch does not have, a position whose values
-        are no distribution, a verifier whose bounds contradict each other, or an ``output`` that
+        For invalid settings, a device that torch does not have, a position whose values are no
+        distribution, a verifier whose bounds contradict each other, or an ``output`` that
         holds a measurement with other settings or of another dataset.
     RuntimeError
         If a worker process died.
@@ -176,7 +178,7 @@ def _run(
         update(finished, "")
         chunks = read_chunks(dataset, left, settings, device if on_device else None)
         jobs = run_jobs(partial(measure_chunk, settings), chunks, workers, executor)
-        # Closed here, not when collected: an interrupt that comes while it ends must not be lost.
+        # Closed here and not by the garbage collector, which would swallow an interrupt.
         with closing(jobs):
             for chunk, table in jobs:
                 if store:

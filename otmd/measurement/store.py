@@ -76,9 +76,9 @@ def load_results(path: str | Path) -> pl.DataFrame:
     try:
         table = read_parquet(path)
     except ValueError as error:
-        raise ValueError(
-            f"{error}; delete it, and `otmd measure` with the same settings and output makes it anew"
-        ) from error
+        ours = path.name == RESULTS and (path.parent / LAYOUT.record).exists()
+        again = "; delete it, and `otmd measure` with the same settings and output makes it anew"
+        raise ValueError(f"{error}{again * ours}") from error
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:
         raise ValueError(f"{path}: no table of `otmd measure`, whose columns {missing} it lacks")

@@ -1,7 +1,7 @@
-"""One look for every figure and table: sizes in inches as printed, colours for the colour-blind, too.
+"""The look of figures and tables: sizes in inches as printed, and colours that the colour-blind tell apart.
 
-The palette is Okabe & Ito's (2008); a verifier keeps its colour and its marker in every figure, so
-that neither alone carries the meaning.
+The palette is Okabe & Ito's (2008), with a dark red in place of its yellow, which is too faint on white. A
+verifier has the same colour and marker in every figure, and each of the two alone identifies it.
 """
 
 import io
@@ -38,7 +38,7 @@ MARKS = {
     "SpecHub": Mark("#009E73", "D"),
     "GreedyCoupling": Mark("#CC79A7", "^"),
     "MaximalCoupling": Mark("#000000", "X"),
-    "Preference": Mark("#F0E442", "*"),
+    "Preference": Mark("#882255", "<"),
     "Optimal": Mark("#56B4E9", "P"),
 }
 SPARE_MARKS = (Mark("#8a6d00", "h"), Mark("#5a5a5a", "d"), Mark("#7a2e00", "p"))
@@ -76,11 +76,14 @@ RC: dict[Any, Any] = {
 def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) -> "Table":
     """Begin a table for a terminal: so many columns on the left are texts, the others numbers."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    # Texts are taken as they are: a name that a file gives is no markup.
+    shown = Text(title, style="bold") if title else None
+    table = Table(title=shown, title_justify="left", title_style="", box=None, pad_edge=False)
     for place, head in enumerate(heads):
         table.add_column(
-            head,
+            Text(head),
             justify="left" if place < left else "right",
             vertical="bottom",
             no_wrap=place >= left,

@@ -53,8 +53,8 @@ def summarise(
         that entered them; ``undefined``, how many positions have no rate, because they do not admit
         the law or the verifier could not be rated; ``bound_width``, the mean width of the rates'
         certain bounds. An interval runs from the lower quantile of the lower bounds to the upper
-        quantile of the upper bounds, so it holds both what prompts vary by and what the bounds leave
-        open. It is null with fewer than two prompts, a mean where no position is defined.
+        quantile of the upper bounds, so it covers the variation between prompts and the width of the
+        bounds. It is null with fewer than two prompts; a mean is null where no position is defined.
 
     Raises
     ------
@@ -97,8 +97,8 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
     """How often each prompt is drawn in each resample, shape (resamples, prompts).
 
-    Groups with equally many prompts share their draws, so that differences between verifiers are
-    not blurred by the noise of the bootstrap.
+    Groups with equally many prompts get the same draws, so that the noise of the bootstrap cancels in
+    differences between verifiers.
     """
     rng = np.random.default_rng([seed, prompts])
     return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)

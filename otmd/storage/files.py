@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the lock of a folder."""
+"""Write files whole or not at all, and lock folders."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""Arrays in an npz file: data only, and nothing is unpacked that its own header did not announce."""
+"""Read npz and npy files of unknown origin: no pickles, and no array that unpacks to more than it says."""
 
 import math
 import tokenize
@@ -12,7 +12,7 @@ import numpy as np
 from otmd.storage.errors import DatasetError, named, one_line
 
 MOST_UNPACKED = 1 << 30
-"""Bytes by which the arrays of a compressed file may exceed the file, which can say anything."""
+"""Bytes by which the unpacked arrays may exceed the file: a small crafted file can claim any size."""
 _MOST_ARRAYS = 1000
 _KINDS = "biufUS"
 _HEADERS = {

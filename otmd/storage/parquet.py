@@ -1,7 +1,7 @@
 """Parquet files: tables of results with checksums, and other people's tables in small batches.
 
 Pyarrow's reader is trusted to be safe on damaged and crafted files. What a file *claims* is checked before it
-is read: equal values take next to no room, so a small file can unpack to more than the memory holds.
+is read: equal values compress to almost nothing, so a small file can unpack to more than the memory holds.
 """
 
 import io
@@ -64,7 +64,9 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     # Read whole first, so that an error of the disk is not taken for one of the file.
     data = io.BytesIO(path.read_bytes())
     try:
-        table = pl.from_arrow(pq.read_table(data, page_checksum_verification=True))
+        # Without threads: pyarrow can abort a process that ends right after it started them.
+        stored = pq.ParquetFile(data, page_checksum_verification=True, pre_buffer=False)
+        table = pl.from_arrow(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0]
         raise ValueError(f"{path}: torn, altered or no Parquet file ({said})") from error
@@ -144,7 +146,7 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)
-            # Encoded values can take far less room than the numbers that they stand for.
+            # Dictionary and run-length encoding store a number in less than its width.
             numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
             unpacked += max(column.total_uncompressed_size, numbers if _is_list(column) else 0)
             stored += column.total_compressed_size
@@ -156,5 +158,5 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
 
 
 def _is_list(column: Any) -> bool:
-    # A batch holds few values of other columns, however many there are.
+    # Other columns have one value a row, so that a batch of few rows is small.
     return "." in column.path_in_schema

@@ -1,4 +1,4 @@
-"""Arrays in a safetensors file, mapped and read row by row: data only, and nothing is believed."""
+"""Map the arrays of a safetensors file of unknown origin: its header is checked against the file."""
 
 import json
 import math
@@ -20,7 +20,7 @@ DTYPES = {
     "I16": "<i2",
     "U8": "u1",
 }
-# A header is parsed in memory, where an empty list of two characters becomes an object.
+# Limits of a header, since two characters of JSON can become a Python object of 56 bytes.
 LONGEST_HEADER = 32 << 20
 MOST_BRACKETS = 1 << 20
 _LONGEST_AXIS = 1 << 48

@@ -1,4 +1,4 @@
-"""A folder of named parts: an interrupted run loses nothing that it stored, and the next one goes on from it.
+"""A folder in which a run stores its parts by name, so that an interrupted run can be continued.
 
 Beside the parts a folder may hold a *record* (JSON that describes the run) and a *result* (the file that a
 finished run writes). Runs with different descriptions never share a folder. One process at a time writes.
@@ -67,7 +67,7 @@ class Store(Generic[Part]):
         Raises ValueError as :meth:`check` does, FolderLockedError if another process holds the folder, and
         OSError if the disk is full or the folder cannot be written to.
         """
-        # Checked before the lock is taken, since the lock is a file, too.
+        # Checked before the lock is taken, since that writes a file into the folder.
         self._check_files()
         with folder_lock(self.parts):
             remove_leftovers(self.folder)
@@ -91,7 +91,7 @@ class Store(Generic[Part]):
             )
 
     def finished(self) -> bool:
-        """Whether the result is there, and not to be overwritten."""
+        """Whether the result is there, and ``overwrite`` does not replace it."""
         return self._has_result() and not (self.overwrite and self._difference())
 
     def names(self) -> list[str]:
@@ -151,8 +151,8 @@ class Store(Generic[Part]):
         if not layout.record:
             own |= {self.path(name).name for name in self.names()}
         elif (self.parts / LOCK).exists() and not self.names():
-            # A run that was killed before it wrote its record. Parts without a record are refused, since
-            # their settings are unknown.
+            # Left by a run that was killed before it wrote its record. Parts without a record are refused,
+            # since nothing says with which settings they were made.
             own.add(layout.subfolder)
         names = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
         foreign = [name for name in names if name not in own]
@@ -173,7 +173,7 @@ class Store(Generic[Part]):
         except (ValueError, TypeError, RecursionError) as error:
             said = f"is torn or was not written by otmd ({_short(str(error))})"
             return f"was begun by a run whose {self._record.name} {said}"
-        # A run that stored nothing yet may be followed by any other.
+        # Settings of a run that stored nothing yet do not matter.
         differing = describe_differences(stored, self._description) if self._begun() else []
         shown = differing[:_MOST_DIFFERENCES]
         if len(differing) > len(shown):

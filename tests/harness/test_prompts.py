@@ -104,6 +104,8 @@ def test_own_text(tmp_path):
     ("name", "content", "message"),
     [
         ("a.jsonl", "{", "line 1: not JSON"),
+        ("a.jsonl", '{"text": "x", "text": "y"}', "line 1: not JSON .*'text' twice"),
+        ("a.jsonl", "[" * 100_000, "nested too deeply"),
         ("a.jsonl", "[1]", "wanted a JSON object"),
         ("a.jsonl", '{"id": 1}', "record 1: wanted a string under 'text'"),
         ("a.jsonl", '{"text": "x", "answer": 3}', "'answer' must be a string"),

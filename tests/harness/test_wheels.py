@@ -14,7 +14,7 @@ import pytest
 from otmd.harness import FetchError
 from otmd.harness import wheels as wheels_module
 from otmd.harness.wheels import Package, cache_folder, cached, fetch, unpack
-from otmd.storage.files import PART
+from otmd.storage.files import PART, sha256_of
 
 NAME = "otmd_test_data"
 
@@ -108,7 +108,7 @@ def test_a_file_that_has_gone_from_the_cache_is_fetched_again(index):
 def test_no_room_for_a_download_is_said_before_the_network_is_blamed(index):
     path = make_wheel(index, {"data.txt": "x"})
     huge = dataclasses.replace(package(path, "data.txt", sha256="0" * 64), size=2**60)
-    with pytest.raises(FetchError, match=r"MB of room.*TMPDIR"):
+    with pytest.raises(FetchError, match=r"MB of room.*OTMD_CACHE"):
         fetch(huge, progress=False)
 
 
@@ -168,13 +168,20 @@ def test_the_cache_is_where_the_platform_has_it(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / "elsewhere"
 
 
-def test_a_fetch_that_was_killed_leaves_nothing_after_the_next(index):
+def test_a_fetch_that_was_killed_leaves_nothing_after_the_next(index, monkeypatch):
     path = make_wheel(index, {"data.txt": "x"})
     stale = cache_folder() / "wheels" / f".old.abc{PART}"
     stale.mkdir(parents=True)
     (stale / "half").write_text("1")
+    seen = []
+    monkeypatch.setattr(
+        wheels_module, "sha256_of", lambda wheel: seen.append(wheel) or sha256_of(wheel)
+    )
     (found,) = fetch(package(path, "data.txt"), progress=False)
     assert list((cache_folder() / "wheels").iterdir()) == [found.parent]
+    # What is downloaded lies in such a folder, too.
+    assert PART in str(seen[0].relative_to(cache_folder()))
+    assert [file.name for file in found.parent.iterdir()] == ["data.txt"]
 
 
 @pytest.mark.parametrize("error", [KeyError("killed"), OSError(errno.ENOSPC, "full")])

@@ -19,20 +19,25 @@ from polars.testing import assert_frame_equal
 import otmd
 from otmd.drafts import TopThen, WithoutReplacement, WithReplacement
 from otmd.harness import Dataset
-from otmd.measurement import measure, summarise
+from otmd.measurement import DEFAULT_LAWS, measure, summarise
 from otmd.measurement.pool import THREAD_VARIABLES, run_jobs
 from otmd.measurement.run import CHUNK_SIZE, consecutive_runs
 from otmd.measurement.store import Store
 from otmd.probabilities import Processing
 
+LAWS = {law.__name__: law for law in DEFAULT_LAWS}
 ROWS_A_POSITION = {
-    ("WithReplacement", 1): 4,
-    ("WithReplacement", 2): 3,
+    ("WithReplacement", 1): 5,
+    ("WithReplacement", 2): 4,
     ("WithoutReplacement", 1): 3,
     ("WithoutReplacement", 3): 2,
+    ("Stratified", 1): 3,
+    ("Stratified", 2): 2,
     ("Greedy", 1): 3,
     ("Greedy", 4): 2,
     ("Hub", 2): 2,
+    ("CertainTop", 1): 2,
+    ("CertainTop", 4): 1,
 }
 
 
@@ -88,12 +93,7 @@ def test_one_row_a_position_processing_law_count_and_verifier(table, dataset):
 def test_rows_come_in_the_order_of_the_dataset_and_of_the_settings(table):
     assert table["index"].is_sorted()
     first = table.filter(pl.col("index") == 0)
-    assert first["law"].unique(maintain_order=True).to_list() == [
-        "WithReplacement",
-        "WithoutReplacement",
-        "Greedy",
-        "Hub",
-    ]
+    assert first["law"].unique(maintain_order=True).to_list() == list(LAWS)
     assert first.select("temperature", "top_k").unique(maintain_order=True).rows() == [
         (0.6, None),
         (1.0, None),
@@ -107,7 +107,7 @@ def test_values_are_those_of_the_public_functions(table, dataset):
     here = table.filter(pl.col("index") == 4, pl.col("temperature") == 0.6)
     assert here["prompt_id"][0] == dataset.positions[4].prompt_id
     for row in here.iter_rows(named=True):
-        drafts = getattr(otmd, row["law"])(q, row["num_drafts"])
+        drafts = LAWS[row["law"]](q, row["num_drafts"])
         rule = getattr(otmd, row["verifier"])()
         best = otmd.optimal_acceptance(p, drafts).rate
         low, high = rule.acceptance_bounds(p, drafts, tol=1e-4)
@@ -124,7 +124,13 @@ def test_gaps_are_never_negative_and_optimal_rules_have_none(table):
     attain = pl.col("verifier").is_in(["SpecHub", "GreedyCoupling", "MaximalCoupling"])
     assert defined.filter(attain)["gap"].abs().max() < 1e-12
     whole = pl.col("top_k").is_null() & (pl.col("num_drafts") < 3)
-    assert defined.filter(pl.col("verifier") == "TargetOnly", whole)["gap"].min() > 1e-6
+    certain = pl.col("law") == "CertainTop"
+    target_only = defined.filter(pl.col("verifier") == "TargetOnly", whole)
+    assert target_only.filter(~certain)["gap"].min() > 1e-6
+    # Certain tokens leave a verifier nothing to decide: what engines' trees lose, they lose by their drafts.
+    assert defined.filter(certain)["gap"].abs().max() < 1e-12
+    preferred = defined.filter(pl.col("verifier") == "Preference")
+    assert set(preferred["law"]) == {"WithReplacement", "Stratified"}
 
 
 def test_where_a_law_is_undefined_the_rates_are_null_and_the_status_says_why(table):
@@ -231,12 +237,12 @@ def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(d
 
 @pytest.mark.parametrize("where", ["-c", "<stdin>"])
 def test_from_a_prompt_workers_are_threads(where, dump):
-    """Laws of ``__main__`` cannot be imported by a process, and standard input is no script."""
+    """A process can import neither laws of ``__main__`` nor lambdas, and standard input is no script."""
     code = (
         "import otmd\n"
         "class Mine(otmd.Greedy): pass\n"
-        f"table = otmd.measure({str(dump)!r}, laws=[Mine], verifiers=[otmd.TargetOnly],\n"
-        "                     num_drafts=[2], workers=2)\n"
+        f"table = otmd.measure({str(dump)!r}, laws=[Mine, ('own', lambda q, n: Mine(q, n))],\n"
+        "                     verifiers=[otmd.TargetOnly], num_drafts=[2], workers=2)\n"
         "assert set(table['status']) == {'ok'}\n"
     )
     options = {"capture_output": True, "text": True, "timeout": 120}

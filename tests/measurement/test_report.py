@@ -54,7 +54,10 @@ def shown_texts(figure) -> list:
 def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
     text = printed(summary)
     lines = [line.strip() for line in text.splitlines()]
-    laws = ("with replacement", "without replacement", "greedy", "hub")
+    laws = (
+        *("with replacement", "without replacement"),
+        *("stratified", "greedy", "hub", "certain top"),
+    )
     heads = [lines.index(name) for name in laws]
     assert heads == sorted(heads)
     assert "T = 0.6" in text
@@ -98,6 +101,15 @@ def test_one_prompt_and_one_domain_each(table):
     by_domain = printed(summarise(table, by=("domain", *DEFAULT_BY)))
     assert "greedy · code" in by_domain
     assert "greedy · chat" in by_domain
+
+
+def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):
+    odd = table.with_columns(
+        pl.lit("[/red]x\x1b[2J").alias("domain"), pl.lit("[bold]law\x1b").alias("law")
+    )
+    text = printed(summarise(odd, by=("domain", *DEFAULT_BY))) + printed(summarise(odd))
+    assert "[bold]law\\x1b · [/red]x\\x1b[2j" in text.lower()
+    assert "\x1b" not in text
 
 
 def test_minus_zero_is_not_printed(summary):
@@ -157,12 +169,13 @@ def test_the_figure_draws_the_gaps_in_percentage_points(summary):
     drawn = summary.filter(pl.col("gap").is_not_null(), pl.col("temperature") == 0.6)
     figure = make_figure(drawn)
     panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
-    assert list(panels) == ["with replacement", "without replacement", "greedy", "hub"]
+    laws = ["with\nreplacement", "without\nreplacement", "stratified", "greedy", "hub"]
+    assert list(panels) == [*laws, "certain\ntop"]
     expected = drawn.filter(
         pl.col("law") == "WithReplacement", pl.col("verifier") == "KSequential"
     ).sort("num_drafts")
     colour = MARKS["KSequential"].colour
-    (line,) = [c[0] for c in panels["with replacement"].containers if c[0].get_color() == colour]
+    (line,) = [c[0] for c in panels["with\nreplacement"].containers if c[0].get_color() == colour]
     assert np.allclose(line.get_ydata(), 100 * expected["gap"].to_numpy())
     optimal = MARKS["Optimal"].colour
     (zero,) = [c[0] for c in panels["greedy"].containers if c[0].get_color() == optimal]
