@@ -113,9 +113,9 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
         ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, ``domain``,
-        ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A safetensors file, which holds
-        no texts, may have the last five in its metadata, as JSON. By default every row is a prompt of its
-        own, of the domain "dump", and its position is its number.
+        ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A safetensors file, which
+        holds no texts, may have the last five in its metadata, as JSON. By default every row is a prompt
+        of its own, of the domain "dump", and its position is its number.
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.

@@ -31,9 +31,9 @@ def drafted_chance(
 ) -> float:
     """P(the token is among the drafts | the rule emits it), at one position.
 
-    It is 1 − P(the token was not drafted and is emitted)/p(token). For most rules this is exact. For recursive
-    rejection without replacement, and rules of your own, drafts are drawn and the answer is an unbiased
-    estimate, which may lie below 0.
+    It is 1 − P(the token was not drafted and is emitted)/p(token). For most rules this is exact. For
+    recursive rejection without replacement, and rules of your own, drafts are drawn and the answer is an
+    unbiased estimate, which may lie below 0.
 
     Parameters
     ----------
@@ -60,7 +60,9 @@ def drafted_chance(
         Where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a law not served.
     """
     if target[token] <= 0.0:
-        raise ValueError(f"token: got {token}, which the target never emits, wanted a token with mass")
+        raise ValueError(
+            f"token: got {token}, which the target never emits, wanted a token with mass"
+        )
     always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
     if token in always:
         return 1.0
@@ -78,7 +80,9 @@ def drafted_chance(
         missed = (1.0 - float(rate)) * float(residual[token]) / others
         return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
     if rng is None:
-        raise ValueError(f"rng: got none, wanted one: drafts are drawn for {verifier!r} and {law!r}")
+        raise ValueError(
+            f"rng: got none, wanted one: drafts are drawn for {verifier!r} and {law!r}"
+        )
     missed = 0.0
     for draft_tokens in law.sample(rng, samples):
         if token not in draft_tokens:

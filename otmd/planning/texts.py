@@ -1,11 +1,12 @@
 """Runs of consecutive positions, and the steps that a decoder takes along them.
 
-A lossless rule writes the target's own texts. So its steps can be looked at given a text: at each token, the
-chance that it was drafted, given that it is the one that is emitted there, follows from the two distributions.
-How far a step reaches is a product of such chances, and where steps begin is a renewal process. No draft is
-ever drawn, and all rules are compared on the same texts.
+A lossless rule writes the target's own texts. So its steps can be looked at given a text: at each token,
+the chance that it was drafted, given that it is the one that is emitted there, follows from the two
+distributions. How far a step reaches is a product of such chances, and where steps begin is a renewal
+process. No draft is ever drawn, and all rules are compared on the same texts.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
             f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), wanted the `token` that "
             "came at each position (see docs/plan.md)"
         )
-    for before, after in zip(run, run[1:], strict=False):
+    for before, after in itertools.pairwise(run):
         if after.position != before.position + 1:
             raise ValueError(
                 f"dataset: prompt {name!r} has position {after.position} after {before.position}, wanted "
@@ -148,10 +149,10 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     reached : ndarray of float64, shape (N, depth + 1)
         Of :func:`reached_by_chances` or :func:`reached_by_block`.
     cut_at : int
-        The length L at which texts were cut. A text of fewer tokens ended by itself, and so does its last step.
+        The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
     horizon : int, optional
-        Steps count that begin among the first L − horizon + 1 tokens, of which everything is known; by default,
-        and at least, the depth. Rules of other depths are compared on one horizon.
+        Steps count that begin among the first L − horizon + 1 tokens, of which everything is known; by
+        default, and at least, the depth. Rules of other depths are compared on one horizon.
 
     Returns
     -------

@@ -85,7 +85,9 @@ def test_sampled_chance_is_unbiased():
     prepared = verifier.prepare(p, law)
     pairs = list(zip(*law.enumerate(), strict=True))
     for token in range(4):
-        exact = sum(w * prepared.conditional_law(x)[token] for x, w in pairs if token in x) / p[token]
+        exact = (
+            sum(w * prepared.conditional_law(x)[token] for x, w in pairs if token in x) / p[token]
+        )
         found = [drafted_chance(verifier, p, law, token, rng, samples=1) for _ in range(4000)]
         assert abs(np.mean(found) - exact) <= SIGMAS * np.std(found) / 4000**0.5 + 1e-12
     with pytest.raises(ValueError, match="rng: got none"):
@@ -102,7 +104,9 @@ def test_first_steps_are_block_efficiency(name):
     wanted = block_efficiency(TokenLevel(verifier), target, tree)
     total = 0.0
     for prob, tokens, p, q in texts(target, draft, DEPTH):
-        chances = [drafted_chance(verifier, p[t], law(q[t], count), tokens[t]) for t in range(DEPTH)]
+        chances = [
+            drafted_chance(verifier, p[t], law(q[t], count), tokens[t]) for t in range(DEPTH)
+        ]
         reached = reached_by_chances(np.repeat(chances, DEPTH).reshape(DEPTH, DEPTH))
         total += prob * steps_along(reached, DEPTH).tokens
     assert total == pytest.approx(wanted.value, abs=1e-9)
