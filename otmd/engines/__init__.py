@@ -1,17 +1,7 @@
 """What inference engines run: rules read in their code, executable, each with its exact acceptance."""
 
-from otmd.engines.catalogue import CATALOGUE, EngineRule, Source, Verdict
-from otmd.engines.lossy import Ensemble, LossyRule, RatioTest, RelaxedTopK, Thresholds, Typical
+from otmd.engines import lossy
+from otmd.engines.catalogue import CATALOGUE, SOURCES, EngineRule, Verdict
+from otmd.engines.lossy import LossyRule
 
-__all__ = [
-    "CATALOGUE",
-    "EngineRule",
-    "Ensemble",
-    "LossyRule",
-    "RatioTest",
-    "RelaxedTopK",
-    "Source",
-    "Thresholds",
-    "Typical",
-    "Verdict",
-]
+__all__ = ["CATALOGUE", "SOURCES", "EngineRule", "LossyRule", "Verdict", "lossy"]

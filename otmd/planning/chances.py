@@ -18,7 +18,7 @@ from otmd.verifiers import (
 
 # A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
 _ONE_RESIDUAL = (MaximalCoupling, KSequential, GreedyCoupling, Preference, Optimal)
-SAMPLES = 8
+SAMPLES = 4
 
 
 def drafted_chance(
@@ -69,6 +69,10 @@ def drafted_chance(
     if isinstance(verifier, TargetOnly):
         return float(law.inclusion_probs()[token])
     with_replacement = isinstance(verifier, RecursiveRejection) and isinstance(law, WithReplacement)
+    known = isinstance(verifier, (*_ONE_RESIDUAL, RecursiveRejection)) and verifier.supports(law)
+    if law.num_drafts == 1 and known:
+        # One draft: each of these rules is maximal coupling.
+        return min(1.0, float(law.inclusion_probs()[token] / target[token]))
     prepared = verifier.prepare(target, law)
     if with_replacement or isinstance(verifier, _ONE_RESIDUAL):
         residual = prepared.residual(np.full(law.num_drafts, token))
