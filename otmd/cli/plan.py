@@ -128,7 +128,7 @@ def plan(
     if json_output:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
-        _show(found.said, tables)
+        _show(found.said, tables[0])
     files = [
         (page, lambda: to_html(heading, found.said, tables, about)),
         (markdown, lambda: to_markdown(heading, found.said, tables)),
@@ -155,7 +155,7 @@ def _latency(
     return read_latency(path, context) if path else None
 
 
-def _show(said: "list[str]", tables: "list[Table]") -> None:
+def _show(said: "list[str]", ranking: "Table") -> None:
     from rich.console import Console
 
     from otmd.measurement.style import make_table
@@ -163,9 +163,10 @@ def _show(said: "list[str]", tables: "list[Table]") -> None:
     console = Console()
     for sentence in said:
         console.print(f"{sentence}\n", highlight=False)
-    for table in tables:
-        drawn = make_table(table.heads, table.title)
-        for row in table.rows:
-            drawn.add_row(*map(table.shown, row))
-        console.print(drawn)
-        console.print(f"{table.note}\n", style="dim", highlight=False)
+    # The rest is for --markdown and --html, which have room.
+    columns = len(ranking.heads) - 2
+    table = make_table(ranking.heads[:columns])
+    for row in ranking.rows:
+        table.add_row(*map(ranking.shown, row[:columns]))
+    console.print(table)
+    console.print(ranking.note, style="dim", highlight=False)

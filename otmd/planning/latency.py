@@ -40,9 +40,11 @@ class Latency(NamedTuple):
         sizes = np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
         nodes = int(sizes.sum())
-        seconds = np.interp(reads, *zip(*self.draft, strict=True)).sum()
-        seconds += np.interp(nodes + 1, *zip(*self.target, strict=True))
-        return float(seconds) + nodes * self.verification
+        drafts, target = np.transpose(self.draft), np.transpose(self.target)
+        seconds = float(np.interp(reads, drafts[0], drafts[1]).sum())
+        return (
+            seconds + float(np.interp(nodes + 1, target[0], target[1])) + nodes * self.verification
+        )
 
     def check(self, budget: int) -> None:
         """Raise ValueError if a tree of so many tokens is beyond the table."""
@@ -66,13 +68,13 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
         found = json.loads(path.read_text("utf-8"))
         smallest = min(int(row["context"]) for row in found["target"])
         wanted = context or smallest
-        tables = [_table(found[name], wanted) for name in ("target", "draft")]
+        target, draft = (_table(found[name], wanted) for name in ("target", "draft"))
         verification = float(found["verification"])
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise ValueError(f"{path}: no latency table ({error!r}), wanted {WANTED}") from error
-    return Latency(*tables, verification, wanted)
+    return Latency(target, draft, verification, wanted)
 
 
 def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:

@@ -69,7 +69,11 @@ def to_html(
 
 def _section(table: Table) -> str:
     bars = _bars(table)
-    heads = "".join(f"<th><button>{escape(head)}</button></th>" for head in table.heads)
+    first = table.rows[0] if table.rows else [""] * len(table.heads)
+    heads = "".join(
+        f"<th{_kind(cell)}><button>{escape(head)}</button></th>"
+        for head, cell in zip(table.heads, first, strict=True)
+    )
     heads += "<th>interval</th>" * bool(bars)
     rows = "".join(
         f"<tr>{''.join(_cell(table, cell) for cell in row)}{bars[i] if bars else ''}</tr>\n"
@@ -84,8 +88,11 @@ def _section(table: Table) -> str:
 
 def _cell(table: Table, cell: Cell) -> str:
     value = "" if cell is None or cell != cell else escape(str(cell))
-    kind = "" if isinstance(cell, str) else " class=number"
-    return f'<td{kind} data-value="{value}">{escape(table.shown(cell))}</td>'
+    return f'<td{_kind(cell)} data-value="{value}">{escape(table.shown(cell))}</td>'
+
+
+def _kind(cell: Cell) -> str:
+    return "" if isinstance(cell, str) else " class=number"
 
 
 def _bars(table: Table) -> list[str]:

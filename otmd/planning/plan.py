@@ -33,7 +33,8 @@ class Plan(NamedTuple):
     def tables(self) -> list[Table]:
         """The ranking, acceptance by depth, and where drafts are lost."""
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
-        best = list({row.rule: row for row in reversed(self.rows)}.values())[::-1]
+        first = dict.fromkeys(row.rule for row in self.rows)
+        best = [next(row for row in self.rows if row.rule == rule) for rule in first]
         return [_ranking(self.rows, unit), _depths(best), _losses(best)]
 
 
@@ -55,40 +56,14 @@ def make_plan(
 ) -> Plan:
     """Rank what could be drafted and how it could be verified, and say what to do.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Texts of consecutive positions, see :func:`otmd.planning.read_texts`.
-    output : Path
-        A folder in which finished parts are kept.
-    rules : sequence of str
-        Names of :data:`otmd.planning.CANDIDATES`.
-    num_drafts, budgets : sequence of int
-        How many drafts a node may have, and how many tokens a tree.
-    depth : int
-        The most levels of a tree.
-    target : Processing, optional
-        How the texts were sampled; by default at the dataset's temperature, or 1.
-    draft_temperatures : sequence of float
-        Which to try for the draft; by default the target's, and 1 where that is 0.
-    latency : Latency, optional
-        Rank by tokens per second.
-    seed : int
-        Of the drafts that are drawn where a rule has no closed form.
-    workers : int, optional
-        Processes; as many as there are CPUs unless given.
-    progress, overwrite : bool
-        Show a bar; replace a plan with other settings.
+    ``output`` is a folder in which finished texts are kept. ``rules`` are names of
+    :data:`otmd.planning.CANDIDATES`; a node has one of ``num_drafts``, and a tree at most one of ``budgets``
+    tokens and ``depth`` levels. ``target`` is how the texts were sampled, by default at the dataset's
+    temperature or 1; ``draft_temperatures`` are those to try, by default the target's, and 1 where that is 0.
+    With ``latency`` rows are ranked by tokens per second.
 
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ValueError
-        For texts with gaps, settings that the texts were not sampled with, texts shorter than the depth, or
-        a latency table that does not reach a budget.
+    Raises ValueError for texts with gaps, settings that they were not sampled with, texts shorter than the
+    depth, or a latency table that does not reach a budget.
     """
     texts = read_texts(dataset)
     cut_at = longest_text(dataset.metadata, texts)
@@ -203,14 +178,12 @@ def _percent(gain: tuple[float, float, float], base: Row) -> str:
 
 
 def _ranking(rows: Sequence[Row], unit: str) -> Table:
-    heads = ["rule", "law", "draft T", "tree", "drafts", unit, "low", "high", "engine"]
+    heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engine"]
     found: list[list[Cell]] = []
     for row in rows:
         (variant, draft, _), engine = row.choice, CANDIDATES[row.rule].engine
-        numbers = [row.choice.drafts, row.value, row.low, row.high]
-        found.append(
-            [row.rule, variant, draft, row.choice.tree, *numbers, "yes" if engine else "no"]
-        )
+        numbers = [row.value, row.low, row.high, row.choice.tree, row.choice.drafts]
+        found.append([row.rule, *numbers, variant, draft, "yes" if engine else "no"])
     note = (
         "Lossless rules alone. Trees and parameters were chosen on half of the prompts; values and 95% "
         "intervals (a bootstrap over prompts) are of the other half."
@@ -238,9 +211,9 @@ def _losses(rows: Sequence[Row]) -> Table:
         shares = (row.rate, row.optimal, row.optimal - row.rate, *row.by_entropy)
         found.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
     note = (
-        "At the first level: how often a draft is accepted, α* of the same drafts (on every eighth token, "
-        "so that a small gap may come out below 0), and acceptance by thirds of the target's entropy. Then "
-        "tokens per step by domain."
+        "At the first level: how often a draft is accepted, α* of the same drafts (the gap is estimated on "
+        "every eighth token, and a small one may come out below 0), and acceptance by thirds of the target's "
+        "entropy. Then tokens per step by domain."
     )
     thirds = ["sure %", "between %", "open %"]
     heads = ["rule", "accepted %", "α* %", "gap", *thirds, *rows[0].by_domain]

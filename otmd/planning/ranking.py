@@ -134,10 +134,12 @@ def _means(rows: pl.DataFrame, edges: list[float]) -> tuple[float, float, list[f
     """Mean rate, mean α*, and the rate by thirds of the entropy."""
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
-    optimal = rows["optimal"].drop_nulls().to_numpy()
+    gaps = rows["optimal"].to_numpy() - chances
+    known = gaps[~np.isnan(gaps)]
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return float(chances.mean()), float(optimal.mean()) if optimal.size else np.nan, thirds
+    optimal = float(chances.mean() + known.mean()) if known.size else np.nan
+    return float(chances.mean()), optimal, thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:

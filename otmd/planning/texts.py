@@ -56,8 +56,8 @@ def read_texts(dataset: Dataset) -> list[Text]:
 
 def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text:
     run = sorted(run, key=lambda position: position.position)
-    tokens = [position.token for position in run]
-    if any(token is None or not 0 <= token < dataset.vocab_size for token in tokens):
+    tokens = [-1 if position.token is None else position.token for position in run]
+    if any(not 0 <= token < dataset.vocab_size for token in tokens):
         raise ValueError(
             f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), wanted the `token` that "
             "came at each position (see docs/plan.md)"
@@ -72,7 +72,7 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
         raise ValueError(
             f"dataset: prompt {name!r} has one position, wanted a run: otmd collect --consecutive 48"
         )
-    return Text(name, domain, [position.index for position in run], tokens)  # type: ignore[arg-type]
+    return Text(name, domain, [position.index for position in run], tokens)
 
 
 def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
@@ -85,15 +85,9 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
 def reached_by_chances(chances: FloatArray) -> FloatArray:
     """How far steps reach whose nodes are verified one after another.
 
-    Parameters
-    ----------
-    chances : ndarray of float64, shape (N, depth)
-        Entry (t, k): P(token t of the text is drafted at depth k | it is emitted there).
-
-    Returns
-    -------
-    ndarray of float64, shape (N, depth + 1)
-        Entry (t, k): P(a step that begins at token t accepts at least k tokens | the text), 0 beyond its end.
+    Entry (t, k) of ``chances``, shape (N, depth), is P(token t of the text is drafted at depth k | it is
+    emitted). Entry (t, k) of the answer, shape (N, depth + 1), is P(a step that begins at token t accepts at
+    least k tokens | the text), and 0 beyond its end.
     """
     count, depth = chances.shape
     reached = np.zeros((count, depth + 1))
@@ -104,22 +98,10 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach (one path; Sun et al. 2024).
+    """How far steps of block verification reach, from q/p at each token (N,); as above.
 
-    Given the text, at least k tokens are accepted with probability min over i ≤ k of
-    min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k times q/p of the path.
-
-    Parameters
-    ----------
-    ratios : ndarray of float64, shape (N,)
-        q/p at each token of the text.
-    depth : int
-        The length of the path.
-
-    Returns
-    -------
-    ndarray of float64, shape (N, depth + 1)
-        See :func:`reached_by_chances`.
+    Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
+    min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
     """
     reached = np.zeros((ratios.size, depth + 1))
     reached[:, 0] = path = np.ones(ratios.size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -22,7 +24,8 @@ from otmd.planning import (
     read_latency,
     read_texts,
 )
-from otmd.planning.latency import Latency
+from otmd.planning.latency import Latency, measure_latency
+from otmd.planning.page import Table, to_html
 from otmd.planning.ranking import shapes
 from otmd.probabilities import Processing
 
@@ -122,6 +125,34 @@ def test_times_rank_by_tokens_per_second(dump, plan, tmp_path):
     assert found.rows[0].choice.shape == (1,)
 
 
+def test_times_are_measured(monkeypatch, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from otmd import harness
+
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1200}
+
+    class Tokenizer:
+        eos_token_id, chat_template = 1, None
+
+        def get_vocab(self):
+            return {str(i): i for i in range(1200)}
+
+    model = harness.LanguageModel(
+        LlamaForCausalLM(LlamaConfig(**shape, **heads)), Tokenizer(), "tiny", "sha256:made-here"
+    )
+    monkeypatch.setattr(harness, "load_target", lambda *_: model)
+    monkeypatch.setattr(harness, "load_draft", lambda *_: model)
+    names = {"target": {"name": "tiny"}, "draft": {"name": "tiny"}}
+    (tmp_path / "times.json").write_text(json.dumps(measure_latency(names, [1, 4], 8)))
+    times = read_latency(tmp_path / "times.json")
+    times.check(3)
+    assert times.step((2, 1)) > times.alone > 0
+    with pytest.raises(ValueError, match="names no models"):
+        measure_latency({}, [1], 8)
+
+
 def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
     from otmd.planning import positions
 
@@ -172,7 +203,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
     command = ["plan", str(dump), "--depth", "3", "--tree-budget", "4", "--workers", "1", "--quiet"]
     command += ["--output", str(tmp_path / "out")]
     assert main([*command, *options]) == 0
-    assert "Ranking" in capsys.readouterr().out
+    assert "tokens/step" in capsys.readouterr().out
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ranking"][0]["value"] >= found["ranking"][-1]["value"]
@@ -190,7 +221,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
     [
         ({}, ["--rules", "magic"], "wanted some of one-hot"),
         ({}, ["--depth", "40"], "wanted more than the depth 40"),
-        ({}, ["--temperature", "0.01"], "wanted those that the text was sampled with"),
+        ({}, ["--top-k", "1"], "wanted those that the text was sampled with"),
         ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
         ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
@@ -230,3 +261,31 @@ def test_few_prompts(tmp_path):
     table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="got 2 prompts, wanted at least 4"):
         Evidence(table, texts, LENGTH, 3)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
+def test_a_browser_opens_the_page_and_sorts_it(tmp_path):
+    """The page as a browser has it after two clicks on a head; nothing is wider than a telephone."""
+    table = Table(
+        "Ranking", ["rule", "value", "low", "high"], [], interval=("value", "low", "high")
+    )
+    table = table._replace(
+        rows=[["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
+    )
+    page = to_html("A & B", ["Take <a>."], [table], {"made by": "a test"})
+    clicks = """<script>
+    const head = document.querySelectorAll("th button")[1];
+    const order = () => [...document.querySelectorAll("tbody tr")].map(r => r.cells[0].textContent).join("");
+    head.click(); const down = order(); head.click();
+    document.title = `${down} ${order()} ${document.documentElement.scrollWidth <= innerWidth}`;
+    </script>"""
+    (tmp_path / "page.html").write_text(page.replace("</body>", clicks + "</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,900"]
+    command += [
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        f"file://{tmp_path}/page.html",
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert "<title>abc cba true</title>" in found
+    assert "A &amp; B" in found
