@@ -134,9 +134,7 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
             said = [f"Take {_named(best)}: {value}, {more}."]
         else:
             needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
-            wanted = (
-                f"{needed} prompts would show one of this size" if needed else "none is in sight"
-            )
+            wanted = f"{needed} prompts would" if needed else "on this half it is behind"
             said = [
                 f"No difference that this data shows between {_named(best)} ({value}) and the best that "
                 f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from otmd.engines import CATALOGUE, Ensemble, LossyRule, RatioTest, Thresholds
+from otmd.engines import CATALOGUE, SOURCES, LossyRule, lossy
 from otmd.engines.catalogue import distances
 
 SIGMAS = 4.5
@@ -26,7 +28,7 @@ def test_lossless_rules_are_lossless(name):
     rule = CATALOGUE[name]
     for seed in range(5):
         p, q = pair(seed)
-        law = rule.law(q, drafts_of(rule))
+        law = rule.drafts(q, drafts_of(rule))
         np.testing.assert_allclose(rule.rule.output_law(p, law), p, atol=1e-12)
         verdict = rule.judge(p, q, drafts_of(rule))
         assert 0.0 <= verdict.rate <= 1.0
@@ -43,7 +45,8 @@ def test_lossy_rules_as_drawn(name):
     count = drafts_of(rule, 3)
     assert isinstance(rule.rule, LossyRule)
     output, rate = rule.rule.output_law(p, q, count)
-    prepared, law = rule.rule.prepare(p, q, count), rule.law(q, count)
+    law = rule.rule.law(q, count)
+    prepared = rule.rule.prepare(p, q, law)
     assert output.sum() == pytest.approx(1.0, abs=1e-12)
     tokens, hits = np.zeros(p.size), 0
     for drafted in law.sample(rng, DRAWS):
@@ -67,29 +70,32 @@ def test_lossy_rules_are_biased(name):
 def test_known_bias():
     """By hand: p = (.6, .4), q = (.8, .2), the argmax accepted with probability .75, else token 1."""
     p, q = np.array([0.6, 0.4]), np.array([0.8, 0.2])
-    output, rate = RatioTest(None).output_law(p, q, 1)
+    output, rate = lossy.ratio_test(None).output_law(p, q, 1)
     np.testing.assert_allclose(output, [0.75, 0.25])
     assert rate == pytest.approx(0.75)
     assert distances(output, p)[0] == pytest.approx(0.15)
-    mixed, _ = Ensemble(0.5).output_law(p, q, 1)
+    mixed, _ = lossy.ensemble(0.5).output_law(p, q, 1)
     np.testing.assert_allclose(mixed, [0.7, 0.3])
 
 
 def test_thresholds_of_one_are_lossless():
     p, q = pair(1)
-    output, rate = Thresholds(1.0, 1.0).output_law(p, q, 3)
+    output, rate = lossy.thresholds(1.0, 1.0).output_law(p, q, 3)
     np.testing.assert_allclose(output, p, atol=1e-12)
     assert rate == pytest.approx(p[np.argsort(-q)[:3]].sum())
 
 
 def test_every_rule_says_where_it_was_read():
+    named = {key for rule in CATALOGUE.values() for key in rule.sources}
+    assert named == SOURCES.keys()
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
     for name, rule in CATALOGUE.items():
-        assert rule.name == name
+        assert f"| `{name}` |" in page
         assert rule.sources
-        assert all(source.project and source.file and source.commit for source in rule.sources)
-        assert "read 20" in str(rule.sources[0])
+    for source in SOURCES.values():
+        assert source.split(" at ")[-1][:12] in page or "transformers" in source
 
 
 def test_too_many_drafts():
-    with pytest.raises(ValueError, match="num_drafts: got 2, wanted at most 1"):
+    with pytest.raises(ValueError, match="num_drafts: got 2, wanted a whole number ≤ 1"):
         CATALOGUE["rejection"].judge(*pair(0), 2)
