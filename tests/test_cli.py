@@ -23,7 +23,7 @@ from otmd.cli import main
 from otmd.harness import DatasetError, collect, load_prompts, open_dataset
 
 REAL = {"collect": collect, "load_prompts": load_prompts}
-COMMANDS = ("collect", "measure", "solve", "report", "decode", "audit", "demo", "warmup")
+COMMANDS = ("collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup")
 THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``otmd collect | measure | solve | report | decode | audit | demo | warmup``.
+"""The command line: ``otmd collect | measure | solve | report | plan | decode | audit | demo | warmup``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted.
 Results go to standard output, progress and errors to standard error.
@@ -78,5 +78,5 @@ def _one_line(error: BaseException) -> str:
 
 def _help_for(tokens: list[str]) -> str:
     command = next((token for token in tokens if not token.startswith("-")), "")
-    known = {"collect", "measure", "solve", "report", "decode", "audit", "demo", "warmup"}
+    known = {"collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup"}
     return f"see: otmd {command} --help" if command in known else "see: otmd --help"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from cyclopts import App, Parameter
 
 from otmd import __version__
-from otmd.cli import audit, collect, decode, demo, measure, report, solve, warmup
+from otmd.cli import audit, collect, decode, demo, measure, plan, report, solve, warmup
 
 app = App(
     name="otmd",
@@ -47,6 +47,6 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-for module in (demo, collect, measure, report, decode, audit, solve, warmup):
+for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
     name = module.__name__.rpartition(".")[2]
     app.command(unwrapped(getattr(module, name)), help_epilogue=module.EXAMPLES)

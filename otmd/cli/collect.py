@@ -14,6 +14,8 @@ EXAMPLES = """Examples:
 
   otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
 
+  otmd collect runs/texts --consecutive 48 --per-domain 8
+
   otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
@@ -28,6 +30,7 @@ def collect(
     mode: Literal["samples", "text"] = "samples",
     temperature: NonNegativeFloat = 1.0,
     max_new_tokens: PositiveInt = 32,
+    consecutive: PositiveInt | None = None,
     dtype: Literal["float32", "float16"] = "float32",
     seed: o.Seed = 0,
     batch_size: PositiveInt = 8,
@@ -51,6 +54,9 @@ def collect(
         Of that sampling. The logits that are stored are raw in any case.
     max_new_tokens : int
         How long an answer may be.
+    consecutive : int
+        Answers of so many tokens, and every position of them is stored, as `otmd plan` needs it; takes the
+        place of --positions and --max-new-tokens.
     dtype : str
         float32 or float16, what the logits are stored in.
     batch_size : int
@@ -62,6 +68,9 @@ def collect(
     from otmd.harness import load_prompts
 
     show = not (quiet or json_output)
+    if consecutive is not None:
+        # Where an answer is no longer than the number of positions, all of them are stored.
+        positions = max_new_tokens = consecutive
     try:
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
         dataset = run(
@@ -97,5 +106,5 @@ def collect(
     else:
         print(
             f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "
-            f"{dataset.vocab_size}. Next: otmd measure {output}"
+            f"{dataset.vocab_size}. Next: otmd {'plan' if consecutive else 'measure'} {output}"
         )

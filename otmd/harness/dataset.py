@@ -25,12 +25,15 @@ class Position:
         The prompt, and the group it belongs to.
     position : int
         The row's distributions are those of token ``position``, given all tokens before it.
+    token : int, optional
+        What came there in the text; None where the data set does not say.
     """
 
     index: int
     prompt_id: str
     domain: str
     position: int
+    token: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +111,10 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     ----------
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
-        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, ``domain`` and
-        ``position``, each (N,), and ``metadata``, a JSON object. A safetensors file, which holds no texts,
-        may have the last four in its metadata, as JSON. By default every row is a prompt of its own, of the
-        domain "dump", and its position is its number.
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, ``domain``,
+        ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A safetensors file, which
+        holds no texts, may have the last five in its metadata, as JSON. By default every row is a prompt
+        of its own, of the domain "dump", and its position is its number.
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
@@ -154,7 +157,7 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
             raise DatasetError(f"the shard {shard_path} is not the one the manifest means")
         tables.append((shard.target, shard.draft))
     positions = [
-        Position(index, row.prompt_id, row.domain, row.position)
+        Position(index, row.prompt_id, row.domain, row.position, row.token)
         for index, row in enumerate(manifest.rows)
     ]
     vocab_size = tables[0][0].raw.shape[1]
@@ -182,8 +185,10 @@ def _open_dump(path: Path) -> Dataset:
     prompts = _labels(path, "prompt_id", arrays, texts, count) or range(count)
     domains = _labels(path, "domain", arrays, texts, count) or ["dump"] * count
     places = _labels(path, "position", arrays, texts, count) or range(count)
+    tokens = _labels(path, "token", arrays, texts, count) or [None] * count
     positions = [
-        Position(row, str(prompts[row]), str(domains[row]), places[row]) for row in range(count)
+        Position(row, str(prompts[row]), str(domains[row]), places[row], tokens[row])
+        for row in range(count)
     ]
     metadata = _json(path, "metadata", texts.get("metadata", "{}"), dict)
     metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
@@ -218,7 +223,8 @@ def _labels(
     path: Path, name: str, arrays: dict[str, StoredArray], texts: dict[str, str], count: int
 ) -> list[Any]:
     """The entries of a label for all rows; none where the file does not have it."""
-    wanted = "whole numbers" if name == "position" else "texts or numbers"
+    whole = name in ("position", "token")
+    wanted = "whole numbers" if whole else "texts or numbers"
     said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
     if name in arrays:
         if arrays[name].raw.shape != (count,):
@@ -231,7 +237,7 @@ def _labels(
     if len(found) != count:
         raise ValueError(f"{said}, got {len(found)}")
     try:
-        return [int(entry) for entry in found] if name == "position" else found
+        return [int(entry) for entry in found] if whole else found
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{said} ({error})") from error
 

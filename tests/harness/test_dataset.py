@@ -16,6 +16,7 @@ LABELS = {
     "prompt_id": np.array(["a", "a", "b", "b", "c"]),
     "domain": np.array(["code", "code", "chat", "chat", "chat"]),
     "position": np.array([3, 4, 7, 8, 9]),
+    "token": np.array([1, 0, 10, 2, 2]),
 }
 
 

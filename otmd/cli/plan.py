@@ -1,0 +1,172 @@
+"""``otmd plan``: from texts that two models were run over to what to draft and how to verify it."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, PositiveInt
+
+from otmd.cli import UsageError
+from otmd.cli import options as o
+
+if TYPE_CHECKING:
+    from otmd.planning.latency import Latency
+    from otmd.planning.page import Table
+
+EXAMPLES = """Examples:
+
+  otmd collect runs/texts --consecutive 48 --per-domain 8
+
+  otmd plan runs/texts --html plan.html
+
+  otmd plan runs/texts --measure-latency times.json
+
+  otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json"""
+
+
+def plan(
+    dataset: Path,
+    *,
+    output: Path | None = None,
+    num_drafts: o.NumDrafts = "1,2,4",
+    tree_budget: str = "4,8,16",
+    depth: PositiveInt = 6,
+    rules: str | None = None,
+    temperature: NonNegativeFloat | None = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    draft_temperature: str | None = None,
+    latency: Path | None = None,
+    measure_latency: Path | None = None,
+    context: PositiveInt | None = None,
+    page: Annotated[Path | None, Parameter("--html")] = None,
+    markdown: Path | None = None,
+    csv: Path | None = None,
+    seed: o.Seed = 0,
+    workers: o.Workers = None,
+    overwrite: bool = False,
+    json_output: o.Json = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Rank laws of drafts, rules and trees by tokens per step or second, and say which to take.
+
+    Nothing is decoded: steps follow from what both models say along the target's own texts. An interrupted
+    run goes on where it stopped when the same command is given again.
+
+    Parameters
+    ----------
+    dataset : Path
+        Texts of consecutive positions: a folder of collect --consecutive, or a dump with prompt_id, position
+        and token.
+    output : Path
+        The folder for what is computed; by default NAME-plan beside the dataset.
+    tree_budget : str
+        Comma-separated: the most tokens that a tree may hold.
+    depth : int
+        The most levels of a tree.
+    rules : str
+        Comma-separated names of candidates; all but optimal, which takes long, unless given.
+    temperature : float
+        What a dump's texts were sampled at, with the three cuts below. A collected dataset knows it.
+    draft_temperature : str
+        Comma-separated: which to try for the draft; the target's unless given.
+    latency : Path
+        A JSON table of times (docs/plan.md); rows are then ranked by tokens per second.
+    measure_latency : Path
+        Time the dataset's two models on this machine, write the table there, and use it.
+    context : int
+        The length of text that times are for; 256 for measuring, or the table's smallest.
+    page : Path
+        Write a page that needs no other file.
+    markdown : Path
+        Write all tables.
+    csv : Path
+        Write the ranking.
+    overwrite : bool
+        Replace a plan with other settings that the output folder holds.
+    """
+    from otmd.harness import open_dataset
+    from otmd.planning.page import to_csv, to_html, to_markdown
+    from otmd.planning.plan import DEFAULT_RULES, make_plan
+    from otmd.planning.positions import CANDIDATES
+    from otmd.storage.files import write_atomically
+
+    names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
+    if unknown := [name for name in names if name not in CANDIDATES]:
+        raise UsageError(f"--rules: got {unknown[0]!r}, wanted some of {', '.join(CANDIDATES)}")
+    settings = {
+        "rules": names,
+        "num_drafts": o.counts("--num-drafts", num_drafts),
+        "budgets": o.counts("--tree-budget", tree_budget),
+        "depth": depth,
+        "seed": seed,
+        "workers": workers,
+        "overwrite": overwrite,
+    }
+    if any(value is not None for value in (temperature, top_k, top_p, min_p)):
+        given = "1" if temperature is None else str(temperature)
+        settings["target"] = o.steps(given, top_k, top_p, min_p)[0]
+    if draft_temperature:
+        steps = o.steps(draft_temperature, None, None, None)
+        settings["draft_temperatures"] = [step.temperature for step in steps]
+    data = open_dataset(dataset)
+    most = max(settings["budgets"])
+    settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
+    name = dataset.stem if dataset.is_file() else dataset.name
+    folder = output or dataset.parent / f"{name}-plan"
+    try:
+        found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"Finished texts are kept in {folder}; the same command goes on from there.")
+        raise
+    tables, heading = found.tables(), f"Plan for {name}"
+    about = found.about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+    if json_output:
+        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+    else:
+        _show(found.said, tables[0])
+    files = [
+        (page, lambda: to_html(heading, found.said, tables, about)),
+        (markdown, lambda: to_markdown(heading, found.said, tables)),
+        (csv, lambda: to_csv(tables[0])),
+    ]
+    for path, make in files:
+        if path is not None:
+            write_atomically(path.absolute(), make().encode())
+
+
+def _latency(
+    given: Path | None, measured: Path | None, context: int | None, metadata: dict, budget: int
+) -> "Latency | None":
+    from otmd.planning.latency import measure_latency, read_latency
+    from otmd.storage.files import write_atomically
+
+    if given and measured:
+        raise UsageError("--latency: got it beside --measure-latency, wanted one table of times")
+    if measured:
+        sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
+        times = measure_latency(metadata, sizes, context or 256)
+        write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
+    path = given or measured
+    return read_latency(path, context) if path else None
+
+
+def _show(said: "list[str]", ranking: "Table") -> None:
+    from rich.console import Console
+
+    from otmd.measurement.style import make_table
+
+    console = Console()
+    for sentence in said:
+        console.print(f"{sentence}\n", highlight=False)
+    # The rest is for --markdown and --html, which have room.
+    columns = len(ranking.heads) - 2
+    table = make_table(ranking.heads[:columns])
+    for row in ranking.rows:
+        table.add_row(*map(ranking.shown, row[:columns]))
+    console.print(table)
+    console.print(ranking.note, style="dim", highlight=False)

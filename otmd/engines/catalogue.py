@@ -1,0 +1,177 @@
+"""The rules that inference engines run, each with the file that it was read in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw, Greedy, Stratified, WithoutReplacement, WithReplacement
+from otmd.engines import lossy
+from otmd.engines.lossy import LossyRule, certain_top
+from otmd.optimum.acceptance import optimal_acceptance
+from otmd.probabilities import (
+    FloatArray,
+    validate_count,
+    validate_probs,
+    validate_same_vocabulary,
+)
+from otmd.verifiers import MaximalCoupling, RecursiveRejection, TargetOnly, Verifier
+
+SOURCES = {
+    "vllm": "vLLM, vllm/v1/sample/rejection_sampler.py at 7f6fc1c5ce8d",
+    "vllm-block": "vLLM, vllm/v1/worker/gpu/spec_decode/rejection_sampler_utils.py at 02e318bde2cc",
+    "llama-match": "llama.cpp, common/sampling.cpp at 00efb3e18426",
+    "llama-draft": "llama.cpp, common/speculative.cpp (draft-simple) at 001d906a6d86",
+    "llama-example": "llama.cpp, examples/speculative/speculative.cpp at 007d71358afe",
+    "mlx": "mlx-lm, mlx_lm/generate.py at d78bf58e217c",
+    "transformers": "transformers 5.23.0, generation/utils.py (_speculative_sampling)",
+    "transformers-issue": "transformers, issue 47932 and pull request 47961, before the fix",
+    "eagle": "EAGLE, eagle/model/utils.py (evaluate_posterior) at cb7e0841fe0c",
+    "sglang": "SGLang, sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9613c",
+    "sequoia": "Sequoia, Tree/SpecTree.py (accept_step) at 0ff3ff71475c",
+    "medusa": "Medusa, medusa/model/utils.py (evaluate_posterior) at 10a2697cd0c2",
+    "tensorrt": "TensorRT-LLM, cpp/…/speculativeDecoding/mtpKernels.cu at b35ac1b64368",
+}
+"""Project, file and commit; all were read on 2026-11-22, in stored copies."""
+
+
+@dataclass(frozen=True)
+class EngineRule:
+    """One way in which engines draft and verify at a position.
+
+    Attributes
+    ----------
+    name, title : str
+        Its key in :data:`CATALOGUE`, and what is drafted and how it is verified.
+    sources : tuple of str
+        Keys of :data:`SOURCES`: the engines' files that say so.
+    rule : Verifier or LossyRule
+        What decides; a Verifier is lossless.
+    drafts : callable, optional
+        ``law(draft_probs, num_drafts)`` of a lossless rule; a lossy one brings its own.
+    most_drafts : int, optional
+        How many drafts a position may have; None for any number.
+    """
+
+    name: str
+    title: str
+    sources: tuple[str, ...]
+    rule: Verifier | LossyRule
+    drafts: Callable[[ArrayLike, int], DraftLaw] | None = None
+    most_drafts: int | None = None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the output is distributed as the target says."""
+        return isinstance(self.rule, Verifier)
+
+    def judge(
+        self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
+    ) -> "Verdict":
+        """What the rule does at one position, exactly.
+
+        Parameters
+        ----------
+        target_probs, draft_probs : array_like, shape (V,)
+            p and q.
+        num_drafts : int
+            How many tokens are drafted.
+
+        Returns
+        -------
+        Verdict
+
+        Raises
+        ------
+        ValueError
+            For invalid distributions, or more drafts than the rule takes.
+        """
+        validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
+        p = validate_probs("target_probs", target_probs)
+        q = validate_probs("draft_probs", draft_probs)
+        validate_same_vocabulary(p, q.size)
+        best = best_known(p, q, num_drafts)
+        if isinstance(self.rule, LossyRule):
+            output, rate = self.rule.output_law(p, q, num_drafts)
+            return Verdict(self.name, rate, best, output, *distances(output, p))
+        assert self.drafts is not None
+        low, high = self.rule.acceptance_bounds(p, self.drafts(q, num_drafts), tol=1e-4)
+        return Verdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)
+
+
+class Verdict(NamedTuple):
+    """A rule at one position.
+
+    ``rate`` is P(the output is a draft) and ``best`` the largest α* of laws in otmd with as many drafts.
+    ``output`` (V,) is the law of the output, ``total_variation`` its distance from the target, and
+    ``divergence`` KL(output ‖ p) in nats.
+    """
+
+    name: str
+    rate: float
+    best: float
+    output: FloatArray
+    total_variation: float
+    divergence: float
+
+    def __str__(self) -> str:
+        if self.total_variation > 0.0:
+            return f"{self.name}: biased, TV {self.total_variation:.3f}, KL {self.divergence:.3f}"
+        points = f"{100 * self.rate:.0f} of {100 * self.best:.0f} points"
+        return f"{self.name}: lossless, accepts {points}"
+
+
+def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
+    """Total variation and KL(output ‖ target) of two laws (V,); 0 where only rounding differs."""
+    apart = 0.5 * float(np.abs(output - target).sum())
+    if apart < 1e-12:
+        return 0.0, 0.0
+    drawn = output > 0.0
+    with np.errstate(divide="ignore"):
+        terms = output[drawn] * (np.log(output[drawn]) - np.log(target[drawn]))
+    return apart, max(float(terms.sum()), 0.0)
+
+
+def best_known(target: FloatArray, draft: FloatArray, num_drafts: int) -> float:
+    """The largest α* of the laws with replacement, greedy and stratified, at one position."""
+    count = min(num_drafts, int(np.count_nonzero(draft)))
+    laws = [WithReplacement(draft, num_drafts), Greedy(draft, count), Stratified(draft, count)]
+    return max(float(optimal_acceptance(target, law).rate) for law in laws)
+
+
+def _rule(name: str, sources: str, title: str, *rest: object) -> EngineRule:
+    return EngineRule(name, title, tuple(sources.split()), *rest)  # type: ignore[arg-type]
+
+
+_RULES = (
+    _rule("match-argmax", "llama-match llama-draft", "the draft's argmax, accepted if the target "
+          "samples it", TargetOnly(), certain_top, 1),
+    _rule("one-hot", "vllm", "the draft's argmax, accepted with probability p; the default of vLLM",
+          TargetOnly(), certain_top, 1),
+    _rule("match-sampled", "mlx", "a sampled draft, accepted if the target samples it too",
+          TargetOnly(), WithReplacement, 1),
+    _rule("rejection", "vllm transformers", "a sampled draft, accepted with probability min(1, p/q)",
+          MaximalCoupling(), WithReplacement, 1),
+    _rule("block", "vllm-block", "a sampled path, judged as a whole; at one position this is rejection",
+          MaximalCoupling(), WithReplacement, 1),
+    _rule("certain-tree", "eagle sglang", "the draft's top n, all certain, and target-only sampling",
+          TargetOnly(), certain_top),
+    _rule("sequoia", "sequoia", "drafts without replacement, verified by recursive rejection",
+          RecursiveRejection(), WithoutReplacement),
+    _rule("argmax-as-sampled", "llama-example", "the draft's argmax, verified as if sampled from q",
+          lossy.ratio_test(None), None, 1),
+    _rule("raw-q", "transformers-issue", "a draft sampled from the top 50 of q, verified against q",
+          lossy.ratio_test(50), None, 1),
+    _rule("ensemble", "transformers", "a sampled draft, verified against 0.8 p + 0.2 q",
+          lossy.ensemble(0.8), None, 1),
+    _rule("thresholds", "sglang", "the draft's top n; accepted too where p ≥ 0.5, or by a coin of 0.9",
+          lossy.thresholds(0.5, 0.9)),
+    _rule("typical", "medusa", "the draft's top n and typical acceptance (0.09, 0.3), else argmax p",
+          lossy.typical(0.09, 0.3)),
+    _rule("relaxed", "tensorrt", "the draft's argmax, if in the target's top 10 and 0.6 of its best",
+          lossy.relaxed(10, 0.6), None, 1),
+)  # fmt: skip
+CATALOGUE: dict[str, EngineRule] = {rule.name: rule for rule in _RULES}
+"""What engines run, by name."""

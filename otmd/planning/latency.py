@@ -1,0 +1,133 @@
+"""What a step costs: times by the number of tokens that a model reads at once, and by context."""
+
+import json
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.drafts import Stratified
+from otmd.probabilities import Processing
+from otmd.verifiers import Preference
+
+Shape = tuple[int, ...]
+REPEATS = 5
+WANTED = (
+    '{"target": [{"tokens": 1, "context": 512, "seconds": 0.02}], "draft": […], "verification": 0}'
+)
+
+
+class Latency(NamedTuple):
+    """Seconds of a step's parts at one context.
+
+    ``target`` and ``draft`` hold (tokens, seconds), ascending from one token: a call that reads so many at
+    once. ``verification`` is per drafted token.
+    """
+
+    target: list[tuple[int, float]]
+    draft: list[tuple[int, float]]
+    verification: float
+    context: int
+
+    @property
+    def alone(self) -> float:
+        """Seconds a token without drafts."""
+        return self.target[0][1]
+
+    def step(self, shape: Shape) -> float:
+        """Seconds of a step: the draft is called once a level, and the target once with all tokens."""
+        sizes = np.cumprod(shape)
+        reads = [1, *sizes[:-1].tolist()]
+        nodes = int(sizes.sum())
+        drafts, target = np.transpose(self.draft), np.transpose(self.target)
+        seconds = float(np.interp(reads, drafts[0], drafts[1]).sum())
+        return (
+            seconds + float(np.interp(nodes + 1, target[0], target[1])) + nodes * self.verification
+        )
+
+    def check(self, budget: int) -> None:
+        """Raise ValueError if a tree of so many tokens is beyond the table."""
+        for name, table, most in (
+            ("target", self.target, budget + 1),
+            ("draft", self.draft, budget),
+        ):
+            if table[-1][0] < most:
+                raise ValueError(
+                    f"latency: {name} reaches {table[-1][0]} tokens, the budget needs {most}; add a row, or "
+                    "ask for smaller trees: --tree-budget"
+                )
+
+
+def read_latency(path: Path, context: int | None = None) -> Latency:
+    """Read a table of times (see docs/plan.md) at the context nearest to ``context``.
+
+    Raises ValueError for a file of another form, or times that are no positive numbers.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        smallest = min(int(row["context"]) for row in found["target"])
+        wanted = context or smallest
+        target, draft = (_table(found[name], wanted) for name in ("target", "draft"))
+        verification = float(found["verification"])
+        if not 0.0 <= verification < np.inf:
+            raise ValueError(f"verification is {verification}")
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise ValueError(f"{path}: no latency table ({error!r}), wanted {WANTED}") from error
+    return Latency(target, draft, verification, wanted)
+
+
+def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
+    nearest = min((int(row["context"]) for row in rows), key=lambda own: abs(own - context))
+    here = [row for row in rows if int(row["context"]) == nearest]
+    table = sorted((int(row["tokens"]), float(row["seconds"])) for row in here)
+    if table[0][0] != 1 or not all(0.0 < seconds < np.inf for _, seconds in table):
+        raise ValueError("each model needs a row of 1 token, and seconds above 0")
+    return table
+
+
+def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
+    """Time a collected dataset's two models on this machine: a table for :func:`read_latency`.
+
+    Medians of five calls. Raises ValueError if the models cannot be loaded by the names in the metadata.
+    """
+    from otmd.harness import load_draft, load_target
+
+    names = [str((metadata.get(role) or {}).get("name", "")) for role in ("target", "draft")]
+    if not all(names):
+        raise ValueError("--measure-latency: the dataset names no models; give --latency FILE")
+    target = load_target(names[0])
+    found: dict[str, Any] = {"verification": _verification(target.token_count)}
+    for role, model in (("target", target), ("draft", load_draft(names[1], target))):
+        rows = [(size, _call(model, size, context)) for size in sizes]
+        found[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
+    return found
+
+
+def _call(model: Any, size: int, context: int) -> float:
+    """Median seconds of a call that reads so many tokens below a text, once warm."""
+    from otmd.harness.continuations import continuations
+
+    text = continuations(model, np.random.default_rng(0).integers(100, 1000, context).tolist())
+    seconds = []
+    # As in a step: the last token that was emitted, and drafts below it. The first call reads the text.
+    drafts = [(token,) for token in range(size - 1)]
+    for token in range(size, size + 2 + REPEATS):
+        begun = perf_counter()
+        text.logits([(), *drafts])
+        seconds.append(perf_counter() - begun)
+        text.extend([token])
+    return float(np.median(seconds[2:]))
+
+
+def _verification(vocab_size: int) -> float:
+    """Median seconds a drafted token of the preference rule, both softmax included, once warm."""
+    rng = np.random.default_rng(0)
+    logits, drafts, seconds = rng.normal(0.0, 3.0, (2, vocab_size)), 4, []
+    for _ in range(REPEATS + 2):
+        begun = perf_counter()
+        p, q = Processing()(logits)
+        law = Stratified(q, drafts)
+        Preference().prepare(p, law).verify(law.sample(rng), rng)
+        seconds.append((perf_counter() - begun) / drafts)
+    return float(np.median(seconds[2:]))

@@ -1,0 +1,191 @@
+"""What every candidate does at every token of the texts: one table, resumable, one part a text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike
+
+from otmd.drafts import DraftLaw, Greedy, Stratified, WithReplacement
+from otmd.engines import CATALOGUE
+from otmd.harness.dataset import Dataset
+from otmd.harness.progress import progress_bar
+from otmd.measurement.pool import available_cpus, run_jobs
+from otmd.measurement.run import describe_dataset, process
+from otmd.optimum.acceptance import optimal_acceptance
+from otmd.planning.chances import drafted_chance
+from otmd.planning.texts import Text
+from otmd.probabilities import FloatArray, Processing
+from otmd.storage.parquet import parquet_bytes, read_parquet, write_parquet
+from otmd.storage.store import Layout, Store
+from otmd.verifiers import GreedyCoupling, KSequential, Optimal, Preference, Verifier
+
+RESULT = "chances.parquet"
+LAYOUT = Layout(
+    read_parquet, pattern=r"text-\d+", record="plan.json", result=RESULT, subfolder="parts"
+)
+SCHEMA: dict[str, type] = {
+    **{"text": int, "place": int, "entropy": float},
+    **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
+    **{"chance": float, "optimal": float},
+}
+# α* costs as much as a rule, and only its mean is shown.
+OPTIMUM_EVERY = 8
+MakeLaw = Callable[[ArrayLike, int], DraftLaw]
+
+
+class Candidate(NamedTuple):
+    """A rule with the laws that it may serve: ``variants`` that differ in parameters, by name.
+
+    ``engine``: an engine runs it; ``chain``: it takes one draft a position.
+    """
+
+    title: str
+    verifier: Verifier
+    variants: dict[str, MakeLaw]
+    engine: bool = False
+    chain: bool = False
+
+
+def _engine(name: str, title: str) -> Candidate:
+    known = CATALOGUE[name]
+    assert isinstance(known.rule, Verifier)
+    assert known.drafts is not None
+    return Candidate(title, known.rule, {"": known.drafts}, True, known.most_drafts == 1)
+
+
+def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
+    """Each stratum has 0.6 of the weight of the one below it."""
+    return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
+
+
+_STRATA: dict[str, MakeLaw] = {
+    "equal strata": Stratified,
+    "β 1.5": partial(Stratified, sharpness=1.5),
+    "small head": _small_head,
+}
+CANDIDATES = {
+    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)"),
+    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)"),
+    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)"),
+    "block": _engine("block", "sampled chain, block verification (vLLM block)"),
+    "certain-tree": _engine("certain-tree", "certain top-n tree, target only (EAGLE, SGLang)"),
+    "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
+    "greedy": Candidate("greedy drafts, greedy coupling", GreedyCoupling(), {"": Greedy}),
+    "k-seq": Candidate("with replacement, K-SEQ", KSequential(), {"": WithReplacement}),
+    "preference": Candidate("with replacement, preference", Preference(), {"": WithReplacement}),
+    "stratified": Candidate("stratified drafts, preference", Preference(), _STRATA),
+    "optimal": Candidate("with replacement, optimal rule", Optimal(), {"": WithReplacement}),
+}
+"""What a plan may rank, by name; every one is lossless."""
+
+
+class Settings(NamedTuple):
+    """What the table depends on; ``drafts`` has a processing for each draft temperature asked for."""
+
+    rules: tuple[str, ...]
+    num_drafts: tuple[int, ...]
+    target: Processing
+    drafts: tuple[Processing, ...]
+    seed: int
+
+
+class Job(NamedTuple):
+    """A text with its rows: ``number`` among the texts, ``target`` and ``draft`` (N, V) as stored."""
+
+    number: int
+    tokens: list[int]
+    target: np.ndarray
+    draft: np.ndarray
+    kind: str
+
+
+def chances_table(
+    dataset: Dataset,
+    texts: Sequence[Text],
+    settings: Settings,
+    output: Path,
+    workers: int | None = None,
+    progress: bool = False,
+    overwrite: bool = False,
+) -> pl.DataFrame:
+    """Compute, or go on computing in the folder ``output``, what each candidate does at each token.
+
+    One row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token was
+    drafted | it is emitted), or q/p for block verification; ``optimal`` is α* of the law, on every eighth
+    token. Raises ValueError for rows that are no distributions, a text that the target cannot have written,
+    or a folder with other settings.
+    """
+    about = settings._asdict() | {
+        "target": asdict(settings.target),
+        "drafts": [asdict(step) for step in settings.drafts],
+        **describe_dataset(dataset),
+    }
+    store: Store[pl.DataFrame] = Store(output, about, LAYOUT, overwrite)
+    store.check()
+    if not store.finished():
+        with store.held():
+            parts = dict(store.whole_parts())
+            left = [i for i in range(len(texts)) if f"text-{i:06d}" not in parts]
+            jobs = (
+                Job(i, texts[i].tokens, *dataset.arrays(texts[i].rows), dataset.kind) for i in left
+            )
+            count = min(workers or available_cpus(), max(len(left), 1))
+            with progress_bar("planning: texts", len(texts), shown=progress) as update:
+                update(len(parts), "")
+                with closing(run_jobs(partial(text_table, settings), jobs, count)) as running:
+                    for job, table in running:
+                        name = f"text-{job.number:06d}"
+                        store.write(name, parquet_bytes(table))
+                        parts[name] = table
+                        update(len(parts), "")
+            write_parquet(output / RESULT, pl.concat(parts[name] for name in sorted(parts)))
+            store.remove_parts()
+    return read_parquet(output / RESULT)
+
+
+def text_table(settings: Settings, job: Job) -> pl.DataFrame:
+    """The rows of one text; see :func:`chances_table`."""
+    rng = np.random.default_rng([settings.seed, job.number])
+    rows: list[dict[str, Any]] = []
+    for place, token in enumerate(job.tokens):
+        try:
+            p = process("target_probs", job.target[place], job.kind, settings.target)
+            if p[token] <= 0.0:
+                raise ValueError(
+                    f"the target never emits token {token} with these settings, wanted those that the "
+                    "text was sampled with"
+                )
+            some = p[p > 0]
+            at = {"text": job.number, "place": place, "entropy": -float(some @ np.log(some))}
+            for step in settings.drafts:
+                q = process("draft_probs", job.draft[place], job.kind, step)
+                for row, law in _rows(settings, p, q, token, rng):
+                    known = place % OPTIMUM_EVERY == 0
+                    row["optimal"] = float(optimal_acceptance(p, law).rate) if known else None
+                    rows.append(at | {"draft_temperature": step.temperature} | row)
+        except ValueError as error:
+            raise ValueError(f"dataset: text {job.number}, token {place}: {error}") from error
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _rows(
+    settings: Settings, p: FloatArray, q: FloatArray, token: int, rng: np.random.Generator
+) -> Iterator[tuple[dict[str, Any], DraftLaw]]:
+    support = int(np.count_nonzero(q))
+    for rule in settings.rules:
+        _, verifier, variants, _, chain = CANDIDATES[rule]
+        for variant, make in variants.items():
+            for n in (1,) if chain else settings.num_drafts:
+                # Where the draft has fewer tokens than are wanted, it drafts those that it has.
+                law = make(q, min(n, support))
+                if rule == "block":
+                    chance = float(q[token] / p[token])
+                else:
+                    chance = drafted_chance(verifier, p, law, token, rng)
+                yield {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}, law

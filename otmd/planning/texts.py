@@ -1,0 +1,155 @@
+"""Runs of consecutive positions, and the steps that a decoder takes along them.
+
+A lossless rule writes the target's own texts. So its steps can be looked at given a text: at each token,
+the chance that it was drafted, given that it is the one that is emitted there, follows from the two
+distributions. How far a step reaches is a product of such chances, and where steps begin is a renewal
+process. No draft is ever drawn, and all rules are compared on the same texts.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.harness.dataset import Dataset, Position
+from otmd.probabilities import FloatArray
+
+
+class Text(NamedTuple):
+    """Consecutive positions of one prompt: ``rows`` of the dataset (N,), and the tokens that came there."""
+
+    prompt_id: str
+    domain: str
+    rows: list[int]
+    tokens: list[int]
+
+
+def read_texts(dataset: Dataset) -> list[Text]:
+    """Group the positions of a dataset into one text a prompt.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Made by ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
+
+    Returns
+    -------
+    list of Text
+        In the dataset's order.
+
+    Raises
+    ------
+    ValueError
+        If a text has a gap, tokens are missing or outside the vocabulary, or the texts are not the target's
+        own.
+    """
+    if dataset.metadata.get("mode") == "text":
+        raise ValueError(
+            "dataset: its texts were given, wanted texts that the target samples: otmd collect --mode samples"
+        )
+    prompts: dict[tuple[str, str], list[Position]] = {}
+    for position in dataset.positions:
+        prompts.setdefault((position.domain, position.prompt_id), []).append(position)
+    return [_text(name, domain, run, dataset) for (domain, name), run in prompts.items()]
+
+
+def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text:
+    run = sorted(run, key=lambda position: position.position)
+    tokens = [-1 if position.token is None else position.token for position in run]
+    if any(not 0 <= token < dataset.vocab_size for token in tokens):
+        raise ValueError(
+            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), wanted the `token` that "
+            "came at each position (see docs/plan.md)"
+        )
+    for before, after in itertools.pairwise(run):
+        if after.position != before.position + 1:
+            raise ValueError(
+                f"dataset: prompt {name!r} has position {after.position} after {before.position}, wanted "
+                "consecutive ones: otmd collect --consecutive 48"
+            )
+    if len(run) == 1:
+        raise ValueError(
+            f"dataset: prompt {name!r} has one position, wanted a run: otmd collect --consecutive 48"
+        )
+    return Text(name, domain, [position.index for position in run], tokens)
+
+
+def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
+    """The length at which texts were cut; a shorter text ended by itself."""
+    longest = max(len(text.tokens) for text in texts)
+    limit = metadata.get("max_new_tokens")
+    return max(limit, longest) if isinstance(limit, int) else longest
+
+
+def reached_by_chances(chances: FloatArray) -> FloatArray:
+    """How far steps reach whose nodes are verified one after another.
+
+    Entry (t, k) of ``chances``, shape (N, depth), is P(token t of the text is drafted at depth k | it is
+    emitted). Entry (t, k) of the answer, shape (N, depth + 1), is P(a step that begins at token t accepts at
+    least k tokens | the text), and 0 beyond its end.
+    """
+    count, depth = chances.shape
+    reached = np.zeros((count, depth + 1))
+    reached[:, 0] = 1.0
+    for k in range(depth):
+        reached[: count - k, k + 1] = reached[: count - k, k] * chances[k:, k]
+    return reached
+
+
+def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
+    """How far steps of block verification reach, from q/p at each token (N,); as above.
+
+    Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
+    min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
+    """
+    reached = np.zeros((ratios.size, depth + 1))
+    reached[:, 0] = path = np.ones(ratios.size)
+    for k in range(min(depth, ratios.size)):
+        path = path[: ratios.size - k] * ratios[k:]
+        reached[: ratios.size - k, k + 1] = np.minimum(reached[: ratios.size - k, k], path)
+    return reached
+
+
+class Steps(NamedTuple):
+    """What a decoder does along a text: expected ``tokens`` and ``steps``, and by depth what was accepted.
+
+    ``tried`` and ``kept``, each (depth,): how often depth k was looked at, and accepted.
+    """
+
+    tokens: float
+    steps: float
+    tried: FloatArray
+    kept: FloatArray
+
+
+def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) -> Steps:
+    """Expected tokens and steps of a decoder that writes a text from its beginning.
+
+    Parameters
+    ----------
+    reached : ndarray of float64, shape (N, depth + 1)
+        Of :func:`reached_by_chances` or :func:`reached_by_block`.
+    cut_at : int
+        The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
+    horizon : int, optional
+        Steps count that begin among the first L − horizon + 1 tokens, of which everything is known; by
+        default, and at least, the depth. Rules of other depths are compared on one horizon.
+
+    Returns
+    -------
+    Steps
+    """
+    count, depth = reached.shape[0], reached.shape[1] - 1
+    starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
+    own = reached[:starts].copy()
+    if count < cut_at:
+        # The last token ends the text: nothing follows on it.
+        own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
+    emits = own - np.append(own[:, 1:], np.zeros((starts, 1)), axis=1)
+    begins = np.zeros(starts + depth + 1)
+    begins[: min(starts, 1)] = 1.0
+    for start in range(starts):
+        begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
+    seen = begins[:starts] @ own
+    return Steps(float(seen.sum()), float(begins[:starts].sum()), seen[:-1], seen[1:])

@@ -1,0 +1,101 @@
+"""The engines' rules: exact against draws, lossless ones lossless, lossy ones not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from otmd.engines import CATALOGUE, SOURCES, LossyRule, lossy
+from otmd.engines.catalogue import distances
+
+SIGMAS = 4.5
+DRAWS = 4000
+LOSSY = [name for name, rule in CATALOGUE.items() if not rule.lossless]
+
+
+def pair(seed: int, size: int = 6):
+    return np.random.default_rng(seed).dirichlet(np.full(size, 0.6), 2)
+
+
+def drafts_of(rule, most: int = 2) -> int:
+    return min(rule.most_drafts or most, most)
+
+
+@pytest.mark.parametrize("name", [name for name in CATALOGUE if name not in LOSSY])
+def test_lossless_rules_are_lossless(name):
+    rule = CATALOGUE[name]
+    for seed in range(5):
+        p, q = pair(seed)
+        law = rule.drafts(q, drafts_of(rule))
+        np.testing.assert_allclose(rule.rule.output_law(p, law), p, atol=1e-12)
+        verdict = rule.judge(p, q, drafts_of(rule))
+        assert 0.0 <= verdict.rate <= 1.0
+        assert verdict.total_variation == 0.0
+        if name != "sequoia":
+            assert verdict.rate <= verdict.best + 1e-9
+        assert "lossless, accepts" in str(verdict)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_lossy_rules_as_drawn(name):
+    rule, rng = CATALOGUE[name], np.random.default_rng(3)
+    p, q = pair(7)
+    count = drafts_of(rule, 3)
+    assert isinstance(rule.rule, LossyRule)
+    output, rate = rule.rule.output_law(p, q, count)
+    law = rule.rule.law(q, count)
+    prepared = rule.rule.prepare(p, q, law)
+    assert output.sum() == pytest.approx(1.0, abs=1e-12)
+    tokens, hits = np.zeros(p.size), 0
+    for drafted in law.sample(rng, DRAWS):
+        verdict = prepared.verify(drafted, rng)
+        tokens[verdict.token] += 1
+        hits += verdict.draft_index >= 0
+    errors = SIGMAS * np.sqrt(output * (1 - output) / DRAWS) + 1e-12
+    assert (np.abs(tokens / DRAWS - output) <= errors).all()
+    assert abs(hits / DRAWS - rate) <= SIGMAS * np.sqrt(rate * (1 - rate) / DRAWS) + 1e-9
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_lossy_rules_are_biased(name):
+    """Each departs from the target on some position, and says so."""
+    rule = CATALOGUE[name]
+    found = [rule.judge(*pair(seed, 80), drafts_of(rule)) for seed in range(8)]
+    assert max(verdict.total_variation for verdict in found) > 0.01
+    assert "biased, TV" in str(max(found, key=lambda verdict: verdict.total_variation))
+
+
+def test_known_bias():
+    """By hand: p = (.6, .4), q = (.8, .2), the argmax accepted with probability .75, else token 1."""
+    p, q = np.array([0.6, 0.4]), np.array([0.8, 0.2])
+    output, rate = lossy.ratio_test(None).output_law(p, q, 1)
+    np.testing.assert_allclose(output, [0.75, 0.25])
+    assert rate == pytest.approx(0.75)
+    assert distances(output, p)[0] == pytest.approx(0.15)
+    mixed, _ = lossy.ensemble(0.5).output_law(p, q, 1)
+    np.testing.assert_allclose(mixed, [0.7, 0.3])
+
+
+def test_thresholds_of_one_are_lossless():
+    p, q = pair(1)
+    output, rate = lossy.thresholds(1.0, 1.0).output_law(p, q, 3)
+    np.testing.assert_allclose(output, p, atol=1e-12)
+    assert rate == pytest.approx(p[np.argsort(-q)[:3]].sum())
+
+
+def test_every_rule_says_where_it_was_read():
+    named = {key for rule in CATALOGUE.values() for key in rule.sources}
+    assert named == SOURCES.keys()
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+    for name, rule in CATALOGUE.items():
+        assert f"| `{name}` |" in page
+        assert rule.sources
+    for source in SOURCES.values():
+        assert source.split(" at ")[-1][:12] in page or "transformers" in source
+
+
+def test_too_many_drafts():
+    with pytest.raises(ValueError, match="num_drafts: got 2, wanted a whole number ≤ 1"):
+        CATALOGUE["rejection"].judge(*pair(0), 2)

@@ -1,0 +1,291 @@
+"""Plans: from a dump of texts to a ranking, advice and a page; and what is said of bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from otmd.cli import main
+from otmd.harness import open_dataset
+from otmd.planning import (
+    CANDIDATES,
+    Evidence,
+    Settings,
+    chances_table,
+    difference,
+    make_plan,
+    prompts_needed,
+    read_latency,
+    read_texts,
+)
+from otmd.planning.latency import Latency, measure_latency
+from otmd.planning.page import Table, to_html
+from otmd.planning.ranking import shapes
+from otmd.probabilities import Processing
+
+VOCAB, LENGTH, PROMPTS = 12, 14, 8
+TIMES = {
+    "target": [{"tokens": n, "context": 100, "seconds": 0.02 + 0.001 * n} for n in (1, 8, 17)],
+    "draft": [{"tokens": n, "context": 100, "seconds": 0.002} for n in (1, 16)],
+    "verification": 0.0001,
+}
+
+
+def write_texts(path, prompts=PROMPTS, **changes):
+    """Texts that a random first-order target samples, and a draft close to it."""
+    rng = np.random.default_rng(0)
+    target = rng.normal(0, 2, (VOCAB, VOCAB))
+    draft = target + rng.normal(0, 1, (VOCAB, VOCAB))
+    probs = Processing()(target)
+    tokens = np.zeros((prompts, LENGTH + 1), int)
+    for i in range(prompts):
+        for t in range(LENGTH):
+            tokens[i, t + 1] = rng.choice(VOCAB, p=probs[tokens[i, t]])
+    rows = tokens[:, :-1].ravel()
+    arrays = {
+        "target_logits": target[rows],
+        "draft_logits": draft[rows],
+        "prompt_id": np.repeat([f"p{i}" for i in range(prompts)], LENGTH),
+        "domain": np.repeat(["code", "chat"], prompts * LENGTH // 2),
+        "position": np.tile(np.arange(LENGTH), prompts),
+        "token": tokens[:, 1:].ravel(),
+        "metadata": json.dumps({"target": {"name": "large"}, "draft": {"name": "small"}}),
+    }
+    np.savez(path, **(arrays | changes))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory):
+    return write_texts(tmp_path_factory.mktemp("plan") / "texts.npz")
+
+
+@pytest.fixture(scope="module")
+def plan(dump, tmp_path_factory):
+    return make_plan(
+        open_dataset(dump), tmp_path_factory.mktemp("plan") / "out", depth=3, workers=1,
+        rules=list(CANDIDATES), budgets=(2, 7),
+    )  # fmt: skip
+
+
+def test_every_rule_is_ranked(plan):
+    assert {row.rule for row in plan.rows} == CANDIDATES.keys()
+    values = [row.value for row in plan.rows]
+    assert values == sorted(values, reverse=True)
+    for row in plan.rows:
+        assert row.low <= row.value <= row.high
+        assert row.choice.drafts <= row.budget
+        assert 1.0 <= row.tokens_per_step <= 1.0 + len(row.choice.shape)
+        kept = np.array(row.acceptance)
+        assert (np.diff(kept) <= 1e-12).all()
+        assert row.tokens_per_step <= 1.0 + kept.sum() + 1e-9
+        assert set(row.by_domain) == {"code", "chat"}
+        if CANDIDATES[row.rule].chain:
+            assert max(row.choice.shape) == 1
+    by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
+    assert by_rule["rejection"].value >= by_rule["match-sampled"].value
+    assert by_rule["block"].value >= by_rule["rejection"].value
+
+
+def test_the_product_of_mean_rates_is_another_number(plan):
+    """What a counterfactual of mean rates says of a chain, beside what the texts say."""
+    row = next(row for row in plan.rows if row.rule == "rejection" and len(row.choice.shape) == 3)
+    naive = 1.0 + sum(row.rate**k for k in range(1, 4))
+    assert abs(naive - row.tokens_per_step) > 0.02
+
+
+def test_advice_names_the_decision(plan):
+    assert re.match(r"(Take|No difference that this data shows)", plan.said[0])
+    assert re.match(r"(Beyond|Up to) \d+ drafts", plan.said[1])
+    assert "α*" not in plan.said[0]
+    assert plan.about["target"] == "large"
+
+
+def test_times_rank_by_tokens_per_second(dump, plan, tmp_path):
+    (tmp_path / "times.json").write_text(json.dumps(TIMES))
+    times = read_latency(tmp_path / "times.json")
+    assert times.alone == pytest.approx(0.021)
+    # Two calls of the draft, one of the target on three tokens.
+    assert times.step((1, 1)) == pytest.approx(0.004 + 0.023 + 0.0002)
+    found = make_plan(
+        open_dataset(dump), tmp_path / "out", depth=3, workers=1, rules=["rejection"], latency=times
+    )
+    assert found.rows[0].value > 20
+    assert "tokens a second" in found.said[0]
+    slow = Latency([(1, 0.001), (99, 0.2)], [(1, 0.01), (99, 0.01)], 0.0, 1)
+    found = make_plan(
+        open_dataset(dump), tmp_path / "out", depth=3, workers=1, rules=["rejection"], latency=slow
+    )
+    assert found.rows[0].choice.shape == (1,)
+
+
+def test_times_are_measured(monkeypatch, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from otmd import harness
+
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1200}
+
+    class Tokenizer:
+        eos_token_id, chat_template = 1, None
+
+        def get_vocab(self):
+            return {str(i): i for i in range(1200)}
+
+    model = harness.LanguageModel(
+        LlamaForCausalLM(LlamaConfig(**shape, **heads)), Tokenizer(), "tiny", "sha256:made-here"
+    )
+    monkeypatch.setattr(harness, "load_target", lambda *_: model)
+    monkeypatch.setattr(harness, "load_draft", lambda *_: model)
+    names = {"target": {"name": "tiny"}, "draft": {"name": "tiny"}}
+    (tmp_path / "times.json").write_text(json.dumps(measure_latency(names, [1, 4], 8)))
+    times = read_latency(tmp_path / "times.json")
+    times.check(3)
+    assert times.step((2, 1)) > times.alone > 0
+    with pytest.raises(ValueError, match="names no models"):
+        measure_latency({}, [1], 8)
+
+
+def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
+    from otmd.planning import positions
+
+    dataset, whole = open_dataset(dump), positions.text_table
+    texts = read_texts(dataset)
+    settings = Settings(("rejection", "sequoia"), (1, 2), Processing(), (Processing(),), 0)
+    wanted = chances_table(dataset, texts, settings, tmp_path / "a", workers=1)
+    seen = []
+
+    def stop_at_third(settings, job):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(job.number)
+        return whole(settings, job)
+
+    monkeypatch.setattr(positions, "text_table", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+    monkeypatch.setattr(
+        positions, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
+    )
+    found = chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+    assert seen == list(range(len(texts)))
+    assert found.equals(wanted)
+    with pytest.raises(ValueError, match="other settings"):
+        chances_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
+
+
+def test_shapes_are_within_budget():
+    found = set(shapes((1, 2, 4), 7, 3))
+    assert {(1,), (2, 2), (4,), (1, 1, 1), (2, 1, 1)} <= found
+    assert all(np.cumprod(shape).sum() <= 7 for shape in found)
+    assert all(list(shape) == sorted(shape, reverse=True) for shape in found)
+
+
+def test_more_prompts_for_smaller_differences(plan):
+    one, other = plan.rows[0], plan.rows[-1]
+    gain, low, high = difference(one, other)
+    assert low <= gain <= high
+    closer = other._replace(value=one.value - gain / 50)
+    assert prompts_needed(one, closer, 4) > prompts_needed(one, other, 4)
+    assert prompts_needed(one, one, 4) is None
+
+
+def test_command_writes_every_form(dump, tmp_path, capsys):
+    files = {name: tmp_path / f"plan.{name}" for name in ("html", "markdown", "csv")}
+    options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    command = ["plan", str(dump), "--depth", "3", "--tree-budget", "4", "--workers", "1", "--quiet"]
+    command += ["--output", str(tmp_path / "out")]
+    assert main([*command, *options]) == 0
+    assert "tokens/step" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ranking"][0]["value"] >= found["ranking"][-1]["value"]
+    with files["csv"].open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert float(rows[0]["tokens/step"]) == found["ranking"][0]["value"]
+    assert "| rule |" in files["markdown"].read_text()
+    page = files["html"].read_text()
+    assert found["advice"][0].split(":")[0] in page.replace("&#x27;", "'")
+    assert not re.search(r"(src|href)\s*=|url\(|@import|https?://", page)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ({}, ["--rules", "magic"], "wanted some of one-hot"),
+        ({}, ["--depth", "40"], "wanted more than the depth 40"),
+        ({}, ["--top-k", "1"], "wanted those that the text was sampled with"),
+        ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
+        ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
+        ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
+        ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
+    path = write_texts(tmp_path / "texts.npz", **changes)
+    assert main(["plan", str(path), "--workers", "1", "--quiet", *options]) != 0
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ({**TIMES, "target": TIMES["target"][:1]}, "target reaches 1 tokens, the budget needs 17"),
+        ({"target": []}, "no latency table"),
+        ({**TIMES, "verification": float("nan")}, "verification is nan"),
+        ({**TIMES, "draft": [{"tokens": 2, "context": 1, "seconds": 1}]}, "a row of 1 token"),
+    ],
+)
+def test_bad_times_are_one_line(dump, tmp_path, capsys, times, said):
+    (tmp_path / "times.json").write_text(json.dumps(times))
+    command = ["plan", str(dump), "--latency", str(tmp_path / "times.json"), "--depth", "3"]
+    assert main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_few_prompts(tmp_path):
+    dataset = open_dataset(write_texts(tmp_path / "texts.npz", prompts=2))
+    settings = Settings(("rejection",), (1,), Processing(), (Processing(),), 0)
+    texts = read_texts(dataset)
+    table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
+    with pytest.raises(ValueError, match="got 2 prompts, wanted at least 4"):
+        Evidence(table, texts, LENGTH, 3)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
+def test_a_browser_opens_the_page_and_sorts_it(tmp_path):
+    """The page as a browser has it after two clicks on a head; nothing is wider than a telephone."""
+    table = Table(
+        "Ranking", ["rule", "value", "low", "high"], [], interval=("value", "low", "high")
+    )
+    table = table._replace(
+        rows=[["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
+    )
+    page = to_html("A & B", ["Take <a>."], [table], {"made by": "a test"})
+    clicks = """<script>
+    const head = document.querySelectorAll("th button")[1];
+    const order = () => [...document.querySelectorAll("tbody tr")].map(r => r.cells[0].textContent).join("");
+    head.click(); const down = order(); head.click();
+    document.title = `${down} ${order()} ${document.documentElement.scrollWidth <= innerWidth}`;
+    </script>"""
+    (tmp_path / "page.html").write_text(page.replace("</body>", clicks + "</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,900"]
+    command += [
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--dump-dom",
+        f"file://{tmp_path}/page.html",
+    ]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert "<title>abc cba true</title>" in found
+    assert "A &amp; B" in found
