@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "paper_figures/first_look.py"
 RESULTS = Path("paper_figures/results/gaps.parquet")
-FIGURES = (Path("docs/images/first_look.png"), Path("docs/images/first_look.svg"))
+FIGURES = (Path("docs/images/first_look.png"), Path("runs/figures/first_look.pdf"))
 TEMPERATURE, DRAFTS = 1.0, 4
 PLAIN, BEST = "#0072B2", "#D55E00"
 
@@ -38,6 +38,7 @@ BARS = (
     Bar("the 4 likeliest tokens", "CertainTop", "TargetOnly"),
     Bar("4 sampled, recursive rejection", "WithReplacement", "RecursiveRejection"),
     Bar("4 sampled, K-SEQ", "WithReplacement", "KSequential"),
+    Bar("4 sampled, preference rule", "WithReplacement", "Preference"),
     Bar("4 different, recursive rejection", "WithoutReplacement", "RecursiveRejection"),
     Bar("3 likeliest and 1 sampled (greedy)", "Greedy", "GreedyCoupling"),
     Bar("4 stratified, preference rule", "Stratified", "Preference"),
@@ -65,7 +66,7 @@ def draw(results: Path) -> "Figure":
     from matplotlib.figure import Figure
 
     rows = rates(results)
-    figure = Figure(figsize=(TWO_COLUMNS, 2.7))
+    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.33, right=0.97, top=0.86, bottom=0.17)
     most = max(row["rate"] for row in rows)
@@ -81,7 +82,7 @@ def draw(results: Path) -> "Figure":
     axes.set_yticks(range(len(rows), 0, -1), [row["label"] for row in rows])
     axes.set_xlim(0, 100)
     axes.set_xlabel(
-        "drafts accepted (%); black line: α*, the most that any verifier could accept of them"
+        "positions where a draft is accepted (%); black line: α*, the most of any verifier"
     )
     axes.set_title(
         f"How drafts are drawn decides how many survive (temperature {TEMPERATURE:g})", loc="left"
