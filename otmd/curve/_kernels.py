@@ -10,8 +10,8 @@ from otmd.kernel import REASSOCIATE, kernel
 
 # How many tokens a pass holds at a time. Sums of parts lose fewer digits than one long chain of additions.
 AT_A_TIME = 1024
-LARGEST_RATIO = 2.0**1022
-"""p/q where it overflows: only tokens that are never drafted have an infinite ratio."""
+# Larger ratios are compressed, or p/q would overflow where q is subnormal.
+_LARGE_RATIO = 2.0**1020
 
 # Steps of the search for K-SEQ's scale; Newton's method takes about eight.
 _MOST_STEPS = 200
@@ -33,18 +33,34 @@ def power(x, n):
 
 @kernel(error_model="numpy")
 def fill_ratios(target, draft, ratio):
-    """p/q of each token, inf where q = 0."""
+    """p/q of each token, inf where q = 0. Ratios beyond 2^1020 are compressed, and keep their order."""
+    large = 0
     for y in range(target.size):
-        ratio[y] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
+        ratio[y] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+        large += 1 if ratio[y] >= _LARGE_RATIO and draft[y] > 0.0 else 0
+    if large:
+        _compress(target, draft, ratio)
 
 
-@kernel(error_model="numpy")
+@kernel()
+def _compress(target, draft, ratio):
+    """Replace each ratio r beyond 2^1020, finite or not, by 2^1020 (r/2^1020)^(1/32), which is finite."""
+    for y in range(target.size):
+        if ratio[y] >= _LARGE_RATIO and draft[y] > 0.0:
+            root = target[y] * 2.0**-1020 / draft[y]
+            for _ in range(5):
+                root = np.sqrt(root)
+            ratio[y] = _LARGE_RATIO * root
+
+
+@kernel()
 def ratios_of(target, draft, tokens):
-    """p/q of the tokens, inf where q = 0."""
-    ratio = np.empty(tokens.size)
+    """The ratios of some tokens, as :func:`fill_ratios` has them."""
+    p, q, ratio = np.empty(tokens.size), np.empty(tokens.size), np.empty(tokens.size)
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
-        ratio[i] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
+        p[i], q[i] = target[y], draft[y]
+    fill_ratios(p, q, ratio)
     return ratio
 
 

@@ -122,7 +122,9 @@ def win_times(
     step = quadrature_step(num_drafts)
     first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
     log_times = np.arange(int((log(latest) - first) / step) + 2)[::-1] * -step
-    times = latest * np.exp(log_times)
+    # In two factors: the first node may be e^{−750} of the last, and e^{−750} is no float64.
+    root = np.exp(0.5 * log_times)
+    times = (latest * root) * root
     return times, step * times
 
 
