@@ -56,11 +56,13 @@ def _compress(target, draft, ratio):
 @kernel()
 def ratios_of(target, draft, tokens):
     """The ratios of some tokens, as :func:`fill_ratios` has them."""
-    p, q, ratio = np.empty(tokens.size), np.empty(tokens.size), np.empty(tokens.size)
-    for i in range(tokens.size):
-        y = np.uint64(tokens[i])
-        p[i], q[i] = target[y], draft[y]
-    fill_ratios(p, q, ratio)
+    p, q, ratio = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(tokens.size)
+    for start in range(0, tokens.size, AT_A_TIME):
+        own = ratio[start : start + AT_A_TIME]
+        for i in range(own.size):
+            y = np.uint64(tokens[start + i])
+            p[i], q[i] = target[y], draft[y]
+        fill_ratios(p[: own.size], q[: own.size], own)
     return ratio
 
 

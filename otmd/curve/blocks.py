@@ -4,8 +4,8 @@ A block holds consecutive tokens in the order of p/q. Along that order a law's c
 are convex as functions of q(H) (Hu et al. 2025, Theorem 6). So for every prefix that ends inside a block, p
 lies above two lines, through the ends of the block with its smallest and its largest ratio, and g lies below
 its chord: p − g is at least the smallest of these bounds at the ends and where the lines cross. Only blocks
-that may hold the minimum are split: octaves of p/q into groups of 1/16 octave, groups into 256 parts, parts
-into single ratios. No other token is sorted.
+that may hold the minimum are split: octaves of p/q into groups of 1/16 octave, these into parts of about as
+many tokens, and parts of few tokens into single ratios. No other token is sorted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,17 +26,16 @@ SLACK = 1e-13
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 4
-_PART_BITS = 8
-_NUM_PARTS = 1 << _PART_BITS
 _GROUP_SHIFT = 52 - _GROUP_BITS
-_PART_SHIFT = _GROUP_SHIFT - _PART_BITS
 # The groups: p/q = 0; below 2^−40; 16 an octave up to 2^40; all beyond, with the tokens never drafted.
 _OCTAVES = 40
 _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
-# How a block may be split.
-_OCTAVE, _GROUP, _PART, _SINGLE = range(4)
+# Levels of blocks; parts of a group have the level 2, parts of those 3, and so on.
+_OCTAVE, _GROUP = 0, 1
+# Parts are chosen by the ratios of so many tokens.
+_MOST_SAMPLED = 4096
 
 
 @kernel()
@@ -87,12 +86,14 @@ def tokens_of_groups(group, wanted):
 
 
 @kernel()
-def _fill_parts(tokens, ratio, group, rank, part, low, high):
-    """Fill the part of each token of the ranked groups, and the smallest and largest ratio of each part."""
-    bits = ratio.view(np.int64)
-    for i in range(tokens.size):
-        inside = (bits[i] >> _PART_SHIFT) & (_NUM_PARTS - 1)
-        k = rank[group[tokens[i]]] * _NUM_PARTS + inside
+def _fill_parts(ratio, starts, part, low, high):
+    """Fill the part of each ratio, by where parts start, and the smallest and largest ratio of each part."""
+    for i in range(ratio.size):
+        k, left = np.uint64(0), starts.size
+        while left > 1:
+            half = np.uint64(left >> 1)
+            k += half if starts[k + half] <= ratio[i] else np.uint64(0)
+            left -= left >> 1
         part[i] = k
         low[k] = min(low[k], ratio[i])
         high[k] = max(high[k], ratio[i])
@@ -139,27 +140,6 @@ def _mark_blocks(low, single, sums, contained, wanted):
         before += p
 
 
-@kernel()
-def _replace_blocks(low, single, sums, level, key, wanted, split):
-    """The columns of blocks of which the wanted ones are replaced by others, all in the order of ``low``."""
-    size = low.size - np.count_nonzero(wanted) + split[0].size
-    lows, singles, rows = np.empty(size), np.empty(size, np.bool_), np.empty((size, sums.shape[1]))
-    levels, keys = np.empty(size, np.int8), np.empty(size, np.int64)
-    k = j = 0
-    for i in range(size):
-        while k < low.size and wanted[k]:
-            k += 1
-        new = k == low.size or (j < split[0].size and split[0][j] < low[k])
-        lows[i] = split[0][j] if new else low[k]
-        singles[i] = split[1][j] if new else single[k]
-        levels[i] = split[3][j] if new else level[k]
-        keys[i] = split[4][j] if new else key[k]
-        for r in range(sums.shape[1]):
-            rows[i, r] = split[2][j, r] if new else sums[k, r]
-        k, j = (k, j + 1) if new else (k + 1, j)
-    return lows, singles, rows, levels, keys
-
-
 class Blocks(NamedTuple):
     """Consecutive tokens in the order of p/q, K blocks of them.
 
@@ -172,16 +152,13 @@ class Blocks(NamedTuple):
     sums : ndarray of float64, shape (K, S)
         p, q and what else a curve adds up.
     level : ndarray of int8, shape (K,)
-        What the block is: an octave, a group, a part, or a single ratio.
-    key : ndarray of int64, shape (K,)
-        Which one of these it is.
+        How often the block was split off: 0 for octaves, 1 for groups, 2 and more for parts.
     """
 
     low: FloatArray
     single: BoolArray
     sums: FloatArray
     level: NDArray[np.int8]
-    key: IntArray
 
     @property
     def edges(self) -> FloatArray:
@@ -236,22 +213,26 @@ class BlockedCurve:
     """All tokens of a smaller vocabulary are sorted, which is quicker than to group them."""
 
     most_sorted = 16_384
-    """So many tokens of groups are sorted at once; more are first split into parts."""
+    """So many tokens are sorted at once; more are first split into parts."""
+
+    num_parts = 256
+    """How many parts that is, or a few more."""
 
     def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
+        # The tokens, ratios and parts of the last blocks that were split into parts.
+        self._last_parts: tuple[NDArray[np.int32], FloatArray, NDArray[np.int16]] | None = None
         if target.size < self.smallest_grouped:
             tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._single_ratios(tokens, ratios_of(target, draft, tokens))
+            self.blocks = self._parts(tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE)
         else:
             self._group = np.empty(target.size, np.int16)
             self._group_sums = np.zeros((NUM_GROUPS, self.width))
             self.sum_groups(self._group, self._group_sums)
-            # The tokens of all groups that were split, and the part of each.
-            self._tokens, self._ratio = np.empty(0, np.int32), np.empty(0)
-            self._part, self._num_parts = np.empty(0, np.int64), 0
-            self.blocks = self._octaves()
+            sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
+            used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
+            self.blocks = _blocks(_GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -272,9 +253,12 @@ class BlockedCurve:
             wanted = np.zeros(len(blocks.low), dtype=bool)
             for contained in self.containment(blocks):
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
+            # A block that was not split when others of its level were is not needed: minima only fall.
+            wanted &= blocks.level == blocks.level.max()
             if not wanted.any():
                 break
             self.blocks = self._split(wanted)
+        self._last_parts = None
         edges, before = blocks.edges, blocks.before(TARGET)
         cuts = []
         for contained in self.containment(blocks):
@@ -293,84 +277,62 @@ class BlockedCurve:
         """The tokens with p/q below ``end``, shape (V,)."""
         return self.ratios() < end
 
-    def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
-        """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""
-        if self.target.size < self.smallest_grouped:
-            return np.arange(self.target.size, dtype=np.int32)
-        ends = np.empty(2, np.int16)
-        fill_groups(np.array([low, high]), np.ones(2), np.empty(2), ends)
-        wanted = np.zeros(NUM_GROUPS, dtype=bool)
-        wanted[ends[0] : ends[1] + 1] = True
-        return tokens_of_groups(self._group, wanted)
-
-    def _octaves(self) -> Blocks:
-        """All tokens, an octave of p/q a block; the first groups and the last one stand alone."""
-        sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
-        used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-        return _blocks(_GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE, used)
-
     def _split(self, wanted: BoolArray) -> Blocks:
-        """Split the wanted blocks of the coarsest level among them."""
+        """Split the wanted blocks, which are all of one level."""
         blocks = self.blocks
-        level = blocks.level[wanted].min()
-        wanted &= blocks.level == level
-        keys = blocks.key[wanted]
-        if level == _OCTAVE:
-            chosen = np.zeros(_OCTAVE_STARTS.size, dtype=bool)
-            chosen[keys] = True
+        level = int(blocks.level[wanted][0])
+        if level <= _GROUP:
+            block = np.searchsorted(blocks.low, _GROUP_LOW, side="right") - 1
             mass = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT]
-            used = np.flatnonzero(chosen[_OCTAVE_OF] & (mass > 0.0))
-            split = _blocks(_GROUP_LOW[used], self._group_sums[used], _GROUP, used)
-        elif level == _GROUP:
-            split = self._split_groups(keys)
+            groups = wanted[block] & (mass > 0.0)
+        if level == _OCTAVE:
+            split = _blocks(_GROUP_LOW[groups], self._group_sums[groups], _GROUP)
         else:
-            chosen = np.zeros(self._num_parts, dtype=bool)
-            chosen[keys] = True
-            inside = chosen[self._part]
-            split = self._single_ratios(self._tokens[inside], self._ratio[inside])
-        return Blocks(*_replace_blocks(*blocks, wanted, tuple(split)))
+            if self._last_parts is None:
+                tokens = tokens_of_groups(self._group, groups)
+                ratio = ratios_of(self.target, self.draft, tokens)
+            else:
+                tokens, ratio, part = self._last_parts
+                inside = wanted[blocks.level == level][part]
+                tokens, ratio = tokens[inside], ratio[inside]
+            split = self._parts(tokens, ratio, blocks.low[wanted], level + 1)
+        kept = [each[~wanted] for each in blocks]
+        order = np.argsort(np.append(kept[0], split.low), kind="stable")
+        return Blocks(*(np.concatenate(pair)[order] for pair in zip(kept, split, strict=True)))
 
-    def _split_groups(self, groups: IntArray) -> Blocks:
-        """Split groups into parts; into single ratios where they hold few tokens, or more than an octave."""
-        wanted = np.zeros(NUM_GROUPS, dtype=bool)
-        wanted[groups] = True
-        tokens = tokens_of_groups(self._group, wanted)
-        ratio = ratios_of(self.target, self.draft, tokens)
-        if tokens.size <= self.most_sorted or groups[0] <= 1 or groups[-1] == NUM_GROUPS - 1:
-            return self._single_ratios(tokens, ratio)
-        rank = np.zeros(NUM_GROUPS, np.int64)
-        rank[groups] = np.arange(groups.size)
-        part, size = np.empty(tokens.size, np.int64), groups.size * _NUM_PARTS
-        low, high = np.full(size, np.inf), np.zeros(size)
-        _fill_parts(tokens, ratio, self._group, rank, part, low, high)
-        sums = np.zeros((size, self.width))
-        self.sum_tokens(tokens, part, sums)
-        used = np.flatnonzero(low < np.inf)
-        self._tokens = np.append(self._tokens, tokens)
-        self._ratio = np.append(self._ratio, ratio)
-        self._part = np.concatenate([self._part, part + self._num_parts])
-        keys = used + self._num_parts
-        self._num_parts += size
-        return _blocks(low[used], sums[used], _PART, keys, low[used] == high[used])
-
-    def _single_ratios(self, tokens: NDArray[np.int32], ratio: FloatArray) -> Blocks:
-        """A block for each distinct ratio of the tokens."""
-        order = np.argsort(ratio)
-        ascending = ratio[order]
+    def _parts(
+        self, tokens: NDArray[np.int32], ratio: FloatArray, starts: FloatArray, level: int
+    ) -> Blocks:
+        """Parts of about as many tokens each, or single ratios of few tokens; some starts are given."""
+        starts = np.append(starts, _quantiles(ratio, self.most_sorted, self.num_parts))
+        starts.sort()
         # A difference of infinite ratios would be NaN.
-        starts = np.concatenate([[True], ascending[1:] != ascending[:-1]])
-        low = ascending[starts[: ratio.size]]
-        sums = np.zeros((low.size, self.width))
-        self.sum_tokens(tokens[order], starts.cumsum() - 1, sums)
-        return _blocks(low, sums, _SINGLE, np.arange(low.size), np.ones(low.size, dtype=bool))
+        starts = starts[np.append(True, starts[1:] != starts[:-1])]
+        part, sums = np.empty(ratio.size, np.int16), np.zeros((starts.size, self.width))
+        low, high = np.full(starts.size, np.inf), np.full(starts.size, -1.0)
+        _fill_parts(ratio, starts, part, low, high)
+        self.sum_tokens(tokens, part, sums)
+        used = high >= 0.0
+        self._last_parts = tokens, ratio, (used.cumsum() - 1).astype(np.int16)[part]
+        parts = _blocks(low[used], sums[used], level)
+        return parts._replace(single=parts.low == high[used])
 
 
-def _blocks(
-    low: FloatArray, sums: FloatArray, level: int, key: IntArray, single: BoolArray | None = None
-) -> Blocks:
-    """Blocks of one level; those of one ratio are single, which the first group is by its making."""
-    alone = low == 0.0 if single is None else single
-    return Blocks(low, alone, sums, np.full(low.size, level, np.int8), key)
+def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArray:
+    """Ratios that part the tokens about evenly, the largest among them; all where there are few tokens."""
+    if ratio.size <= most_sorted:
+        return ratio
+    some = np.sort(ratio[:: -(-ratio.size // _MOST_SAMPLED)])
+    ends = np.arange(num_parts) * some.size // num_parts
+    # A ratio of many tokens is a part by itself: the next larger one begins another.
+    often = some[ends[1:]][some[ends[1:]] == some[ends[:-1]]]
+    after = np.searchsorted(some, often, side="right")
+    return np.concatenate([some[ends], some[after[after < some.size]], [ratio.max()]])
+
+
+def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:
+    """Blocks of one level; only the first group is single, by its making."""
+    return Blocks(low, low == 0.0, sums, np.full(low.size, level, np.int8))
 
 
 def _lowest_ratios() -> FloatArray:

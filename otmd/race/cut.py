@@ -28,12 +28,13 @@ class RaceCurve(BlockedCurve):
 
     # g of a block costs as much as to sort a hundred tokens: few blocks at a time.
     smallest_grouped = 65
-    most_sorted = 64
+    most_sorted = num_parts = 64
 
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
         self.width = race.width if max(counts) > 2 else POWER
-        self._known: tuple[Blocks, FloatArray] | None = None
+        # g before each of the blocks that were last asked about, and these blocks' lower ends.
+        self._known = np.empty(0), np.empty((len(counts), 1))
         super().__init__(target, race.draft, counts)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
@@ -46,10 +47,19 @@ class RaceCurve(BlockedCurve):
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
-        if self._known is None or self._known[0] is not blocks:
-            contained = self.race.contained(self.target, blocks.low, blocks.sums, self.counts)
-            self._known = blocks, contained
-        return self._known[1]
+        low, known = self._known
+        if blocks.low is low:
+            return known
+        # Only where a new block begins; what lies between two such places is one block.
+        old = np.isin(blocks.low, low)
+        old[0] = False
+        contained = np.empty((len(self.counts), old.size + 1))
+        contained[:, :-1][:, old] = known[:, :-1][:, np.isin(low, blocks.low[old])]
+        sums = np.add.reduceat(blocks.sums, np.flatnonzero(~old))
+        found = self.race.contained(self.target, blocks.low[~old], sums, self.counts)
+        contained[:, np.append(~old, True)] = found
+        self._known = blocks.low, contained
+        return contained
 
 
 @kernel()
