@@ -1,8 +1,8 @@
 """Numba kernels that begin as plain Python: a first answer on a few tokens waits for no compiler.
 
 A kernel runs as plain Python while its inputs are small, its calls are few, and these calls together took a
-tenth of a second at most. Then, or at the first large input, it is compiled. The compiled code is kept on disk.
-Both run the same source, so there is one copy of each algorithm.
+tenth of a second at most. Then, or at the first large input, it is compiled. The compiled code is kept on
+disk. Both run the same source, so there is one copy of each algorithm.
 """
 
 import sys

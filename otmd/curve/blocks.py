@@ -1,11 +1,13 @@
 """The ratio curve of one position as blocks of tokens, refined where the optimal cut may lie.
 
 A block holds consecutive tokens in the order of p/q. Along that order a law's containment g and the mass p(H)
-are convex as functions of q(H) (Hu et al. 2025, Theorem 6). So for every prefix that ends inside a block, p
-lies above two lines, through the ends of the block with its smallest and its largest ratio, and g lies below
-its chord: p − g is at least the smallest of these bounds at the ends and where the lines cross. Only blocks
-that may hold the minimum are split: octaves of p/q into groups of 1/16 octave, these into parts of about as
-many tokens, and parts of few tokens into single ratios. No other token is sorted.
+are convex functions of q(H) (Hu et al. 2025, Theorem 6). This bounds p − g for every prefix that ends inside
+a block. p lies above two lines: one through the lower end of the block, with its smallest ratio as slope, one
+through the upper end, with its largest ratio. g lies below its chord. So p − g is at least the smallest of
+the bounds at the two ends and where the lines cross.
+
+Only blocks that may hold the minimum are split. Octaves of p/q are split into groups of 1/16 octave, groups
+into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +24,7 @@ TARGET, DRAFT = 0, 1
 """Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more."""
 
 SLACK = 1e-13
-"""Rounding can make a prefix look better than a smaller one that is as good: so much better is not better."""
+"""Values of p − g that differ by less count as equal: the difference may be rounding."""
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 4
@@ -32,9 +34,9 @@ _OCTAVES = 40
 _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
-# Levels of blocks; parts of a group have the level 2, parts of those 3, and so on.
+# Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
 _OCTAVE, _GROUP = 0, 1
-# Parts are chosen by the ratios of so many tokens.
+# Where parts begin is decided from the ratios of at most so many tokens.
 _MOST_SAMPLED = 4096
 
 
@@ -76,7 +78,7 @@ def _sum_tokens(target, draft, tokens, block, sums):
 @kernel()
 def tokens_of_groups(group, wanted):
     """The tokens whose group is wanted, ascending."""
-    # Written in any case and counted if wanted: a branch would be mispredicted over and over.
+    # Every token is written, and the index moves on past wanted ones only: no branch can be mispredicted.
     tokens = np.empty(group.size + 1, np.int32)
     k = np.uint64(0)
     for y in range(group.size):
@@ -87,7 +89,10 @@ def tokens_of_groups(group, wanted):
 
 @kernel()
 def _fill_parts(ratio, starts, part, low, high):
-    """Fill the part of each ratio, by where parts start, and the smallest and largest ratio of each part."""
+    """Fill the part of each ratio and the smallest and largest ratio of each part.
+
+    Part k holds the ratios from starts[k] on and below starts[k + 1].
+    """
     for i in range(ratio.size):
         k, left = np.uint64(0), starts.size
         while left > 1:
@@ -101,7 +106,7 @@ def _fill_parts(ratio, starts, part, low, high):
 
 @kernel()
 def _containment(sums, num_drafts):
-    """q(H)^n of the prefixes before each block and of all, (K + 1,)."""
+    """q(H)^n of the tokens before each block, and of all tokens, shape (K + 1,)."""
     contained, mass = np.empty(len(sums) + 1), 0.0
     for k in range(contained.size):
         contained[k] = power(min(mass, 1.0), num_drafts)
@@ -114,8 +119,9 @@ def _containment(sums, num_drafts):
 def _mark_blocks(low, single, sums, contained, wanted):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
-    ``contained`` (K + 1,) is g before each block and of all. A block is marked if it may hold less than
-    every prefix that ends between blocks, or as little as the least of these before the first that does.
+    ``contained`` (K + 1,) is g of the tokens before each block, and of all tokens. A block is marked if its
+    bound is below the least p − g at the edges of blocks, or equal to it and the block lies before the first
+    edge that attains it.
     """
     values, least, before = np.empty(low.size + 1), np.inf, 0.0
     for k in range(low.size + 1):
@@ -127,9 +133,9 @@ def _mark_blocks(low, single, sums, contained, wanted):
     for k in range(low.size):
         first = first or values[k] <= least + SLACK
         p, q = sums[k, TARGET], sums[k, DRAFT]
-        # Tokens that are never drafted come last, and no minimiser needs them.
+        # Tokens that are never drafted come last. They only add to p(H).
         if not single[k] and q > 0.0:
-            # Where the lines through the two ends cross, with the smallest and the largest ratio.
+            # Where the two lines of the module's bound cross.
             corner = q
             if k + 1 < low.size:
                 corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
@@ -150,7 +156,7 @@ class Blocks(NamedTuple):
     single : ndarray of bool, shape (K,)
         Whether all ratios of the block are ``low``.
     sums : ndarray of float64, shape (K, S)
-        p, q and what else a curve adds up.
+        p, q, and further columns of a subclass.
     level : ndarray of int8, shape (K,)
         How often the block was split off: 0 for octaves, 1 for groups, 2 and more for parts.
     """
@@ -176,7 +182,7 @@ class Cut(NamedTuple):
     Attributes
     ----------
     size : int
-        H holds the first blocks, as many.
+        H holds this many blocks, the first ones.
     end : float
         H holds the tokens with p/q below; inf for all tokens.
     value : float
@@ -191,7 +197,8 @@ class Cut(NamedTuple):
 class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
-    Another law of drafts derives from it: it adds columns to the sums, and says what its g is.
+    A subclass serves another law of drafts: it overrides :meth:`containment`, and may add columns to the
+    sums.
 
     Parameters
     ----------
@@ -210,13 +217,10 @@ class BlockedCurve:
     """How many columns the sums have."""
 
     smallest_grouped = 1025
-    """All tokens of a smaller vocabulary are sorted, which is quicker than to group them."""
+    """The tokens of a smaller vocabulary are sorted without being grouped first, which is quicker."""
 
-    most_sorted = 16_384
-    """So many tokens are sorted at once; more are first split into parts."""
-
-    num_parts = 256
-    """How many parts that is, or a few more."""
+    most_sorted = num_parts = 64
+    """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
     def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
         self.target, self.draft = target, draft
@@ -225,7 +229,9 @@ class BlockedCurve:
         self._last_parts: tuple[NDArray[np.int32], FloatArray, NDArray[np.int16]] | None = None
         if target.size < self.smallest_grouped:
             tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._parts(tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE)
+            self.blocks = self._parts(
+                tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE
+            )
         else:
             self._group = np.empty(target.size, np.int16)
             self._group_sums = np.zeros((NUM_GROUPS, self.width))
@@ -243,7 +249,7 @@ class BlockedCurve:
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
-        """G of the tokens before each block and of all, (K + 1,), for each number of drafts in turn."""
+        """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
         return (_containment(blocks.sums, n) for n in self.counts)
 
     def smallest_cuts(self) -> list[Cut]:
@@ -253,7 +259,7 @@ class BlockedCurve:
             wanted = np.zeros(len(blocks.low), dtype=bool)
             for contained in self.containment(blocks):
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
-            # A block that was not split when others of its level were is not needed: minima only fall.
+            # A block that was passed over when its level was split stays whole: the least value only falls.
             wanted &= blocks.level == blocks.level.max()
             if not wanted.any():
                 break
@@ -303,10 +309,10 @@ class BlockedCurve:
     def _parts(
         self, tokens: NDArray[np.int32], ratio: FloatArray, starts: FloatArray, level: int
     ) -> Blocks:
-        """Parts of about as many tokens each, or single ratios of few tokens; some starts are given."""
+        """Parts with about equal numbers of tokens, or single ratios of few tokens; ``starts`` are kept."""
         starts = np.append(starts, _quantiles(ratio, self.most_sorted, self.num_parts))
         starts.sort()
-        # A difference of infinite ratios would be NaN.
+        # Compared, not subtracted: a difference of infinite ratios is NaN.
         starts = starts[np.append(True, starts[1:] != starts[:-1])]
         part, sums = np.empty(ratio.size, np.int16), np.zeros((starts.size, self.width))
         low, high = np.full(starts.size, np.inf), np.full(starts.size, -1.0)
@@ -319,24 +325,24 @@ class BlockedCurve:
 
 
 def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArray:
-    """Ratios that part the tokens about evenly, the largest among them; all where there are few tokens."""
+    """Ratios that split the tokens about evenly, and the largest one; all ratios of few tokens."""
     if ratio.size <= most_sorted:
         return ratio
     some = np.sort(ratio[:: -(-ratio.size // _MOST_SAMPLED)])
     ends = np.arange(num_parts) * some.size // num_parts
-    # A ratio of many tokens is a part by itself: the next larger one begins another.
+    # A ratio that many tokens share is a part by itself: another part begins at the next larger ratio.
     often = some[ends[1:]][some[ends[1:]] == some[ends[:-1]]]
     after = np.searchsorted(some, often, side="right")
     return np.concatenate([some[ends], some[after[after < some.size]], [ratio.max()]])
 
 
 def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:
-    """Blocks of one level; only the first group is single, by its making."""
+    """Blocks of one level. Of octaves and groups only the first has a single ratio, 0."""
     return Blocks(low, low == 0.0, sums, np.full(low.size, level, np.int8))
 
 
 def _lowest_ratios() -> FloatArray:
-    """No ratio of a group is below: shape (NUM_GROUPS,), ascending."""
+    """The lower end of each group, shape (NUM_GROUPS,), ascending."""
     bits = (np.arange(NUM_GROUPS, dtype=np.int64) - 1 + _OFFSET) << _GROUP_SHIFT
     low = bits.view(np.float64)
     low[:2] = 0.0, np.finfo(float).smallest_subnormal

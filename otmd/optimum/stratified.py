@@ -7,10 +7,11 @@ Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of it
     e^u = max_t [t (1 + u) − t log t],    so    min Σ_j P_j(x_j) − Π_j x_j
                                               = min_t [t log t − t + Σ_j min_x (P_j(x) − t log x)].
 
-For a fixed t the strata part. In each, tokens are taken by p/q_j ascending, and a token is taken once
-t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the
-sets that are best for some t are nested, and the best cut is one of them: a prefix of all tokens by their t.
-The smallest minimiser is among them too: it holds no token whose t is its own Π_j x_j.
+For a fixed t each stratum is a problem of its own. There tokens are taken in ascending order of p/q_j, and a
+token is taken if t (log x_after − log x_before) exceeds its p. The t at which this begins ascends along the
+stratum, since log is concave. So the sets that are best for some t are nested, and the best cut is one of
+them: a prefix of all tokens in ascending order of that t. The smallest minimiser is among these prefixes as
+well.
 """
 
 from itertools import pairwise
@@ -56,7 +57,7 @@ def _entries(target: FloatArray, draft: FloatArray) -> FloatArray:
     entry[drawn & (before == 0.0)] = 0.0
     later = drawn & (before > 0.0)
     gain = np.log1p(draft[later] / before[later])
-    # A gain that underflows is that of a token which is all but never drafted.
+    # A gain that underflows to 0 is that of a token with almost no q_j: it comes last.
     entry[later] = np.divide(target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0)
     # By rounding, an entry may fall below the one before it.
     return np.maximum.accumulate(entry)

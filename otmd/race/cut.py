@@ -1,4 +1,4 @@
-"""The optimal cut of drafts without replacement: the ratio curve's blocks, with what g of a race needs."""
+"""The optimal cut for drafts without replacement: blocks of the ratio curve, g of an exponential race."""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,9 +26,7 @@ class RaceCurve(BlockedCurve):
         The numbers of drafts, each from 2 to the race's.
     """
 
-    # g of a block costs as much as to sort a hundred tokens: few blocks at a time.
     smallest_grouped = 65
-    most_sorted = num_parts = 64
 
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
@@ -50,11 +48,12 @@ class RaceCurve(BlockedCurve):
         low, known = self._known
         if blocks.low is low:
             return known
-        # Only where a new block begins; what lies between two such places is one block.
-        old = np.isin(blocks.low, low)
+        # g is computed only where a new block begins. All blocks between two such places are summed up.
+        place = np.searchsorted(low, blocks.low)
+        old = np.append(low, np.nan)[place] == blocks.low
         old[0] = False
         contained = np.empty((len(self.counts), old.size + 1))
-        contained[:, :-1][:, old] = known[:, :-1][:, np.isin(low, blocks.low[old])]
+        contained[:, :-1][:, old] = known[:, place[old]]
         sums = np.add.reduceat(blocks.sums, np.flatnonzero(~old))
         found = self.race.contained(self.target, blocks.low[~old], sums, self.counts)
         contained[:, np.append(~old, True)] = found
@@ -65,7 +64,7 @@ class RaceCurve(BlockedCurve):
 @kernel()
 def _sum_groups(target, draft, scale, group, sums):
     """Fill the group of each token by p/q, and add the tokens to the groups' sums."""
-    ratio, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    ratio, scratch = np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
         own = group[start : start + AT_A_TIME]
@@ -76,7 +75,7 @@ def _sum_groups(target, draft, scale, group, sums):
 @kernel()
 def _sum_tokens(target, draft, tokens, block, scale, sums):
     """Add tokens to the sums of their blocks."""
-    p, q, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    p, q, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
     for start in range(0, tokens.size, AT_A_TIME):
         own = tokens[start : start + AT_A_TIME]
         for i in range(own.size):
