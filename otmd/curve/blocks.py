@@ -11,14 +11,14 @@ into some 64 parts with about equal numbers of tokens, and parts of at most 64 t
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
 from otmd.kernel import kernel
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray
 
 TARGET, DRAFT = 0, 1
 """Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more."""
@@ -244,7 +244,9 @@ class BlockedCurve:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
         _sum_groups(self.target, self.draft, group, sums)
 
-    def sum_tokens(self, tokens: NDArray[np.int32], block: IntArray, sums: FloatArray) -> None:
+    def sum_tokens(
+        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+    ) -> None:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
@@ -287,15 +289,12 @@ class BlockedCurve:
         """Split the wanted blocks, which are all of one level."""
         blocks = self.blocks
         level = int(blocks.level[wanted][0])
-        if level <= _GROUP:
-            block = np.searchsorted(blocks.low, _GROUP_LOW, side="right") - 1
-            mass = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT]
-            groups = wanted[block] & (mass > 0.0)
         if level == _OCTAVE:
+            groups = self._groups_in(wanted)
             split = _blocks(_GROUP_LOW[groups], self._group_sums[groups], _GROUP)
         else:
             if self._last_parts is None:
-                tokens = tokens_of_groups(self._group, groups)
+                tokens = tokens_of_groups(self._group, self._groups_in(wanted))
                 ratio = ratios_of(self.target, self.draft, tokens)
             else:
                 tokens, ratio, part = self._last_parts
@@ -304,7 +303,13 @@ class BlockedCurve:
             split = self._parts(tokens, ratio, blocks.low[wanted], level + 1)
         kept = [each[~wanted] for each in blocks]
         order = np.argsort(np.append(kept[0], split.low), kind="stable")
-        return Blocks(*(np.concatenate(pair)[order] for pair in zip(kept, split, strict=True)))
+        columns: Any = (np.concatenate(pair)[order] for pair in zip(kept, split, strict=True))
+        return Blocks(*columns)
+
+    def _groups_in(self, wanted: BoolArray) -> BoolArray:
+        """The groups with tokens in these blocks, which are octaves or groups, shape (NUM_GROUPS,)."""
+        block = np.searchsorted(self.blocks.low, _GROUP_LOW, side="right") - 1
+        return wanted[block] & (self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0)
 
     def _parts(
         self, tokens: NDArray[np.int32], ratio: FloatArray, starts: FloatArray, level: int

@@ -278,7 +278,7 @@ class RatioCurve:
         p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
         ratio = np.empty(p.shape)
         _kernels.fill_ratios(p.ravel(), q.ravel(), ratio.ravel())
-        return ratio.reshape(*self.batch_shape, ratio.shape[-1])
+        return ratio.reshape(*self.batch_shape, self._draft.values.shape[1])
 
     @cached_property
     def order(self) -> IntArray:

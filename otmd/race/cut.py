@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from otmd.curve._kernels import AT_A_TIME
 from otmd.curve.blocks import BlockedCurve, Blocks, fill_groups
 from otmd.kernel import kernel
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray
 from otmd.race.block_sums import POWER, add_tokens
 from otmd.race.containment import ExponentialRace
 
@@ -39,7 +39,9 @@ class RaceCurve(BlockedCurve):
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_groups(self.target, self.draft, self.race.scale, group, sums)
 
-    def sum_tokens(self, tokens: NDArray[np.int32], block: IntArray, sums: FloatArray) -> None:
+    def sum_tokens(
+        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+    ) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)
 
