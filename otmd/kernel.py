@@ -1,8 +1,8 @@
 """Numba kernels that begin as plain Python: a first answer on a few tokens waits for no compiler.
 
-A kernel runs as plain Python while its inputs are small and it has been called a few times only. It is
-compiled when an input is large or the calls add up, and the compiled code is kept on disk. Both run the same
-source, so there is one copy of each algorithm.
+A kernel runs as plain Python while its inputs are small, its calls are few, and these calls together took a
+tenth of a second at most. Then, or at the first large input, it is compiled. The compiled code is kept on
+disk. Both run the same source, so there is one copy of each algorithm.
 """
 
 import sys
@@ -10,15 +10,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numba import config, njit
 
-# A plain run costs about a microsecond for each number: with these limits a kernel never spends more than
-# a fraction of a second before it is compiled.
+# When a kernel is compiled: at the first input of more numbers, or after so many plain runs, or so many
+# seconds of them.
 _MOST_NUMBERS = 256
 _MOST_CALLS = 32
+_MOST_SECONDS = 0.1
 # Seconds after which a waiting user is told what is going on.
 _PATIENCE = 1.0
 
@@ -57,7 +59,7 @@ class Kernel:
             function
         )
         self._hot = False
-        self._calls = 0
+        self._calls, self._seconds = 0, 0.0
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel."""
@@ -67,8 +69,8 @@ class Kernel:
             return self._run_plain(arguments)
         if self._hot:
             return self._compiled(*arguments)
-        self._calls += 1
-        if not _mode.compiled and self._calls <= _MOST_CALLS and _size(arguments) <= _MOST_NUMBERS:
+        few = self._calls < _MOST_CALLS and self._seconds < _MOST_SECONDS
+        if few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS:
             return self._run_plain(arguments)
         with _waiting_is_explained():
             answer = self._compiled(*arguments)
@@ -77,12 +79,15 @@ class Kernel:
 
     def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
         _mode.plain = True
+        begun = perf_counter()
         try:
             # Compiled code divides by zero without a warning.
             with np.errstate(all="ignore"):
                 return self.py_func(*arguments)
         finally:
             _mode.plain = False
+            self._calls += 1
+            self._seconds += perf_counter() - begun
 
     @property
     def _numba_type_(self) -> Any:

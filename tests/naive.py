@@ -173,11 +173,6 @@ def slots_of_strata(number: Sequence[int], inclusion: Probs) -> list[list[Number
     ]
 
 
-def stratified(q: Probs, n: int) -> Law:
-    """One draft from each of n strata of equal weight."""
-    return independent(slots_of_strata(*strata(q, n)))
-
-
 def containment(law: Law, subset: Iterable[int]) -> Number:
     """P(every draft lies in the subset)."""
     inside = set(subset)

@@ -40,6 +40,13 @@ def test_a_kernel_is_plain_for_the_first_calls_on_few_numbers(double):
     assert ran == ["plain"] * _LIMIT_CALLS + ["compiled"] * 3
 
 
+def test_a_kernel_that_took_long_as_plain_python_is_compiled(double, monkeypatch):
+    doubled, ran = double
+    monkeypatch.setattr(otmd.kernel, "_MOST_SECONDS", 1e-9)
+    assert [doubled(np.ones(3)) for _ in range(3)] == [6.0] * 3
+    assert ran == ["plain", "compiled", "compiled"]
+
+
 @pytest.mark.parametrize("as_tuple", [False, True])
 def test_a_large_input_is_compiled_at_once_and_so_is_all_that_follows(as_tuple, double):
     doubled, ran = double

@@ -1,10 +1,12 @@
 """How often each class is chosen among the winners of an exponential race: drafts without replacement.
 
-Token i arrives at rate q_i, and the first n to arrive are the drafts. A factor ℓ_i(s) = E[e^{−s w_i}] is
-the probability that the token's clock is silent until s. Given s and the time t of the last win, the other
-tokens are independent. Powers of z count the winners. The few tokens of large q are multiplied one by one.
-For the others y = e^{q t} − 1 is small, and a token's factor 1 + z y ℓ enters through its logarithm, by sums
-of y^m ℓ^m. Expanded in q t and in the token's share of its lower class these are the moments Σ share^a q^r.
+Token i arrives at rate q_i, and the first n to arrive, the winners, are the drafts. ℓ_i(s) = E[e^{−s w_i}] is
+the probability that the token's clock has not rung by time s. Given s and the time t of the n-th arrival, the
+other tokens are independent, so the number of winners has a generating function in z with one factor for each
+token. The factors of the few tokens of large q are multiplied one by one. For each of the others y = e^{q t}
+− 1 is small, and the logarithm of its factor 1 + z y ℓ is a series in y^m ℓ^m. Sums of these over tokens are
+computed from moments Σ share^a q^r, where ``share`` is the token's probability to be of the lower of its two
+classes.
 """
 
 from abc import ABC, abstractmethod
@@ -39,9 +41,10 @@ class RaceWeights(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassRates(ABC):
-    """One side of the cut, as the search for weights sees it.
+    """How often each class on one side of the cut is chosen, as a function of the log weights.
 
-    Its log weights are those of ``able_nodes``, of ``able_heavy`` and of the rejection, in this order.
+    The log weights are those of the classes in ``able_nodes``, the heavy tokens in ``able_heavy``, and the
+    rejection, in this order.
 
     Attributes
     ----------
@@ -62,9 +65,9 @@ class ClassRates(ABC):
     num_drafts: int
 
     def weights(self, log_weights: FloatArray) -> RaceWeights:
-        """Lay the log weights out over the classes; the first node is never chosen.
+        """The weights of all classes, from the log weights; the first node is never chosen.
 
-        A node without tokens gets a weight between its neighbours', as tokens may move there.
+        A node without tokens gets an interpolated weight, since tokens may move there.
         """
         weights, count = np.exp(log_weights), np.count_nonzero(self.able_nodes)
         nodes, heavy = np.zeros(self.able_nodes.size), np.zeros(self.able_heavy.size)
@@ -75,16 +78,16 @@ class ClassRates(ABC):
         return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
 
     def quadrature(self, log_weights: FloatArray) -> Quadrature:
-        """Nodes of the integral over s that serve these weights."""
+        """The nodes of the integral over s for these weights."""
         return Quadrature(*quadrature_for_weights(log_weights, self.num_drafts))
 
     @abstractmethod
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the rates and how they depend on the weights, as ``balance`` asks for them."""
+        """The rates, and minus their derivatives by the log weights off the diagonal, for ``balance``."""
 
     @abstractmethod
     def node_values(self, log_weights: FloatArray) -> NodeValues:
-        """What a tail token is chosen with, were it wholly of the node below or above it."""
+        """The probability that a tail token is chosen if its class is the node below, or above."""
 
 
 class RaceChoice(NamedTuple):
@@ -116,7 +119,7 @@ class TimedRace:
     heavy_rates : ndarray of float64, shape (M,)
         q of the heavy tokens.
     blocked : float
-        Rate of the tokens that must not arrive.
+        The total rate of tokens that must not arrive before the n-th winner.
     quadrature : Quadrature
         Nodes of the integral over t.
     """
@@ -132,17 +135,17 @@ class TimedRace:
         return self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
 
     def total(self, sums: FloatArray) -> float:
-        """Probability that all drafts are of the side, whose tail has these Σ q^r (R,)."""
+        """Probability that all drafts are on this side; the tail has the power sums Σ q^r (R,)."""
         return float(self.everyone(sums).expected[0])
 
     def drafted(self, sums: FloatArray) -> float:
-        """A tail token is drafted, all others being of the side, with probability q times this."""
+        """P(a tail token is drafted, and all other drafts are on this side), in units of its q."""
         return float(self.everyone(sums).tail[:, 1, 0].sum())
 
     def classes(
         self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
     ) -> "TimedRates":
-        """The rates of these classes, as the search for weights asks for them."""
+        """The rates of these classes, as a function of the weights."""
         return TimedRates(tail, able_nodes, able_heavy, rejects, self.num_drafts, self)
 
     @cached_property
@@ -280,10 +283,10 @@ class TimedRates(ClassRates):
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray
     ) -> FloatArray:
-        """Hájek's approximation of how often two classes are drafted together, at each time.
+        """How often two classes are drafted together, by Hájek's approximation.
 
-        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). It only
-        steers the search: the rates are exact, and so is where the search ends.
+        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). The
+        search uses it for its steps alone. The rates are exact, so the search ends at the exact solution.
         """
         audible = (expected > _INAUDIBLE)[:, None]
         share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)
@@ -302,11 +305,12 @@ class TimedRates(ClassRates):
 def silent_winners(rates, silent, absent, present, steps, start_count, start_last):
     """E[Π ℓ over the winners] at each s, and its derivatives.
 
-    At one (s, t) the state of a set of tokens is two series. count[m]: m of them have arrived by t, all
-    silent. last[m]: one arrives at t, m have arrived before, all silent. Every term is positive, so nothing
-    cancels. Tokens with ``rates`` (M,) are multiplied one by one onto the series of all others, start_count
-    and start_last (J, n, T). ``silent`` is ℓ of shape (J, M), ``absent`` and ``present`` are e^{−q t} and
-    1 − e^{−q t}, shape (M, T), and ``steps`` the weights of ∫dt.
+    At one (s, t) the state of a set of tokens is two series. count[m] is the probability that m of them have
+    arrived by t and no clock of these has rung. last[m] is the density that one arrives at t, m have arrived
+    before, and no clock of these has rung. Every term is positive, so nothing cancels. Tokens with ``rates``
+    (M,) are multiplied one by one onto the series of all others, start_count and start_last (J, n, T).
+    ``silent`` is ℓ of shape (J, M), ``absent`` and ``present`` are e^{−q t} and 1 − e^{−q t}, shape (M, T),
+    and ``steps`` the weights of ∫dt.
 
     Returns the expectation (J,), its derivative by each ℓ (J, M), and those by both starting series.
     """
@@ -369,7 +373,7 @@ def _multiply(ell, rate, absent, present, count, last, next_count, next_last):
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _take_back(ell, rate, absent, present, count, last, by_count, by_last):
-    """The derivative by one token's ℓ, and those by the series (n, T) before it, in place."""
+    """Return the derivative by one token's ℓ; ``by_count`` and ``by_last`` become those without the token."""
     order, num_nodes = count.shape
     slope = 0.0
     for m in range(order):

@@ -16,7 +16,7 @@ from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.race.quadrature import POWERS
 
-# Tokens of larger q are heavy; for the others q^14 cannot be seen beside q.
+# Tokens of larger q are heavy; for the others q^14 is below the rounding of q.
 HEAVY_PAIR = 1.0 / 256.0
 
 
@@ -28,7 +28,7 @@ class PairRace:
     second: FloatArray
 
     def total(self, sums: FloatArray) -> float:
-        """Probability that both drafts are of the side, whose tail has these Σ q^r (R,)."""
+        """Probability that both drafts are on this side; the tail has the power sums Σ q^r (R,)."""
         heavy = np.outer(self.first, self.second)
         np.fill_diagonal(heavy, 0.0)
         first, second = float(sums[1]), float(sums[1:].sum())
@@ -36,13 +36,13 @@ class PairRace:
         return float(heavy.sum()) + both + max(0.0, first * second - float(sums[2:].sum()))
 
     def drafted(self, sums: FloatArray) -> float:
-        """A tail token is drafted, with another of the side, with probability q times this."""
+        """P(a tail token is drafted, and the other draft is on this side), in units of its q."""
         return float(self.first.sum() + self.second.sum() + sums[1] + sums[1:].sum())
 
     def classes(
         self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
     ) -> "PairRates":
-        """The rates of these classes, as the search for weights asks for them."""
+        """The rates of these classes, as a function of the weights."""
         return PairRates(tail, able_nodes, able_heavy, rejects, 2, self)
 
 
@@ -66,7 +66,7 @@ class PairRates(ClassRates):
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, float]:
-        """How often two able classes are drafted together, an able one and another, two others."""
+        """How often two able classes are drafted together, an able and another one, and two others."""
         first, second = self.masses
         pairs = np.outer(first, second)
         pairs += pairs.T

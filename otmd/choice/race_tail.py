@@ -1,9 +1,10 @@
 """The tail of an exponential race: many tokens of small q, spread over a few classes.
 
-Nodes are placed on the axis of p/q. A token between two nodes is of the class of the lower one with
-probability ``share`` and else of the upper one. The probability that it is chosen is a polynomial in its q
-and its share, with coefficients that are the same for all tokens between two nodes (:class:`NodeValues`). So
-one pass places all tokens where they are chosen with their p. The race needs only moments Σ share^a q^r.
+Nodes are placed on the axis of p/q. A token between two nodes belongs to the class of the lower node with
+probability ``share``, and else to that of the upper node. The probability that it is chosen is a polynomial
+in its q and its share, with the same coefficients for all tokens between two nodes (:class:`NodeValues`). So
+one pass finds for each token the place and share with which it is chosen with probability p. The race needs
+only the moments Σ share^a q^r.
 """
 
 from dataclasses import dataclass, replace
@@ -16,13 +17,13 @@ from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import POWERS
 
-# A token crosses at most one node a move; each move between two nodes gains a digit or more.
+# Moves of a token: each crosses one node, or improves its share by a digit or more.
 _MOST_MOVES = 20
 _LOWEST_RATIO = 1e-13
 # How far tokens may move beyond the largest ratio, in units of it.
 _HEADROOM = 0.1
-# Tokens are merged if their q agree to half an octave, or lie below 2^−60, and if they lie in the same of so
-# many parts of the way between two nodes.
+# Tokens are merged if their q lie in the same half octave, or below 2^−60, and their places in the same of
+# this many equal parts of the interval between two nodes.
 _PARTS = 4
 _HALVES = 120
 _CONTRACT = {"contract", "nsz"}
@@ -30,9 +31,9 @@ _LOWEST_HALF = (1023 - _HALVES // 2) << 1
 
 
 class NodeValues(NamedTuple):
-    """What a token is chosen with if it is wholly of the node below it, or above it.
+    """The probability that a token is chosen if its class is the node below it, or the node above it.
 
-    Both have the shape (G − 1, A, R) and hold coefficients of share^a q^r between two nodes.
+    Both have the shape (G − 1, A, R) and hold the coefficients of share^a q^r between two nodes.
     """
 
     below: FloatArray
@@ -41,7 +42,7 @@ class NodeValues(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """Tokens, and where they are placed among the nodes.
+    """Tokens and their places among the nodes.
 
     Attributes
     ----------
@@ -56,11 +57,11 @@ class Tail:
     lower : ndarray of int64, shape (T,)
         The node below each token, the last but one for those at the last.
     share : ndarray of float64, shape (T,)
-        The probability to be of the lower node's class.
+        The probability to belong to the lower node's class.
     moments : ndarray of float64, shape (G − 1, n + 1, R)
         Σ share^a q^r over the tokens between two nodes, inert ones at the first node.
     by_node : ndarray of float64, shape (G,)
-        What the tokens want, divided between their two nodes as their values are.
+        The tokens' p, divided between their two nodes in proportion to how often each is chosen.
     """
 
     rates: FloatArray
@@ -84,7 +85,7 @@ class Tail:
         inert: FloatArray,
         unit: float,
     ) -> tuple[Self, FloatArray]:
-        """Find the nodes around each token's p/q, rates being ``unit`` times q.
+        """Place each token at its p/q; ``rates`` are ``unit`` times q.
 
         Also returns the sums of q, q² and p over tokens that are alike, shape (C, 3). Moments are filled by
         :meth:`placed`.
@@ -98,7 +99,7 @@ class Tail:
         ), sums
 
     def merged(self, sums: FloatArray, unit: float) -> Self:
-        """Stand in for many tokens by few that have the same sums of q, q² and p (C, 3)."""
+        """Replace many tokens by few that have the same sums of q, q² and p (C, 3)."""
         mass, square, wanted = np.ascontiguousarray(sums[sums[:, 1] > 0].T)
         count = mass * (mass / square)
         few, _ = type(self).at_ratios(
@@ -114,7 +115,7 @@ class Tail:
         by_node = np.zeros(self.nodes.size)
         tokens = self.rates, self.wanted, self.count
         place_tokens(*tokens, *values, self.nodes, self.lowest, lower, share, moments, by_node)
-        # A node with mass may be chosen, however little its tokens want.
+        # A node that holds tokens may be chosen, even where their p is almost 0.
         held = np.zeros(self.nodes.size)
         held[:-1] = moments[:, 1, 1]
         held[1:] = np.maximum(held[1:], (moments[:, 0, 1] - moments[:, 1, 1]))
@@ -125,14 +126,14 @@ class Tail:
         return replace(self, lower=lower, share=share, moments=moments, by_node=by_node)
 
     def values(self, values: NodeValues) -> FloatArray:
-        """What each token is chosen with at its place, shape (T,)."""
+        """The probability that each token is chosen at its place, shape (T,)."""
         found = np.empty(self.rates.size)
         token_values(self.rates, self.lower, self.share, *values, found)
         return found
 
 
 def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
-    """Values with which each token's place is its p/q, rates being ``unit`` times q."""
+    """The values for which each token's place is its p/q; rates are ``unit`` times q."""
     values = np.zeros((nodes.size, num_drafts, POWERS))
     values[:, 0, 1] = nodes / unit
     return NodeValues(values[:-1], values[1:])
@@ -179,7 +180,8 @@ def nodes_of_tail(
     if not inner:
         farthest = min(farthest, drafted)
         if curve.cut == 0:
-            # What a token is chosen with, at a given weight and in units of q, differs by about q.
+            # At equal weights, tokens are chosen with probabilities that differ by a relative amount of about
+            # q.
             lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
     # The last class must hold some token from the start, or no token could move towards it.
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
@@ -197,7 +199,7 @@ def power_sums(rates):
     return sums[0, 0]
 
 
-# The helpers below get whole arrays and a node's index: a slice for each token costs more than the work.
+# These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
 @kernel()
 def _add_powers(rate, share, count, g, sums):
     """sums[g, a, r] += count share^a q^r; powers q^r below 1e-17 q are left out."""
@@ -262,7 +264,7 @@ def _polynomial(x, coefficients):
 
 @kernel()
 def token_values(rates, lower, share, below, above, values):
-    """Fill what each token is chosen with, by :class:`NodeValues`."""
+    """Fill the probability that each token is chosen, see :class:`NodeValues`."""
     of_low = np.empty(below.shape[1])
     of_high = np.empty(below.shape[1])
     for y in range(rates.size):
@@ -273,10 +275,11 @@ def token_values(rates, lower, share, below, above, values):
 
 @kernel(error_model="numpy")
 def place_tokens(rates, wanted, count, below, above, nodes, lowest, lower, share, moments, by_node):
-    """Move each token to where it is chosen with its p, and add its moments and what it wants.
+    """Move each token to the place where it is chosen with probability p; add up its moments and its p.
 
-    Where two nodes are worth the same the place between them does not matter. A token that wants more than
-    the last node can give moves there, or the class below would have to make up for it.
+    Between two nodes with equal values the place does not matter, and the token stays. A token whose p is
+    above what the last node gives is placed at that node; elsewhere the class below would have to give the
+    rest.
     """
     last = nodes.size - 2
     of_low = np.empty(below.shape[1])

@@ -1,9 +1,10 @@
 """The optimal plan for drafts drawn one after another without replacement.
 
-Heavy tokens have weights of their own. Within a class of the tail the probability to be chosen is nearly
-proportional to q. So places and weights are found in turn. Given the weights, each token moves between its
-nodes to where it is chosen with its p. Given the places, the weights are solved for again. A large vocabulary
-is solved with merged tokens first, and its own tokens are placed only at the end.
+Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes. Within a
+class the probability to be chosen is nearly proportional to q. Places and weights are found in turn: given
+the weights, each token moves between its two nodes to where it is chosen with probability p; given the
+places, the weights are solved for again. For more than 4,096 tail tokens, first solve a coarse problem of
+merged tokens, then start from its solution.
 """
 
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ from otmd.race.containment import ExponentialRace
 from otmd.race.cut import RaceCurve
 from otmd.race.quadrature import HEAVY, latest_win, win_times
 
-# Tails of more tokens are solved with merged tokens first.
+# A tail of more tokens is first merged.
 _LONG = 4096
-# Rounds end after so many, or where one gains less than a tenth.
+# The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
-# Rates are cut off at this multiple of the n-th largest: a faster token is drafted but for 1e-100.
+# Rates are cut off at this multiple of the n-th largest: a faster token is not drafted with probability
+# 1e-100.
 _SURE = 1e100
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.1
@@ -42,11 +44,11 @@ class RaceSolution(NamedTuple):
     log_weights : ndarray of float64
         See :class:`~otmd.choice.race.ClassRates`.
     values : NodeValues
-        What tail tokens are chosen with at the nodes.
+        The probability that a tail token is chosen, at the nodes.
     heavy, tail : ndarray of float64, shape (M,) and (T,)
         How often each heavy token is chosen, and each of the tail.
     lost : float
-        Within H* the mass that tokens want and do not get; outside what they get too much.
+        Inside H* the part of p that is not chosen; outside it what is chosen beyond p.
     """
 
     rates: ClassRates
@@ -63,7 +65,9 @@ class RaceSolution(NamedTuple):
 
 
 class SideTokens(NamedTuple):
-    """Who takes part on one side. Tokens outside H* block its race; outside, those of H* are inert.
+    """The tokens that take part on one side.
+
+    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen.
 
     Attributes
     ----------
@@ -110,7 +114,7 @@ class RacePosition:
     subset: BoolArray
 
     def tokens(self, inner: bool) -> SideTokens:
-        """Sort the tokens of one side."""
+        """The tokens of one side, by their parts in the race."""
         racing = self.rates > 0
         if inner:
             racing &= self.subset
@@ -155,7 +159,7 @@ class RaceSide(Side):
 
     @classmethod
     def of(cls, size: int, tokens: SideTokens, found: RaceSolution) -> Self:
-        """Lay out over the vocabulary what was found for the heavy tokens and the tail."""
+        """The side, from what was found for its heavy tokens and its tail, over a vocabulary of this size."""
         tail, weights = found.rates.tail, found.weights
         lower, share, rates = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
         lower[tokens.tail], share[tokens.tail] = tail.lower, tail.share
@@ -211,7 +215,7 @@ def plan_without_replacement(
 
 
 def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSide | None:
-    """Find weights and places that give every token its p; None where nothing may be chosen."""
+    """Find weights and places with which every token is chosen with probability p; None without tokens."""
     if tokens.tail.size == 0 and not tokens.able.any():
         return None
     rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
@@ -259,7 +263,7 @@ class RaceSearch(NamedTuple):
     def __call__(
         self, tail: Tail, values: NodeValues, tol: float, start: RaceSolution | None = None
     ) -> RaceSolution:
-        """Take turns between places and weights until no round helps; return the best round.
+        """Find places and weights in turn until rounds stop helping; return the best round.
 
         Parameters
         ----------

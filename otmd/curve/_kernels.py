@@ -1,4 +1,4 @@
-"""Kernels of the ratio curve: what is read off p and q in a few passes over the tokens, without a sort.
+"""Kernels of the ratio curve: rates that need a few passes over p and q, and no sort.
 
 ``target`` and ``draft`` are p and q of one position, shape (V,). Kernels named ``fill_…_rows`` serve many
 positions: position b reads row p_row[b] of p and row q_row[b] of q.
@@ -8,14 +8,14 @@ import numpy as np
 
 from otmd.kernel import REASSOCIATE, kernel
 
-# How many tokens a pass holds at a time. Sums of parts lose fewer digits than one long chain of additions.
+# Tokens are summed in parts of this size, which loses fewer digits than one long chain of additions.
 AT_A_TIME = 1024
-LARGEST_RATIO = 2.0**1022
-"""p/q where it overflows: only tokens that are never drafted have an infinite ratio."""
+# Larger ratios are compressed, or p/q would overflow where q is subnormal.
+_LARGE_RATIO = 2.0**1020
 
 # Steps of the search for K-SEQ's scale; Newton's method takes about eight.
 _MOST_STEPS = 200
-# Beyond this many steps from both ends of its bracket, Newton's method has converged.
+# Newton's method has converged when its bracket is this narrow, relative to its upper end.
 _LAST_DIGITS = 4.0 * np.finfo(float).eps
 
 
@@ -33,18 +33,36 @@ def power(x, n):
 
 @kernel(error_model="numpy")
 def fill_ratios(target, draft, ratio):
-    """p/q of each token, inf where q = 0."""
+    """p/q of each token, inf where q = 0. Ratios beyond 2^1020 are compressed, and keep their order."""
+    large = 0
     for y in range(target.size):
-        ratio[y] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
+        ratio[y] = target[y] / draft[y] if draft[y] > 0.0 else np.inf
+        large += 1 if ratio[y] >= _LARGE_RATIO and draft[y] > 0.0 else 0
+    if large:
+        _compress(target, draft, ratio)
 
 
-@kernel(error_model="numpy")
+@kernel()
+def _compress(target, draft, ratio):
+    """Replace each ratio r beyond 2^1020, finite or not, by 2^1020 (r/2^1020)^(1/32), which is finite."""
+    for y in range(target.size):
+        if ratio[y] >= _LARGE_RATIO and draft[y] > 0.0:
+            root = target[y] * 2.0**-1020 / draft[y]
+            for _ in range(5):
+                root = np.sqrt(root)
+            ratio[y] = _LARGE_RATIO * root
+
+
+@kernel()
 def ratios_of(target, draft, tokens):
-    """p/q of the tokens, inf where q = 0."""
-    ratio = np.empty(tokens.size)
-    for i in range(tokens.size):
-        y = np.uint64(tokens[i])
-        ratio[i] = min(target[y] / draft[y], LARGEST_RATIO) if draft[y] > 0.0 else np.inf
+    """The ratios of some tokens, as :func:`fill_ratios` has them."""
+    p, q, ratio = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(tokens.size)
+    for start in range(0, tokens.size, AT_A_TIME):
+        own = ratio[start : start + AT_A_TIME]
+        for i in range(own.size):
+            y = np.uint64(tokens[start + i])
+            p[i], q[i] = target[y], draft[y]
+        fill_ratios(p[: own.size], q[: own.size], own)
     return ratio
 
 
@@ -127,11 +145,11 @@ def k_sequential_scale(target, draft, num_drafts):
         below = max(1.0 - W - rho * above, 0.0)
         slope = above + num_drafts * power(rejected, num_drafts - 1) * below / (rho * rho)
         step = value / slope
-        # A step that has become too small to matter is made large enough to cross the root.
+        # A step of the size of rounding is lengthened, so that it crosses the root and ends the search.
         if abs(step) <= _LAST_DIGITS * rho:
             step = np.copysign(2.0 * abs(step) + 0.5 * _LAST_DIGITS * rho, value)
         rho -= step
-        # Written so that a step that is NaN is refused as well.
+        # In this form the condition also holds for NaN.
         if not low < rho < high:
             rho = 0.5 * (low + high)
         W, above = _hockey_stick_and_slope(target, draft, rho)
@@ -154,7 +172,7 @@ def inclusion_probs(draft, num_drafts, out):
     """1 − (1 − q)^n as q Σ (1 − q)^i, i < n: every term is positive."""
     for start in range(0, draft.size, AT_A_TIME):
         q, included = draft[start : start + AT_A_TIME], out[start : start + AT_A_TIME]
-        # One power for all tokens at a time, which vectorises.
+        # The loop over tokens is inside, since that one vectorises.
         for y in range(q.size):
             included[y] = 1.0
         for _ in range(num_drafts - 1):
@@ -260,7 +278,8 @@ def fill_top_rates(p, p_row, q, q_row, tops, out):
 
 
 @kernel()
-def _count_above(values, limit):
+def count_above(values, limit):
+    """How many values are above the limit. Counting vectorises."""
     count = 0
     for y in range(values.size):
         count += 1 if values[y] > limit else 0
@@ -274,8 +293,8 @@ def likeliest(probs, count):
     least = -np.inf if count else np.inf
     for start in range(0, probs.size, AT_A_TIME):
         own = probs[start : start + AT_A_TIME]
-        # Counting vectorises, and most parts have none.
-        if _count_above(own, least) == 0:
+        # Most parts have none.
+        if count_above(own, least) == 0:
             continue
         for y in range(own.size):
             if own[y] <= least:

@@ -1,42 +1,43 @@
 """The ratio curve of one position as blocks of tokens, refined where the optimal cut may lie.
 
 A block holds consecutive tokens in the order of p/q. Along that order a law's containment g and the mass p(H)
-are convex as functions of q(H) (Hu et al. 2025, Theorem 6). So for every prefix that ends inside a block, p
-lies above two lines, through the ends of the block with its smallest and its largest ratio, and g lies below
-its chord: p − g is at least the smallest of these bounds at the ends and where the lines cross. Only blocks
-that may hold the minimum are split: octaves of p/q into groups of 1/16 octave, groups into 256 parts, parts
-into single ratios. No other token is sorted.
+are convex functions of q(H) (Hu et al. 2025, Theorem 6). This bounds p − g for every prefix that ends inside
+a block. p lies above two lines: one through the lower end of the block, with its smallest ratio as slope, one
+through the upper end, with its largest ratio. g lies below its chord. So p − g is at least the smallest of
+the bounds at the two ends and where the lines cross.
+
+Only blocks that may hold the minimum are split. Octaves of p/q are split into groups of 1/16 octave, groups
+into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
 from otmd.kernel import kernel
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray
 
 TARGET, DRAFT = 0, 1
 """Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more."""
 
 SLACK = 1e-13
-"""Rounding can make a prefix look better than a smaller one that is as good: so much better is not better."""
+"""Values of p − g that differ by less count as equal: the difference may be rounding."""
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 4
-_PART_BITS = 8
-_NUM_PARTS = 1 << _PART_BITS
 _GROUP_SHIFT = 52 - _GROUP_BITS
-_PART_SHIFT = _GROUP_SHIFT - _PART_BITS
 # The groups: p/q = 0; below 2^−40; 16 an octave up to 2^40; all beyond, with the tokens never drafted.
 _OCTAVES = 40
 _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
-# How a block may be split.
-_OCTAVE, _GROUP, _PART, _SINGLE = range(4)
+# Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
+_OCTAVE, _GROUP = 0, 1
+# Where parts begin is decided from the ratios of at most so many tokens.
+_MOST_SAMPLED = 4096
 
 
 @kernel()
@@ -77,7 +78,7 @@ def _sum_tokens(target, draft, tokens, block, sums):
 @kernel()
 def tokens_of_groups(group, wanted):
     """The tokens whose group is wanted, ascending."""
-    # Written in any case and counted if wanted: a branch would be mispredicted over and over.
+    # Every token is written, and the index moves on past wanted ones only: no branch can be mispredicted.
     tokens = np.empty(group.size + 1, np.int32)
     k = np.uint64(0)
     for y in range(group.size):
@@ -87,12 +88,17 @@ def tokens_of_groups(group, wanted):
 
 
 @kernel()
-def _fill_parts(tokens, ratio, group, rank, part, low, high):
-    """Fill the part of each token of the ranked groups, and the smallest and largest ratio of each part."""
-    bits = ratio.view(np.int64)
-    for i in range(tokens.size):
-        inside = (bits[i] >> _PART_SHIFT) & (_NUM_PARTS - 1)
-        k = rank[group[tokens[i]]] * _NUM_PARTS + inside
+def _fill_parts(ratio, starts, part, low, high):
+    """Fill the part of each ratio and the smallest and largest ratio of each part.
+
+    Part k holds the ratios from starts[k] on and below starts[k + 1].
+    """
+    for i in range(ratio.size):
+        k, left = np.uint64(0), starts.size
+        while left > 1:
+            half = np.uint64(left >> 1)
+            k += half if starts[k + half] <= ratio[i] else np.uint64(0)
+            left -= left >> 1
         part[i] = k
         low[k] = min(low[k], ratio[i])
         high[k] = max(high[k], ratio[i])
@@ -100,7 +106,7 @@ def _fill_parts(tokens, ratio, group, rank, part, low, high):
 
 @kernel()
 def _containment(sums, num_drafts):
-    """q(H)^n of the prefixes before each block and of all, (K + 1,)."""
+    """q(H)^n of the tokens before each block, and of all tokens, shape (K + 1,)."""
     contained, mass = np.empty(len(sums) + 1), 0.0
     for k in range(contained.size):
         contained[k] = power(min(mass, 1.0), num_drafts)
@@ -113,8 +119,9 @@ def _containment(sums, num_drafts):
 def _mark_blocks(low, single, sums, contained, wanted):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
-    ``contained`` (K + 1,) is g before each block and of all. A block is marked if it may hold less than
-    every prefix that ends between blocks, or as little as the least of these before the first that does.
+    ``contained`` (K + 1,) is g of the tokens before each block, and of all tokens. A block is marked if its
+    bound is below the least p − g at the edges of blocks, or equal to it and the block lies before the first
+    edge that attains it.
     """
     values, least, before = np.empty(low.size + 1), np.inf, 0.0
     for k in range(low.size + 1):
@@ -126,9 +133,9 @@ def _mark_blocks(low, single, sums, contained, wanted):
     for k in range(low.size):
         first = first or values[k] <= least + SLACK
         p, q = sums[k, TARGET], sums[k, DRAFT]
-        # Tokens that are never drafted come last, and no minimiser needs them.
+        # Tokens that are never drafted come last. They only add to p(H).
         if not single[k] and q > 0.0:
-            # Where the lines through the two ends cross, with the smallest and the largest ratio.
+            # Where the two lines of the module's bound cross.
             corner = q
             if k + 1 < low.size:
                 corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
@@ -137,27 +144,6 @@ def _mark_blocks(low, single, sums, contained, wanted):
             if bound <= (least - SLACK if first else least + SLACK):
                 wanted[k] = True
         before += p
-
-
-@kernel()
-def _replace_blocks(low, single, sums, level, key, wanted, split):
-    """The columns of blocks of which the wanted ones are replaced by others, all in the order of ``low``."""
-    size = low.size - np.count_nonzero(wanted) + split[0].size
-    lows, singles, rows = np.empty(size), np.empty(size, np.bool_), np.empty((size, sums.shape[1]))
-    levels, keys = np.empty(size, np.int8), np.empty(size, np.int64)
-    k = j = 0
-    for i in range(size):
-        while k < low.size and wanted[k]:
-            k += 1
-        new = k == low.size or (j < split[0].size and split[0][j] < low[k])
-        lows[i] = split[0][j] if new else low[k]
-        singles[i] = split[1][j] if new else single[k]
-        levels[i] = split[3][j] if new else level[k]
-        keys[i] = split[4][j] if new else key[k]
-        for r in range(sums.shape[1]):
-            rows[i, r] = split[2][j, r] if new else sums[k, r]
-        k, j = (k, j + 1) if new else (k + 1, j)
-    return lows, singles, rows, levels, keys
 
 
 class Blocks(NamedTuple):
@@ -170,18 +156,15 @@ class Blocks(NamedTuple):
     single : ndarray of bool, shape (K,)
         Whether all ratios of the block are ``low``.
     sums : ndarray of float64, shape (K, S)
-        p, q and what else a curve adds up.
+        p, q, and further columns of a subclass.
     level : ndarray of int8, shape (K,)
-        What the block is: an octave, a group, a part, or a single ratio.
-    key : ndarray of int64, shape (K,)
-        Which one of these it is.
+        How often the block was split off: 0 for octaves, 1 for groups, 2 and more for parts.
     """
 
     low: FloatArray
     single: BoolArray
     sums: FloatArray
     level: NDArray[np.int8]
-    key: IntArray
 
     @property
     def edges(self) -> FloatArray:
@@ -199,7 +182,7 @@ class Cut(NamedTuple):
     Attributes
     ----------
     size : int
-        H holds the first blocks, as many.
+        H holds this many blocks, the first ones.
     end : float
         H holds the tokens with p/q below; inf for all tokens.
     value : float
@@ -214,7 +197,8 @@ class Cut(NamedTuple):
 class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
-    Another law of drafts derives from it: it adds columns to the sums, and says what its g is.
+    A subclass serves another law of drafts: it overrides :meth:`containment`, and may add columns to the
+    sums.
 
     Parameters
     ----------
@@ -233,36 +217,39 @@ class BlockedCurve:
     """How many columns the sums have."""
 
     smallest_grouped = 1025
-    """All tokens of a smaller vocabulary are sorted, which is quicker than to group them."""
+    """The tokens of a smaller vocabulary are sorted without being grouped first, which is quicker."""
 
-    most_sorted = 16_384
-    """So many tokens of groups are sorted at once; more are first split into parts."""
+    most_sorted = num_parts = 64
+    """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
     def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
         if target.size < self.smallest_grouped:
             tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._single_ratios(tokens, ratios_of(target, draft, tokens))
+            self.blocks = self._parts(
+                tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE
+            )
         else:
             self._group = np.empty(target.size, np.int16)
             self._group_sums = np.zeros((NUM_GROUPS, self.width))
             self.sum_groups(self._group, self._group_sums)
-            # The tokens of all groups that were split, and the part of each.
-            self._tokens, self._ratio = np.empty(0, np.int32), np.empty(0)
-            self._part, self._num_parts = np.empty(0, np.int64), 0
-            self.blocks = self._octaves()
+            sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
+            used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
+            self.blocks = _blocks(GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
         sum_groups(self.target, self.draft, group, sums)
 
-    def sum_tokens(self, tokens: NDArray[np.int32], block: IntArray, sums: FloatArray) -> None:
+    def sum_tokens(
+        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+    ) -> None:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
-        """G of the tokens before each block and of all, (K + 1,), for each number of drafts in turn."""
+        """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
         return (_containment(blocks.sums, n) for n in self.counts)
 
     def smallest_cuts(self) -> list[Cut]:
@@ -272,6 +259,8 @@ class BlockedCurve:
             wanted = np.zeros(len(blocks.low), dtype=bool)
             for contained in self.containment(blocks):
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
+            # A block that was passed over when its level was split stays whole: the least value only falls.
+            wanted &= blocks.level == blocks.level.max()
             if not wanted.any():
                 break
             self.blocks = self.split(wanted)
@@ -293,88 +282,77 @@ class BlockedCurve:
         """The tokens with p/q below ``end``, shape (V,)."""
         return self.ratios() < end
 
-    def tokens_around(self, low: float, high: float) -> NDArray[np.int32]:
-        """All tokens in the groups between these two ratios, theirs included, ascending, shape (T,)."""
-        if self.target.size < self.smallest_grouped:
-            return np.arange(self.target.size, dtype=np.int32)
-        ends = np.empty(2, np.int16)
-        fill_groups(np.array([low, high]), np.ones(2), np.empty(2), ends)
-        wanted = np.zeros(NUM_GROUPS, dtype=bool)
-        wanted[ends[0] : ends[1] + 1] = True
-        return tokens_of_groups(self._group, wanted)
-
-    def _octaves(self) -> Blocks:
-        """All tokens, an octave of p/q a block; the first groups and the last one stand alone."""
-        sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
-        used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-        return _blocks(GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE, used)
-
     def split(self, wanted: BoolArray) -> Blocks:
         """Split the wanted blocks of the coarsest level among them."""
         blocks = self.blocks
-        level = blocks.level[wanted].min()
-        wanted &= blocks.level == level
-        keys = blocks.key[wanted]
-        if level == _OCTAVE:
-            chosen = np.zeros(_OCTAVE_STARTS.size, dtype=bool)
-            chosen[keys] = True
-            mass = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT]
-            used = np.flatnonzero(chosen[_OCTAVE_OF] & (mass > 0.0))
-            split = _blocks(GROUP_LOW[used], self._group_sums[used], _GROUP, used)
-        elif level == _GROUP:
-            split = self._split_groups(keys)
+        level = int(blocks.level[wanted].min())
+        wanted = wanted & (blocks.level == level)
+        if level == _OCTAVE and self.target.size >= self.smallest_grouped:
+            groups = self._groups_in(wanted)
+            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
         else:
-            chosen = np.zeros(self._num_parts, dtype=bool)
-            chosen[keys] = True
-            inside = chosen[self._part]
-            split = self._single_ratios(self._tokens[inside], self._ratio[inside])
-        return Blocks(*_replace_blocks(*blocks, wanted, tuple(split)))
+            split = self._parts(*self._tokens_in(wanted), blocks.low[wanted], level + 1)
+        kept = [each[~wanted] for each in blocks]
+        order = np.argsort(np.append(kept[0], split.low), kind="stable")
+        columns: Any = (np.concatenate(pair)[order] for pair in zip(kept, split, strict=True))
+        return Blocks(*columns)
 
-    def _split_groups(self, groups: IntArray) -> Blocks:
-        """Split groups into parts; into single ratios where they hold few tokens, or more than an octave."""
-        wanted = np.zeros(NUM_GROUPS, dtype=bool)
-        wanted[groups] = True
-        tokens = tokens_of_groups(self._group, wanted)
+    def _groups_in(self, wanted: BoolArray) -> BoolArray:
+        """The groups with tokens that may be in these blocks, shape (NUM_GROUPS,)."""
+        edges = self.blocks.edges
+        first = np.searchsorted(GROUP_LOW, edges[:-1][wanted], side="right") - 1
+        after = np.searchsorted(GROUP_LOW, edges[1:][wanted])
+        opened = np.bincount(first, minlength=NUM_GROUPS + 1)
+        closed = np.bincount(after, minlength=NUM_GROUPS + 1)
+        inside = (opened - closed).cumsum()[:-1] > 0
+        return inside & (self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0)
+
+    def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
+        """The tokens of these blocks, ascending, and their p/q."""
+        if self.target.size < self.smallest_grouped:
+            tokens = np.arange(self.target.size, dtype=np.int32)
+        else:
+            tokens = tokens_of_groups(self._group, self._groups_in(wanted))
         ratio = ratios_of(self.target, self.draft, tokens)
-        if tokens.size <= self.most_sorted or groups[0] <= 1 or groups[-1] == NUM_GROUPS - 1:
-            return self._single_ratios(tokens, ratio)
-        rank = np.zeros(NUM_GROUPS, np.int64)
-        rank[groups] = np.arange(groups.size)
-        part, size = np.empty(tokens.size, np.int64), groups.size * _NUM_PARTS
-        low, high = np.full(size, np.inf), np.zeros(size)
-        _fill_parts(tokens, ratio, self._group, rank, part, low, high)
-        sums = np.zeros((size, self.width))
+        inside = wanted[np.searchsorted(self.blocks.low, ratio, side="right") - 1]
+        return tokens[inside], ratio[inside]
+
+    def _parts(
+        self, tokens: NDArray[np.int32], ratio: FloatArray, starts: FloatArray, level: int
+    ) -> Blocks:
+        """Parts with about equal numbers of tokens, or single ratios of few tokens; ``starts`` are kept."""
+        starts = np.append(starts, _quantiles(ratio, self.most_sorted, self.num_parts))
+        starts.sort()
+        # Compared, not subtracted: a difference of infinite ratios is NaN.
+        starts = starts[np.append(True, starts[1:] != starts[:-1])]
+        part, sums = np.empty(ratio.size, np.int16), np.zeros((starts.size, self.width))
+        low, high = np.full(starts.size, np.inf), np.full(starts.size, -1.0)
+        _fill_parts(ratio, starts, part, low, high)
         self.sum_tokens(tokens, part, sums)
-        used = np.flatnonzero(low < np.inf)
-        self._tokens = np.append(self._tokens, tokens)
-        self._ratio = np.append(self._ratio, ratio)
-        self._part = np.concatenate([self._part, part + self._num_parts])
-        keys = used + self._num_parts
-        self._num_parts += size
-        return _blocks(low[used], sums[used], _PART, keys, low[used] == high[used])
-
-    def _single_ratios(self, tokens: NDArray[np.int32], ratio: FloatArray) -> Blocks:
-        """A block for each distinct ratio of the tokens."""
-        order = np.argsort(ratio)
-        ascending = ratio[order]
-        # A difference of infinite ratios would be NaN.
-        starts = np.concatenate([[True], ascending[1:] != ascending[:-1]])
-        low = ascending[starts[: ratio.size]]
-        sums = np.zeros((low.size, self.width))
-        self.sum_tokens(tokens[order], starts.cumsum() - 1, sums)
-        return _blocks(low, sums, _SINGLE, np.arange(low.size), np.ones(low.size, dtype=bool))
+        used = high >= 0.0
+        parts = _blocks(low[used], sums[used], level)
+        return parts._replace(single=parts.low == high[used])
 
 
-def _blocks(
-    low: FloatArray, sums: FloatArray, level: int, key: IntArray, single: BoolArray | None = None
-) -> Blocks:
-    """Blocks of one level; those of one ratio are single, which the first group is by its making."""
-    alone = low == 0.0 if single is None else single
-    return Blocks(low, alone, sums, np.full(low.size, level, np.int8), key)
+def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArray:
+    """Ratios that split the tokens about evenly, and the largest one; all ratios of few tokens."""
+    if ratio.size <= most_sorted:
+        return ratio
+    some = np.sort(ratio[:: -(-ratio.size // _MOST_SAMPLED)])
+    ends = np.arange(num_parts) * some.size // num_parts
+    # A ratio that many tokens share is a part by itself: another part begins at the next larger ratio.
+    often = some[ends[1:]][some[ends[1:]] == some[ends[:-1]]]
+    after = np.searchsorted(some, often, side="right")
+    return np.concatenate([some[ends], some[after[after < some.size]], [ratio.max()]])
+
+
+def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:
+    """Blocks of one level. Of octaves and groups only the first has a single ratio, 0."""
+    return Blocks(low, low == 0.0, sums, np.full(low.size, level, np.int8))
 
 
 def _lowest_ratios() -> FloatArray:
-    """No ratio of a group is below: shape (NUM_GROUPS,), ascending."""
+    """The lower end of each group, shape (NUM_GROUPS,), ascending."""
     bits = (np.arange(NUM_GROUPS, dtype=np.int64) - 1 + _OFFSET) << _GROUP_SHIFT
     low = bits.view(np.float64)
     low[:2] = 0.0, np.finfo(float).smallest_subnormal

@@ -46,7 +46,8 @@ class RatioCurve:
     batch_shape : tuple of int
         The leading axes.
     ratio : ndarray, shape (…, V)
-        p/q in ascending order, at most 2^1022 where q > 0, inf where q = 0.
+        p/q in ascending order, inf where q = 0. Ratios r beyond 2^1020, which may overflow, are replaced by
+        2^1020 (r/2^1020)^(1/32).
     order : ndarray of int64, shape (…, V)
         The tokens in that order.
     target_mass, draft_mass : ndarray, shape (…, V + 1)
@@ -275,9 +276,9 @@ class RatioCurve:
     @cached_property
     def _unsorted(self) -> FloatArray:
         p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            ratio = np.where(q > 0, np.minimum(p / q, _kernels.LARGEST_RATIO), np.inf)
-        return ratio.reshape(*self.batch_shape, ratio.shape[-1])
+        ratio = np.empty(p.shape)
+        _kernels.fill_ratios(p.ravel(), q.ravel(), ratio.ravel())
+        return ratio.reshape(*self.batch_shape, self._draft.values.shape[1])
 
     @cached_property
     def order(self) -> IntArray:

@@ -13,7 +13,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index,
 
 _MOST_TUPLES = 5_000_000
 MOST_DRAFTS = 10_000
-"""At one position: far beyond what is drafted, and few enough for every count up to it to be asked about."""
+"""The largest number of drafts at one position."""
 
 
 class DraftLaw(ABC):
@@ -51,8 +51,8 @@ class DraftLaw(ABC):
     ``with_num_drafts``               no        itself for its own n; needed for other n
     ================================  ========  =======================================================
 
-    Enumeration looks at ``len(position_support())``^n tuples, so it serves small vocabularies, or laws that
-    draw few of the tokens and say so in ``position_support``.
+    Enumeration tries ``len(position_support())``^n tuples. It is for small vocabularies, and for laws that
+    draw few of the tokens.
     """
 
     num_drafts: int
@@ -72,7 +72,7 @@ class DraftLaw(ABC):
         """Q of tuples (T, n) at a single position, shape (T,)."""
 
     def position_support(self) -> IntArray:
-        """Tokens at a single position beside which none is ever drafted, ascending: what is enumerated."""
+        """The tokens to enumerate at a single position, ascending; no other token is ever drafted."""
         return np.arange(self.vocab_size)
 
     def position_containment(self, subset: BoolArray) -> float:
@@ -93,7 +93,7 @@ class DraftLaw(ABC):
         return [self.with_num_drafts(n).position_hit_rate(target) for n in counts]
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        """Whether drafts (n,) may be drawn at a single position; a law may say so even where Q underflows."""
+        """Whether drafts (n,) can be drawn at a single position. True is allowed where Q underflows to 0."""
         return bool(self.position_tuple_prob(draft_tokens[None])[0] > 0)
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
@@ -168,7 +168,7 @@ class DraftLaw(ABC):
         checked = np.broadcast_to(checked, (*shape, self.num_drafts))
         probs = np.empty(shape)
         for index in np.ndindex(self.batch_shape):
-            # A size-1 axis of the law serves the whole axis that it is broadcast to.
+            # An axis of size 1 of the law is broadcast.
             own = zip(index, self.batch_shape, strict=True)
             where = (..., *(slice(None) if n == 1 else i for i, n in own))
             here = checked[(*where, slice(None))]
@@ -249,22 +249,6 @@ class DraftLaw(ABC):
     def can_enumerate(self) -> bool:
         """Whether the law at a single position has few enough tuples for :meth:`enumerate`."""
         return self.position_support().size ** self.num_drafts <= _MOST_TUPLES
-
-    def family(self) -> list[Self]:
-        """The laws of the same family with 1, 2, … n drafts.
-
-        Raises
-        ------
-        ValueError
-            For a law that does not exist for every number of drafts.
-        """
-        try:
-            return [self.with_num_drafts(n) for n in range(1, self.num_drafts + 1)]
-        except ValueError as reason:
-            raise ValueError(
-                f"every_n: got {self!r}, wanted a law that exists for every number of drafts from 1; "
-                f"{reason}"
-            ) from reason
 
     def validate_drawable(self, draft_tokens: ArrayLike) -> IntArray:
         """Return drafts (n,) as int64, or raise ValueError for what a single position never draws."""
@@ -351,7 +335,7 @@ def validate_law(law: object) -> None:
 
 @kernel()
 def fill_draws(cumulative, uniforms, out):
-    """Fill in the index whose interval of the cumulative distribution holds each uniform number's share."""
+    """Sample by inversion: the first index whose cumulative mass is above uniforms[s] times the total."""
     total = cumulative[cumulative.size - 1]
     for s in range(uniforms.size):
         index = np.searchsorted(cumulative, uniforms[s] * total, side="right")

@@ -5,11 +5,11 @@ from math import factorial
 import numpy as np
 from scipy.special import expit
 
-from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# A factor is divided out of a product only where present/absent is at most this: errors then shrink.
+# A factor is divided out of a product only where present/absent is at most this, so that errors shrink.
 _DIVISIBLE = 0.25
 
 
@@ -36,6 +36,8 @@ class ConditionalPoisson(ProposalLaw):
     Drawing tokens one after another gives another law, :class:`WithoutReplacement`: on
     q = (1/2, 3/10, 1/5) and n = 2, H = {0, 1} has g = 15/31 here and 18/35 there.
     """
+
+    distinct = True
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """See :meth:`ProposalLaw.prefix_containment`; one pass over the tokens."""
@@ -88,9 +90,6 @@ class ConditionalPoisson(ProposalLaw):
             fill_conditional_draws(present, counts_after, uniforms, drawn[row : row + 1])
         return rng.permuted(drawn, axis=-1)
 
-    def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self.draft_probs[draft_tokens] > 0).all() and are_distinct(draft_tokens))
-
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         log_odds = self._log_odds()
         none = -np.logaddexp(0.0, log_odds).sum()
@@ -105,9 +104,6 @@ class ConditionalPoisson(ProposalLaw):
         others = np.empty(self.vocab_size)
         fill_chances_of_others(absent, present, self.num_drafts - 1, others)
         return np.minimum(present * others / self._chance_of_n(absent, present), 1.0)
-
-    def _validate_support(self) -> None:
-        validate_distinct_support(self.draft_probs, self.num_drafts)
 
 
 @kernel()
@@ -155,8 +151,9 @@ def fill_prefix_chances(absent, present, count, out):
 def fill_chances_of_others(absent, present, count, out):
     """out[y] = P(``count`` of the events other than y occur).
 
-    Frequent events (present/absent large) are left out one at a time by products from both sides, the rare
-    ones by division: exact to rounding in both cases, O(V M + h M²) with h frequent events, M = count + 1.
+    A rare event (small present/absent) is left out by division, a frequent one by the product of all before
+    it and all after it. Both are exact to rounding. With h frequent events and M = count + 1 it takes O(V M +
+    h M²).
     """
     is_rare = present <= _DIVISIBLE * absent
     frequent = np.flatnonzero(~is_rare)
@@ -182,9 +179,9 @@ def fill_chances_of_others(absent, present, count, out):
 
 @kernel()
 def fill_conditional_draws(present, counts_after, uniforms, out):
-    """Sets of n events given that exactly n occur, one a row: events in turn, by the counts left.
+    """Draw sets of n events, one a row, given that exactly n occur.
 
-    counts_after[i, m] = P(m of the events i, i + 1, … occur).
+    Events are decided in turn; counts_after[i, m] = P(m of the events i, i + 1, … occur).
     """
     num_rows, num_drafts = out.shape
     for s in range(num_rows):

@@ -13,7 +13,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 class Independent(DraftLaw):
     """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
 
-    No order of the tokens contains every minimiser, so α* comes from a maximum flow over the tuples.
+    There is no order of the tokens whose prefixes contain the best cut, so α* comes from a maximum flow.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from otmd.drafts.base import DraftLaw, draw_tokens, inclusion_of_tuples
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
 MOST_TOKENS = 1 << 24
-"""The largest vocabulary: that of no other law is larger than an array that was given."""
+"""The largest vocabulary. Other laws have no such limit: their vocabulary is the length of an array."""
 
 
 class Joint(DraftLaw):

@@ -1,4 +1,4 @@
-"""Laws built from one draft distribution, whose best cut is a prefix of the tokens by p/q."""
+"""Laws of drafts built from one draft distribution."""
 
 import copy
 from typing import Self, TypeVar
@@ -13,10 +13,10 @@ Law = TypeVar("Law", bound="ProposalLaw")
 
 
 class ProposalLaw(DraftLaw):
-    """A law built from one draft distribution q, and cut by a prefix of the ratio order.
+    """A law built from one draft distribution q.
 
-    For these laws some minimiser of p(H) − g(H) consists of :meth:`forced_tokens` and the first
-    tokens by p/q ascending (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
+    Some minimiser of p(H) − g(H) then consists of :meth:`forced_tokens` and the first of the other tokens in
+    ascending order of p/q (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
 
     Parameters
     ----------
@@ -33,6 +33,8 @@ class ProposalLaw(DraftLaw):
     """
 
     draft_probs: FloatArray
+    distinct = False
+    """Whether no token is drafted twice at a position."""
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
         self.draft_probs = validate_probs("draft_probs", draft_probs)
@@ -47,7 +49,7 @@ class ProposalLaw(DraftLaw):
         return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
 
     def __copy__(self) -> Self:
-        # Copies are made to be changed: what was worked out of this law is none of theirs.
+        # A copy is about to be changed, so it does not take over cached values.
         other = type(self).__new__(type(self))
         vars(other).update(self.definition())
         return other
@@ -65,24 +67,24 @@ class ProposalLaw(DraftLaw):
         other = self if num_drafts == self.num_drafts else copy.copy(self)
         other.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         other._validate_count()
-        # What has tokens enough for some drafts has enough for fewer.
+        # The support was large enough for the drafts so far, so it is for fewer.
         if other.num_drafts > self.num_drafts:
             other._validate_support()
         return other
 
     def forced_tokens(self) -> IntArray:
-        """Tokens without which g(H) = 0, likeliest first, at a single position."""
+        """Tokens that are always drafted, likeliest first, at a single position: g(H) = 0 without them."""
         return np.empty(0, np.int64)
 
     def mass_beside_forced(self) -> FloatArray:
-        """What q leaves beside the forced tokens, renormalised, at a single position, shape (V,)."""
+        """The mass q without the forced tokens, renormalised, at a single position, shape (V,)."""
         return self.draft_probs
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """Containment of every prefix of ``order`` at a single position, for the sorted scan.
 
-        The default asks :meth:`position_containment` for one prefix after another. A law that is cut by a
-        sorted scan overrides it. WithReplacement and WithoutReplacement are cut without a scan.
+        The default calls :meth:`position_containment` for each prefix. A law with a faster way overrides it.
+        The optimum with and without replacement needs no scan, and does not call this.
 
         Parameters
         ----------
@@ -101,13 +103,16 @@ class ProposalLaw(DraftLaw):
         return np.flatnonzero(self.draft_probs > 0)
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self.draft_probs[draft_tokens] > 0).all())
+        drawn = bool((self.draft_probs[draft_tokens] > 0).all())
+        return drawn and (not self.distinct or bool(are_distinct(draft_tokens)))
 
     def _validate_count(self) -> None:
         """Raise ValueError for a number of drafts that the law is not defined for."""
 
     def _validate_support(self) -> None:
         """Raise ValueError where the law cannot draw that many tokens."""
+        if self.distinct:
+            validate_distinct_support(self.draft_probs, self.num_drafts)
 
 
 def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:
@@ -136,7 +141,8 @@ def validate_distinct_support(
     draft_probs: FloatArray, num_drafts: int, name: str = "num_drafts"
 ) -> None:
     """Raise ValueError unless every position has ``num_drafts`` tokens with mass."""
-    support = np.count_nonzero(draft_probs, axis=-1)
+    # Without an axis NumPy counts many times faster.
+    support = np.count_nonzero(draft_probs, axis=-1 if draft_probs.ndim > 1 else None)
     if np.min(support, initial=num_drafts) < num_drafts:
         raise ValueError(
             f"{name}: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "

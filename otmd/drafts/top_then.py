@@ -83,48 +83,42 @@ class TopThen(ProposalLaw):
             others /= left
         return others
 
+    @cached_property
+    def _rest(self) -> ProposalLaw:
+        """The law of the drafts beside the top tokens, at a single position."""
+        count = self.num_drafts - self.top
+        # To draw nothing is the same under every law.
+        return unchecked(self.rest if count else WithReplacement, self._others, count)
+
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """See :meth:`ProposalLaw.prefix_containment`: that of the rest, once every top token is there."""
         contained = np.zeros(self.vocab_size + 1)
-        if self.top == self.num_drafts:
-            contained[self.top :] = 1.0
-        else:
-            contained[self.top :] = self._rest().prefix_containment(order)[self.top :]
+        contained[self.top :] = 1.0
+        if self.top < self.num_drafts:
+            contained[self.top :] = self._rest.prefix_containment(order)[self.top :]
         return contained
 
-    def _rest(self) -> ProposalLaw:
-        return unchecked(self.rest, self._others, self.num_drafts - self.top)
-
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        tokens = np.empty((count, self.num_drafts), np.int64)
-        tokens[:, : self.top] = self.forced_tokens()
-        if self.top < self.num_drafts:
-            tokens[:, self.top :] = self._rest().position_sample(rng, count)
-        return tokens
+        top = np.tile(self.forced_tokens(), (count, 1))
+        return np.hstack([top, self._rest.position_sample(rng, count)])
 
     def position_support(self) -> IntArray:
-        return (
-            np.sort(self.forced_tokens())
-            if self.top == self.num_drafts
-            else super().position_support()
-        )
+        if self.top == self.num_drafts:
+            return np.sort(self.forced_tokens())
+        return super().position_support()
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
         begins = bool((draft_tokens[: self.top] == self.forced_tokens()).all())
-        return begins and (
-            self.top == self.num_drafts or self._rest().can_draw(draft_tokens[self.top :])
-        )
+        return begins and self._rest.can_draw(draft_tokens[self.top :])
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         begins = (draft_tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)
-        if self.top == self.num_drafts:
-            return begins.astype(np.float64)
-        return np.where(begins, self._rest().position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
+        return np.where(begins, self._rest.position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.forced_tokens()].all():
             return 0.0
-        return 1.0 if self.top == self.num_drafts else self._rest().position_containment(subset)
+        return self._rest.position_containment(subset)
 
     def position_inclusion_probs(self) -> FloatArray:
         if self.top == self.num_drafts:
@@ -132,7 +126,7 @@ class TopThen(ProposalLaw):
         elif self.top == self.num_drafts - 1:
             drafted = self._others.copy()
         else:
-            drafted = self._rest().position_inclusion_probs()
+            drafted = self._rest.position_inclusion_probs()
         drafted[self.forced_tokens()] = 1.0
         return drafted
 
@@ -142,7 +136,7 @@ class TopThen(ProposalLaw):
         if left == 0:
             return top
         # The top tokens have no mass in the rest, and a single draft is the same for all its laws.
-        hit = float(target @ self._others) if left == 1 else self._rest().position_hit_rate(target)
+        hit = float(target @ self._others) if left == 1 else self._rest.position_hit_rate(target)
         return top + hit
 
     def _validate_count(self) -> None:
@@ -180,7 +174,7 @@ class Greedy(TopThen):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the greedy law with ``num_drafts`` tokens, all but one of them the likeliest."""
-        # Set before the number is checked: no number is too small for as many top tokens as it has.
+        # The number of top tokens first: it is checked against the number of drafts.
         other = copy.copy(self)
         other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
         return super(Greedy, other).with_num_drafts(num_drafts)

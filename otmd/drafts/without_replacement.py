@@ -1,10 +1,11 @@
 """Drafts drawn one after another, each from what the ones before it left."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
-from otmd.drafts.proposal import ProposalLaw, are_distinct, validate_distinct_support
+from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 from otmd.race.containment import ExponentialRace, times_alone
@@ -37,15 +38,14 @@ class WithoutReplacement(ProposalLaw):
     :class:`ConditionalPoisson`.
     """
 
+    distinct = True
+
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
         drawn = np.empty((count, self.num_drafts), np.int64)
         draw_distinct(cumulative, rng.random((count, self.num_drafts)), drawn)
         return ascending[drawn]
-
-    def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self.draft_probs[draft_tokens] > 0).all() and are_distinct(draft_tokens))
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         mass = self.draft_probs[draft_tokens]
@@ -65,9 +65,17 @@ class WithoutReplacement(ProposalLaw):
             left[row] = others.sum()
         return left
 
+    @property
+    def race(self) -> ExponentialRace:
+        """The race of a law at a single position."""
+        return self._race
+
+    @cached_property
+    def _race(self) -> ExponentialRace:
+        return ExponentialRace(self.draft_probs, self.num_drafts)
+
     def position_containment(self, subset: BoolArray) -> float:
-        race = ExponentialRace(self.draft_probs, self.num_drafts)
-        return race.containment(subset, self.num_drafts)
+        return self.race.containment(subset, self.num_drafts)
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts
@@ -95,9 +103,6 @@ class WithoutReplacement(ProposalLaw):
             hits |= zip(raced, race.hit_rates(target, raced), strict=True)
         return [hits[n] for n in counts]
 
-    def _validate_support(self) -> None:
-        validate_distinct_support(self.draft_probs, self.num_drafts)
-
 
 def _sum_of_others(values: FloatArray) -> FloatArray:
     """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""
@@ -106,10 +111,10 @@ def _sum_of_others(values: FloatArray) -> FloatArray:
 
 @kernel()
 def draw_distinct(cumulative, uniforms, out):
-    """N distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
+    """Draw n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
-    The mass left is summed gap by gap between the indices taken, so with masses in ascending order
-    it keeps its relative accuracy however little of it there is.
+    The mass left is summed over the gaps between the indices taken. With masses in ascending order, its
+    relative error then stays small, however little mass is left.
     """
     size = cumulative.size
     num_rows, num_drafts = uniforms.shape

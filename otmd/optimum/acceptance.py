@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
+from otmd.curve.blocks import SLACK
 from otmd.drafts import (
     DraftLaw,
-    Hub,
     ProposalLaw,
     Stratified,
     TopThen,
@@ -32,10 +32,7 @@ from otmd.probabilities import (
 from otmd.race.containment import ExponentialRace
 from otmd.race.cut import RaceCurve
 
-# Rounding can make a prefix look better than a smaller one that is as good.
-_SLACK = 1e-13
 _CERTIFICATE_TOLERANCE = 1e-10
-_TOO_UNLIKELY = 1e-250
 
 
 class OptimalAcceptance:
@@ -63,7 +60,7 @@ class OptimalAcceptance:
     def subset(self) -> BoolArray:
         """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
 
-        With replacement it is worked out when first asked for, from the distributions as they then are.
+        With replacement it is computed at the first access, from the distributions as they are then.
         """
         if callable(self._subset):
             self._subset = self._subset()
@@ -73,7 +70,7 @@ class OptimalAcceptance:
         return f"OptimalAcceptance(rate={self.rate!r})"
 
     def __reduce__(self) -> tuple[type, tuple[FloatArray | float, BoolArray]]:
-        # A copy stands alone: nothing of the distributions goes with it.
+        # A pickle holds the subset itself, not the distributions that it would be computed from.
         return OptimalAcceptance, (self.rate, self.subset)
 
 
@@ -184,7 +181,8 @@ def _cuts(
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
     if isinstance(law, WithoutReplacement):
-        yield from _cuts_of_race(target, law.draft_probs, counts)
+        for n, (subset, value) in zip(counts, _cuts_of_race(target, law.race, counts), strict=True):
+            yield subset, law.race.containment(subset, n), 1.0 + value
         return
     for count in counts:
         own = law if count == law.num_drafts else law.with_num_drafts(count)
@@ -193,20 +191,17 @@ def _cuts(
 
 
 def _cuts_of_race(
-    target: FloatArray, draft: FloatArray, counts: Sequence[int]
-) -> Iterator[tuple[BoolArray, float, float]]:
-    """The same for several numbers of drafts without replacement, whose race is one."""
-    several = [n for n in counts if n > 1]
+    target: FloatArray, race: ExponentialRace, counts: Sequence[int]
+) -> list[tuple[BoolArray, float]]:
+    """The smallest minimisers H of p(H) − g(H) without replacement, and their values; counts ascend."""
+    cuts, several = [], [n for n in counts if n > 1]
     if len(several) < len(counts):
         # A single draft is the same with and without replacement.
-        subset, value = _cut_with_replacement(target, draft, 1)
-        yield subset, sum_where(draft, subset), 1.0 + value
+        cuts.append(_cut_with_replacement(target, race.draft, 1))
     if several:
-        race = ExponentialRace(draft, max(several))
         curve = RaceCurve(target, race, several)
-        for n, cut in zip(several, curve.smallest_cuts(), strict=True):
-            subset = curve.subset(cut.end)
-            yield subset, race.containment(subset, n), 1.0 + cut.value
+        cuts += [(curve.subset(cut.end), cut.value) for cut in curve.smallest_cuts()]
+    return cuts
 
 
 def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
@@ -216,52 +211,34 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     if _rest_of(law) in (WithReplacement, WithoutReplacement, Stratified):
         return _cut_beside_forced(target, law)
     forced = law.forced_tokens()
-    order = order_from(_order_of_rest(target, law, forced), forced)
+    order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
     return best_prefix(target, order, law.prefix_containment(order))
-
-
-def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
-    """The tokens by p/q; of scaled masses where all but the forced tokens are too unlikely to have ratios."""
-    others = law.draft_probs.copy()
-    others[forced] = 0.0
-    if not 0.0 < others.max() < _TOO_UNLIKELY:
-        others = law.draft_probs
-    else:
-        others /= others.sum()
-    return RatioCurve.unchecked(target, others).order
 
 
 def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
     """The law of the drafts beside those that are always drafted."""
-    if isinstance(law, Hub):
-        return WithReplacement
     return law.rest if isinstance(law, TopThen) else type(law)
 
 
 def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
     """The cut of a law with top tokens, if any, and others with or without replacement or from strata.
 
-    Any cut but the empty one holds the top tokens; beside them it is that of the others, which holds
-    no token that they leave without mass.
+    The cut is empty, or it holds all top tokens and the best cut of the other drafts.
     """
-    forced = law.forced_tokens()
+    forced, others = law.forced_tokens(), law.mass_beside_forced()
     count = law.num_drafts - forced.size
-    others = law.mass_beside_forced()
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     elif _rest_of(law) is Stratified:
         rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
         found = stratified_cut(target, rest.position_strata)
         subset, value = found.subset, found.value
-    # A single draft is the same with and without replacement.
-    elif count == 1 or _rest_of(law) is WithReplacement:
+    elif _rest_of(law) is WithReplacement:
         subset, value = _cut_with_replacement(target, others, count)
     else:
-        curve = RaceCurve(target, ExponentialRace(others, count), [count])
-        (cut,) = curve.smallest_cuts()
-        subset, value = curve.subset(cut.end), cut.value
+        ((subset, value),) = _cuts_of_race(target, ExponentialRace(others, count), [count])
     value += float(target[forced].sum())
-    if forced.size and value >= -_SLACK:
+    if forced.size and value >= -SLACK:
         return np.zeros(target.size, dtype=bool), 1.0
     subset[forced] = True
     return subset, 1.0 + value
@@ -290,14 +267,14 @@ def best_prefix(
         g of each prefix.
     """
     values = np.concatenate([[0.0], target[order].cumsum()]) - contained
-    size = int(np.argmax(values <= values.min() + _SLACK))
+    size = int(np.argmax(values <= values.min() + SLACK))
     subset = np.zeros(order.size, dtype=bool)
     subset[order[:size]] = True
     return subset, 1.0 + float(values[size])
 
 
 def _certified(rate: FloatArray, found: FloatArray | float) -> FloatArray:
-    """The rates of the cuts themselves, if the search found them as well."""
+    """The rates computed from the cuts, after a check that the search found the same."""
     off = np.abs(rate - found) > _CERTIFICATE_TOLERANCE
     if off.any():
         raise ArithmeticError(

@@ -7,9 +7,10 @@ tangents,
     e^u = max_t [t (1 + u) − t log t],    so    min Σ_j P_j(x_j) − Π_j x_j
                                               = min_t [t log t − t + Σ_j min_x (P_j(x) − t log x)].
 
-For a fixed t the strata part. In each, tokens are taken by p/q_j ascending, and a token is taken once
-t (log x_after − log x_before) exceeds its p. These t ascend along the stratum, since log is concave. So the
-sets that are best for some t are nested, and one scan over all strata meets the best cut.
+For a fixed t each stratum is a problem of its own. There tokens are taken in ascending order of p/q_j, and a
+token is taken if t (log x_after − log x_before) exceeds its p. The t at which this begins ascends along the
+stratum, since log is concave. So the sets that are best for some t are nested, and one scan over all strata
+meets the best cut.
 
 Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). The tangents to P_j at
 the ends of the blocks lie below P_j. Where the scan over their corners finds less than the scan over the

@@ -1,7 +1,7 @@
-"""What the race needs of a block of tokens: sums over them, filled in one pass.
+"""Sums over blocks of tokens, from which g(H) of an exponential race is computed.
 
-A row of sums (S,) holds p, q and q/(1 − q) of the block's tokens. For three drafts and more it also holds
-the powers 1, 2, … of q·t at the end of the race, over the light tokens of the block.
+A row of sums (S,) is for one block. It holds Σ p, Σ q and Σ q/(1 − q) over its tokens. For three drafts and
+more it also holds Σ (q·t)^r for r = 1, 2, …, over the light tokens of the block, t being the end of the race.
 """
 
 from typing import NamedTuple
@@ -12,14 +12,13 @@ from otmd.curve._kernels import AT_A_TIME
 from otmd.curve.blocks import DRAFT, TARGET
 from otmd.kernel import REASSOCIATE, kernel
 
-# Columns of a row of sums after p and q: the time for which a token alone has arrived, and powers.
+# Columns after p and q: the expected time during which one token alone has arrived, and the powers.
 ALONE, POWER = 2, 3
 
-# What so many tokens lack together is below rounding.
+# Smaller terms are left out: those of a whole vocabulary together are below rounding.
 _INVISIBLE = 1e-20
-# The fifth power of what is smaller is below 1e-20, as are all that follow.
-_FAINT = 1e-4
-_OF_FAINT = 4
+# Of a smaller q·t, powers from the fifth on are below rounding; and powers from the seventh on.
+_FAINT, _SMALL = 1e-4, 1e-3
 
 
 class RaceScale(NamedTuple):
@@ -46,7 +45,7 @@ class RaceScale(NamedTuple):
 
 @kernel(error_model="numpy")
 def _fill_alone(q, scale, alone):
-    """q/(1 − q) of some tokens, in the unit of time: ∫ P(the token and no other has arrived by t) dt."""
+    """q/(1 − q) of some tokens, in the unit of time: ∫ P(by t the token has arrived, and no other) dt."""
     for y in range(q.size):
         left = scale.beside_most if q[y] > 0.5 else 1.0 - q[y]
         alone[y] = q[y] / (scale.unit * left)
@@ -62,28 +61,34 @@ def _fill_small(q, scale, small):
 
 @kernel()
 def add_tokens(p, q, block, scale, scratch, sums):
-    """Add tokens to the sums (K, S) of their blocks; ``scratch`` has room for a number per token."""
-    values = scratch[: q.size]
-    _fill_alone(q, scale, values)
+    """Add tokens to the sums (K, S) of their blocks; ``scratch`` is of shape (2, T) or larger."""
+    alone, rates = scratch[0, : q.size], scratch[1, : q.size]
+    _fill_alone(q, scale, alone)
     for y in range(q.size):
-        row = sums[block[y]]
-        row[TARGET] += p[y]
-        row[ALONE] += values[y]
-        row[DRAFT] += q[y]
+        # Unsigned, or every index would be checked for counting from the end.
+        k = np.uint64(block[y])
+        sums[k, TARGET] += p[y]
+        sums[k, DRAFT] += q[y]
+        sums[k, ALONE] += alone[y]
     if sums.shape[1] == POWER:
         return
-    _fill_small(q, scale, values)
+    _fill_small(q, scale, rates)
     for y in range(q.size):
-        row, rate = sums[block[y]], values[y]
-        power = rate
-        # The same number for every token: a branch on each power would often be mispredicted.
-        for r in range(POWER, POWER + _OF_FAINT):
-            row[r] += power
-            power *= rate
+        k, rate = np.uint64(block[y]), rates[y]
+        square = rate * rate
+        # Four powers of every token: a branch on each power would often be mispredicted.
+        sums[k, POWER] += rate
+        sums[k, POWER + 1] += square
+        sums[k, POWER + 2] += rate * square
+        sums[k, POWER + 3] += square * square
         if rate > _FAINT:
-            for r in range(POWER + _OF_FAINT, row.size):
-                row[r] += power
-                power *= rate
+            power = square * square * rate
+            sums[k, POWER + 4] += power
+            sums[k, POWER + 5] += power * rate
+            if rate > _SMALL:
+                for r in range(POWER + 6, sums.shape[1]):
+                    power *= rate
+                    sums[k, r] += power * rate
 
 
 @kernel(fastmath=REASSOCIATE)
@@ -96,7 +101,7 @@ def _total(values):
 
 @kernel(fastmath=REASSOCIATE)
 def _fill_inside(q, subset, inside):
-    """Masses of the subset's tokens, 0 for others; how many are positive, and the mass of the others."""
+    """Fill q of the subset's tokens, 0 for others. Return how many are positive, and q of the others."""
     count, outside = 0, 0.0
     for y in range(q.size):
         inside[y] = q[y] if subset[y] else 0.0
@@ -125,7 +130,7 @@ def sums_of_subset(q, subset, scale, sums):
         sums[ALONE] += _total(values)
         if sums.size > POWER:
             _fill_small(own, scale, values)
-            # Its rates, for values are overwritten.
+            # add_powers overwrites its second argument.
             _copy(values, own)
             add_powers(own, values, sums[POWER - 1 :])
     return count, outside

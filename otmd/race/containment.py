@@ -16,7 +16,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.block_sums import ALONE, POWER, RaceScale, sums_of_subset
 from otmd.race.quadrature import HEAVY, POWERS, RATE_UNIT, growth_series, latest_win, win_times
 
-# What so many blocks lack together is below rounding.
+# Smaller terms are left out: those of all blocks together are below rounding.
 _INVISIBLE = 1e-20
 
 
@@ -50,7 +50,7 @@ class ExponentialRace:
         self.scale = RaceScale(mass_beside_most(draft), RATE_UNIT, *pace)
 
     def containment(self, subset: BoolArray, num_drafts: int) -> float:
-        """G of a subset (V,) for this number of drafts."""
+        """The containment g of a subset (V,) for this number of drafts."""
         if num_drafts == 1:
             return float(sum_where(self.draft, subset))
         sums = np.empty(self.width if num_drafts > 2 else POWER)
@@ -69,7 +69,7 @@ class ExponentialRace:
     def contained(
         self, target: FloatArray, low: FloatArray, sums: FloatArray, counts: Sequence[int]
     ) -> FloatArray:
-        """G of the tokens before each block, for several numbers of drafts.
+        """The containment g of the tokens before each block, for several numbers of drafts.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class ExponentialRace:
 
 
 class PrefixArrivals:
-    """Arrivals of two and more among the first tokens of an order, block by block.
+    """The probability of two and more arrivals among the first blocks of tokens, integrated over time.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class PrefixArrivals:
 def times_alone(draft: FloatArray) -> FloatArray:
     """∫ P(token i and no other has arrived) dt = q_i/(1 − q_i), in units of 1/RATE_UNIT, shape (V,)."""
     times = 1.0 - draft
-    # Where the difference would cancel.
+    # For this token 1 − q would lose digits.
     times[draft > 0.5] = mass_beside_most(draft)
     times *= RATE_UNIT
     return np.divide(draft, times, out=times)
@@ -195,7 +195,10 @@ def _fill_outside(sums, unit, outside):
 
 @kernel()
 def _fill_contained(sums, unit, outside, several, contained):
-    """G before each block (N, K + 1), from ∫ e^{−λt} P(2 ≤ N(t) < n) dt in ``several``, 0 for two drafts."""
+    """Fill g before each block (N, K + 1).
+
+    ``several`` holds ∫ e^{−λt} P(2 ≤ N(t) < n) dt, which is 0 for two drafts.
+    """
     waits = 1.0 / unit
     for k in range(outside.size):
         if k > 0:

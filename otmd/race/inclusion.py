@@ -1,9 +1,9 @@
 """The probability of each token to be among the first n arrivals of an exponential race.
 
-With N₋ the number of other tokens that have arrived, token y is drafted with probability
-q ∫ e^{−qt} P(N₋(t) < n) dt. For a slow token the counts N₋ follow from those of all tokens: their series in z
-is divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). The result is one polynomial in q for all
-slow tokens.
+Let N₋(t) be the number of other tokens that have arrived by t. Token y is drafted with probability q ∫
+e^{−qt} P(N₋(t) < n) dt. For a slow token the law of N₋ is that of all tokens' count, with the generating
+function divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). Expanded in q, this gives one
+polynomial that serves all slow tokens.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from otmd.race.quadrature import (
     quadrature_step,
 )
 
-# The integral up to the time at which this part of a token has arrived is below the rounding of 1.
+# The integral over time starts where this many arrivals are expected: what comes before is below rounding.
 _EARLIEST = 1e-18
-# Faster tokens are drafted but for a probability below rounding: fewer than n of them are there.
+# Rates are cut off at this multiple of 1/(end of the race): such a token is almost surely drafted.
 _FASTEST = 1e100
 
 
@@ -93,7 +93,7 @@ def _slow_counts(moments: FloatArray, parts: FloatArray, size: int) -> FloatArra
 
 @kernel(fastmath=REASSOCIATE)
 def heavy_inclusion(absent, present, slow, weights, missed):
-    """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived by t), k < n, for heavy tokens i.
+    """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived), k < n, for each heavy token i.
 
     ``absent`` and ``present`` (M, T) are the probabilities a_i that heavy token i has not arrived and that it
     has, and slow[m] (T,) that at most m of the slow tokens have. Returns P(k heavy ones have arrived),
@@ -122,7 +122,7 @@ def heavy_inclusion(absent, present, slow, weights, missed):
 
 @kernel(fastmath=REASSOCIATE)
 def _product(one, two, out):
-    """The product of two series of counts."""
+    """The product of two power series (n, T), cut off after the same power."""
     for k in range(out.shape[0]):
         here = out[k]
         here[:] = 0.0

@@ -1,7 +1,7 @@
-"""When an exponential race is over, the nodes of integrals over its time, and power series in the rates.
+"""The end of an exponential race, nodes for integrals over its time, and power series in the rates.
 
-The race is over once fewer than n arrivals are less likely than the rounding of 1. Slow tokens are
-summed by powers of q·t: with t in units of this end, those are at most ``HEAVY``.
+The race ends when the probability that fewer than n tokens have arrived is below rounding. Slow tokens have
+q·t ≤ ``HEAVY`` at that time t, and are summed up by powers of q·t.
 """
 
 from functools import cache
@@ -10,23 +10,24 @@ from math import factorial, lgamma, log
 import numpy as np
 from scipy.special import loggamma
 
+from otmd.curve._kernels import AT_A_TIME, count_above
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray
 
 # Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
 RATE_UNIT = 2.0**256
-# Tokens with a larger q·t at the end of the race are treated one by one; there are some hundreds at
-# most. For the others this many powers of q·t are exact to rounding.
+# Tokens with a larger q·t at the end of the race are treated one by one; there are at most some hundreds.
+# For the others this many powers of q·t are exact to rounding.
 HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 _FASTEST = 256
-# The bisection for the end of the race stops here, relative to the wait for the n fastest.
+# The bisection for the end of the race stops at this part of its upper bound.
 _SHORTEST = 1e-12
 
 
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
-    """A time by which n tokens have arrived, but for a probability below the rounding of 1.
+    """A time by which n tokens have arrived, except with a probability below rounding.
 
     Parameters
     ----------
@@ -40,8 +41,8 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     Returns
     -------
     float
-        The earlier of two times: when the n fastest tokens have surely arrived, and when n of all
-        tokens have.
+        The earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens
+        have.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(largest(draft, size))
@@ -50,27 +51,33 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
 
 
 def largest(values: FloatArray, count: int) -> FloatArray:
-    """The ``count`` largest values, in no order, without a copy of all."""
-    kept = np.empty(2 * count)
+    """The ``count`` largest values, in no particular order, without a copy of all values."""
+    kept = np.empty(count + AT_A_TIME)
     size, place = _keep_larger(values, 0, -np.inf, kept, 0)
-    while size == kept.size:
-        kept.partition(count)
-        kept[:count] = kept[count:]
+    while place < values.size:
+        kept[:size].partition(size - count)
+        kept[:count] = kept[size - count : size]
         size, place = _keep_larger(values, place, kept[:count].min(), kept, count)
     return np.partition(kept[:size], size - count)[size - count :]
 
 
 @kernel()
 def _keep_larger(values, place, least, kept, size):
-    """Append the values above ``least`` from a place on to ``kept``, until it is full.
+    """Append the values above ``least`` from a place on to ``kept``, as long as there is room.
 
     Returns the size of what is kept, and the next place.
     """
-    while place < values.size and size < kept.size:
-        if values[place] > least:
-            kept[size] = values[place]
-            size += 1
-        place += 1
+    while place < values.size:
+        own = values[place : place + AT_A_TIME]
+        count = count_above(own, least)
+        if size + count > kept.size:
+            break
+        if count > 0:
+            for y in range(own.size):
+                if own[y] > least:
+                    kept[size] = own[y]
+                    size += 1
+        place += own.size
     return size, place
 
 
@@ -78,14 +85,14 @@ def _keep_larger(values, place, least, kept, size):
 def _race_end(fast, others, num_drafts, invisible):
     """See :func:`latest_win`.
 
-    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates.
-    "Surely" means: with a probability of failure below e^{−invisible}. For n of all tokens it comes from
-    Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, where μ is at most the mean number of arrivals.
+    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. The
+    probability of fewer than n arrivals is below e^{−invisible}. For n of all tokens this follows from
+    Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean number of arrivals.
     """
     lost = num_drafts - 1
     latest = invisible / fast[fast.size - num_drafts]
     early, late = 0.0, latest
-    # Five per cent are precise enough: a later end costs a few more nodes.
+    # Five per cent are precise enough: an end that is too late costs a few more nodes.
     while late > 1.05 * early and late > latest * _SHORTEST:
         time, mean = 0.5 * (early + late), 0.0
         for y in range(fast.size):
@@ -122,7 +129,9 @@ def win_times(
     step = quadrature_step(num_drafts)
     first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
     log_times = np.arange(int((log(latest) - first) / step) + 2)[::-1] * -step
-    times = latest * np.exp(log_times)
+    # In two factors, for e^{−750} would underflow, and the first node may be this part of the last.
+    root = np.exp(0.5 * log_times)
+    times = (latest * root) * root
     return times, step * times
 
 

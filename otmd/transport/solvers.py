@@ -6,7 +6,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
+from otmd.optimum.minimum_cut import max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray
 from otmd.transport.forms import cut_duals, flow_values
 from otmd.transport.problem import TransportProblem

@@ -152,17 +152,6 @@ def test_blocks_hold_every_token_once() -> None:
         assert (ratio[single] == blocks.low[place][single]).all()
 
 
-def test_tokens_around_are_those_of_whole_groups() -> None:
-    rng = np.random.default_rng(6)
-    p, q = rng.dirichlet(np.full(5000, 0.5), size=2)
-    ratio = ratios_of(p, q, np.arange(p.size))
-    tokens = BlockedCurve(p, q, [2]).tokens_around(0.5, 1.9)
-    assert (np.diff(tokens) > 0).all()
-    inside = np.flatnonzero((ratio >= 0.5) & (ratio <= 1.9))
-    assert set(inside) <= set(tokens.tolist())
-    assert (np.abs(np.log2(ratio[tokens] / 0.975)) < 1.1).all()
-
-
 def test_groups_ascend_with_the_ratio() -> None:
     ratio = np.concatenate([[0.0, 5e-324], 2.0 ** np.linspace(-45, 45, 900), [np.inf]])
     draft = (ratio < np.inf).astype(float)

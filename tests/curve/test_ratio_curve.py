@@ -143,8 +143,10 @@ def test_leading_axes(shape: tuple[int, ...]) -> None:
 
 
 def test_ratios_that_overflow_are_below_those_of_tokens_never_drafted() -> None:
-    curve = otmd.RatioCurve([0.5, 0.5], [1.0, 1e-310])
-    assert curve.ratio.tolist() == [0.5, 2.0**1022]
+    curve = otmd.RatioCurve([0.5, 0.3, 0.1, 0.1, 0.0], [1.0, 1e-310, 5e-324, 0.0, 0.0])
+    assert curve.order.tolist() == [0, 1, 2, 3, 4]
+    assert (curve.ratio[:1].tolist(), curve.ratio[3:].tolist()) == ([0.5], [np.inf, np.inf])
+    assert 2.0**1020 < curve.ratio[1] < curve.ratio[2] < 2.0**1022
     assert curve.hockey_stick(1e300) == pytest.approx(0.5)
 
 

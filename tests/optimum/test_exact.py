@@ -64,6 +64,12 @@ def floats(values: list[Fraction]) -> np.ndarray:
     return np.array([float(value) for value in values])
 
 
+def in_fractions(masses: np.ndarray) -> list[Fraction]:
+    """The floats' exact values, over their exact sum."""
+    values = [Fraction(mass) for mass in masses.tolist()]
+    return [value / sum(values) for value in values]
+
+
 def entries(names: dict) -> list:
     return [pytest.param(row, name) for row in ROWS for name in row.values if name in names]
 
@@ -150,6 +156,30 @@ def test_hostile_masses_stay_exact() -> None:
     best = exact.optimal_acceptance([1 - tiny, tiny], exact.WithReplacement([tiny, 1 - tiny], 2))
     assert best.rate == 1 + tiny - (1 - tiny) ** 2 == 3 * tiny - tiny**2
     assert best.subset == (1,)
+
+
+def wide(rng: random.Random, size: int) -> np.ndarray:
+    """Masses from 1 down to the smallest float64, some of them nearly equal."""
+    faintest = rng.choice((0, 8, 300, 316, 323))
+    masses = [rng.uniform(1, 9) * 10.0 ** -rng.choice((0, faintest)) for _ in range(size)]
+    return np.array(masses) / sum(masses)
+
+
+@pytest.mark.parametrize("law", TWINS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_pairs_whose_ratios_overflow(n: int, law: type) -> None:
+    rng, seen = random.Random(7), 0
+    for _ in range(150):
+        size = rng.randint(2, 6)
+        p, q = wide(rng, size), wide(rng, size)
+        if not serves(law, q.tolist(), n):
+            continue
+        best = exact.optimal_acceptance(in_fractions(p), law(in_fractions(q), n))
+        rounded = otmd.optimal_acceptance(p, in_floats(law)(q, num_drafts=n))
+        assert rounded.rate == pytest.approx(float(best.rate), rel=0, abs=TOLERANCE)
+        with np.errstate(over="ignore"):
+            seen += bool(np.isinf(p[q > 0] / q[q > 0]).any())
+    assert seen >= 10 or (law is exact.Hub and n != 2)
 
 
 def test_twelve_tokens_are_quick_enough() -> None:

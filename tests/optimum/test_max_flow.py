@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from otmd.optimum.max_flow import max_flow, tokens_short_of_demand
+from otmd.optimum.minimum_cut import max_flow, tokens_short_of_demand
 
 
 def _random_sets(rng: np.random.Generator, num_sets: int, num_tokens: int):

@@ -62,3 +62,13 @@ def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
     ranks = np.arange(V - n + 1, V + 1)
     faster = np.prod(ranks / (ranks + 1.0))
     assert steps @ (density * np.exp(-rate * times)) == pytest.approx(faster, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("latest", [1e70, 7e247])
+def test_win_times_of_a_race_whose_end_is_far(latest: float) -> None:
+    """Of faint tokens beside others of rate 1: the others' times still get nodes, so ∫ t³ e^{−t} dt = 6."""
+    times, steps = win_times(latest, 1.0, 4, 3)
+    assert (np.diff(times) > 0).all()
+    near = times < 1e3
+    integrand = times[near] ** 3 * np.exp(-times[near])
+    assert steps[near] @ integrand == pytest.approx(6.0, rel=10 * ROUNDING)

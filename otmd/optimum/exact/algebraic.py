@@ -1,4 +1,4 @@
-"""K-SEQ's scale ρ* and rate: algebraic numbers, found on the linear piece of the ratio curve they lie on."""
+"""K-SEQ's scale ρ* and rate as algebraic numbers, from the linear piece of the ratio curve that holds ρ*."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -40,24 +40,9 @@ def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> 
 
 
 def k_sequential_rate(target_probs: Iterable[object], law: WithReplacement) -> Any:
-    """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), an algebraic number.
+    """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
 
-    Parameters
-    ----------
-    target_probs : iterable of numbers, length V
-        p, the numbers as in :func:`optimal_acceptance`.
-    law : exact.WithReplacement
-        The law of the drafts.
-
-    Returns
-    -------
-    sympy.Expr
-        Linear in ρ*.
-
-    Raises
-    ------
-    ValueError, ImportError
-        As :func:`k_sequential_scale`.
+    Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
     """
     p, q, count = _read(target_probs, law)
     sympy = require_sympy()

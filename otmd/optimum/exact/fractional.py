@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import perm
+from typing import Any
 
 from otmd.optimum.exact.laws import (
     ExactLaw,
@@ -16,7 +17,9 @@ from otmd.optimum.exact.laws import (
 )
 from otmd.optimum.exact.reading import rational_probs, require_small
 
+Probs = list[Fraction]
 _MOST_TOKENS = 12
+_MOST_PATHS = 100_000
 
 
 @dataclass(frozen=True)
@@ -70,26 +73,24 @@ def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOp
     require_law(law, (ExactLaw,))
     contained = law.containment(len(p), rational_probs)
     values = [mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
-    cut = smallest_minimiser(values)
-    return ExactOptimum(1 + values[cut], tokens_of(cut))
-
-
-def smallest_minimiser(values: list[Fraction]) -> int:
-    """Return the smallest subset (a bit mask) with the least value.
-
-    p − g is submodular, so the minimisers are closed under intersection and one lies in all others.
-    """
     least = min(values)
-    return min((mask for mask, value in enumerate(values) if value == least), key=int.bit_count)
+    return ExactOptimum(1 + least, tokens_of(smallest_cuts(values)[least]))
+
+
+def smallest_cuts(values: Iterable[Any]) -> dict[Any, int]:
+    """Each distinct value and the smallest subset (a bit mask) that has it; values are in order of masks.
+
+    p − g is submodular, so its minimisers are closed under intersection: the smallest lies in all others.
+    """
+    cuts: dict[Any, int] = {}
+    for mask, value in sorted(enumerate(values), key=lambda each: each[0].bit_count()):
+        cuts.setdefault(value, mask)
+    return cuts
 
 
 def tokens_of(mask: int) -> tuple[int, ...]:
     """Tokens of a bit mask, ascending."""
     return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
-
-
-Probs = list[Fraction]
-_MOST_PATHS = 100_000
 
 
 def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> Fraction:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Any
 
-from otmd.optimum.exact.fractional import tokens_of
+from otmd.optimum.exact.fractional import smallest_cuts, tokens_of
 from otmd.optimum.exact.laws import (
     ConditionalPoisson,
     ExactLaw,
@@ -36,18 +36,6 @@ class Region:
     high: Any
     rate: Any
     subset: tuple[int, ...]
-
-
-def smallest_cuts(rates: list[Any]) -> dict[Any, int]:
-    """Each distinct function and the smallest subset that it belongs to.
-
-    Minimisers are closed under intersection, so for a function that is the least on some interval that
-    subset lies in all others.
-    """
-    cuts: dict[Any, int] = {}
-    for mask in sorted(range(len(rates)), key=int.bit_count):
-        cuts.setdefault(rates[mask], mask)
-    return cuts
 
 
 def regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> list[Region]:
