@@ -19,7 +19,9 @@ from .drafts import WithoutReplacement as WithoutReplacement
 from .drafts import WithReplacement as WithReplacement
 from .measurement import measure as measure
 from .measurement.compare import compare as compare
+from .optimum import LossyFrontier as LossyFrontier
 from .optimum import OptimalAcceptance as OptimalAcceptance
+from .optimum import lossy_frontier as lossy_frontier
 from .optimum import optimal_acceptance as optimal_acceptance
 from .probabilities import Processing as Processing
 from .probabilities import probs_from_logits as probs_from_logits

@@ -213,19 +213,19 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, ProposalLaw):
         return minimum_cut(target, law)
-    if _rest_of(law) in (WithReplacement, WithoutReplacement):
+    if rest_of(law) in (WithReplacement, WithoutReplacement):
         return _cut_beside_forced(target, law)
     forced = law.forced_tokens()
-    order = order_from(_order_of_rest(target, law, forced), forced)
+    order = order_from(order_of_rest(target, law, forced), forced)
     return best_prefix(target, order, law.prefix_containment(order))
 
 
-def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
+def order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> IntArray:
     """The order of the scan: the ratio order, or that of strata.
 
     Ratios are of scaled masses where all but the forced tokens are too unlikely to have ratios.
     """
-    if _rest_of(law) is Stratified and forced.size < law.num_drafts:
+    if rest_of(law) is Stratified and forced.size < law.num_drafts:
         count = law.num_drafts - forced.size
         rest = (
             law
@@ -242,7 +242,7 @@ def _order_of_rest(target: FloatArray, law: ProposalLaw, forced: IntArray) -> In
     return RatioCurve.unchecked(target, others).order
 
 
-def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
+def rest_of(law: ProposalLaw) -> type[DraftLaw]:
     """The law of the drafts beside those that are always drafted."""
     if isinstance(law, Hub):
         return WithReplacement
@@ -261,7 +261,7 @@ def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray,
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
     # A single draft is the same with and without replacement.
-    elif count == 1 or _rest_of(law) is WithReplacement:
+    elif count == 1 or rest_of(law) is WithReplacement:
         subset, value = _cut_with_replacement(target, others, count)
     else:
         curve = RaceCurve(target, ExponentialRace(others, count), [count])
