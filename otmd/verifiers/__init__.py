@@ -6,6 +6,9 @@ from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
 from otmd.verifiers.greedy_coupling import GreedyCoupling
+from otmd.verifiers.gumbel_list import GumbelList
+from otmd.verifiers.gumbel_top import GumbelTop
+from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.maximal_coupling import MaximalCoupling
 from otmd.verifiers.optimal import Optimal, OptimalityCertificate
@@ -30,11 +33,15 @@ VERIFIERS: tuple[Verifier, ...] = (
 __all__ = [
     "VERIFIERS",
     "GreedyCoupling",
+    "GumbelList",
+    "GumbelTop",
+    "InvariantCoupling",
     "KSequential",
     "MaximalCoupling",
     "Optimal",
     "OptimalityCertificate",
     "PlanVerifier",
+    "PoissonCoupling",
     "Preference",
     "PreparedVerifier",
     "RecursiveRejection",
