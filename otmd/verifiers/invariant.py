@@ -86,8 +86,8 @@ class InvariantCoupling(Verifier):
 class PoissonCoupling(InvariantCoupling):
     """The Poisson functional representation: the drafts are the first n points, with replacement.
 
-    Token y has a Poisson process, whose first point is its clock; the drafter proposes the tokens of its first
-    n points. α = Σ p_y (1 − (1 − 1/T(p_y/q_y))^n), T = 1 + A. With one draft this is Gumbel sampling.
+    Token y has a Poisson process, whose first point is its clock; the drafter proposes the tokens of
+    its first n points. α = Σ p_y (1 − (1 − 1/T(p_y/q_y))^n), T = 1 + A. One draft: Gumbel sampling.
 
     The matching is that of Li & Anantharam (2021, arXiv:1812.03616); for one draft Daliri et al. (2024,
     arXiv:2408.07978) prove α ≥ (1 − TV)/(1 + TV).

@@ -1,0 +1,109 @@
+"""The price of invariance: couplings by shared clocks beside verifiers and the optimum, at real positions.
+
+    python experiments/claims/invariance.py
+
+Collects a pair under runs/few unless it is there (target SmolLM2-135M-Instruct, the draft the same model with
+layers left out, a few prompts and many positions of each). Stores a row a position, temperature and number
+of drafts: the rates of couplings and verifiers, both optima, and the published floors.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import sweep_script
+from real_positions import DOMAINS
+
+import otmd
+from otmd.harness import collect, load_prompts, open_dataset
+from otmd.measurement.run import describe_dataset
+
+PAIRS = Path("runs/few")
+PER_DOMAIN, PER_PROMPT = 4, 12
+TOLERANCE = 1e-3
+RATES = {
+    "recursive_with": (otmd.RecursiveRejection(), otmd.WithReplacement),
+    "k_sequential": (otmd.KSequential(), otmd.WithReplacement),
+    "poisson": (otmd.PoissonCoupling(), otmd.WithReplacement),
+    "gumbel_list": (otmd.GumbelList(), otmd.WithReplacement),
+    "recursive_without": (otmd.RecursiveRejection(), otmd.WithoutReplacement),
+    "gumbel_top": (otmd.GumbelTop(), otmd.WithoutReplacement),
+}
+
+
+def folder_of(draft: str) -> Path:
+    """Where the pair with this draft is collected."""
+    return PAIRS / re.sub(r"[^0-9A-Za-z]+", "-", draft)
+
+
+def collected(draft: str) -> str:
+    """Collect the pair with this draft, unless it is there; identifies what is in it."""
+    prompts = load_prompts(list(DOMAINS), PER_DOMAIN, 0, progress=True)
+    path = folder_of(draft)
+    collect("default", draft, prompts, path, positions_per_prompt=PER_PROMPT, progress=True)
+    return str(describe_dataset(open_dataset(path))["dataset"])
+
+
+def floors(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str, float]:
+    """(1 − TV)/(1 + TV) of one draft (arXiv:2408.07978), and the list matching lemma (arXiv:2506.05632)."""
+    apart = 0.5 * float(np.abs(target - drafted).sum())
+    curve = otmd.RatioCurve(target, drafted)
+    drawn = np.isfinite(curve.ratio)
+    excess = curve.ratio[drawn] * curve.draft_mass[1:][drawn] - curve.target_mass[1:][drawn]
+    mass = target[curve.order[drawn]]
+    listed = float((num_drafts * mass / (np.maximum(excess, 0.0) + num_drafts)).sum())
+    return {"floor_one": (1 - apart) / (1 + apart), "floor_list": listed}
+
+
+def rates(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str, float]:
+    """Every rate at one position; those with bounds in two columns."""
+    row: dict[str, float] = floors(target, drafted, num_drafts)
+    for law in (otmd.WithReplacement, otmd.WithoutReplacement):
+        best = otmd.optimal_acceptance(target, law(drafted, num_drafts))
+        row[f"optimal_{'with' if law is otmd.WithReplacement else 'without'}"] = float(best.rate)
+    for name, (verifier, law) in RATES.items():
+        low, high = verifier.acceptance_bounds(target, law(drafted, num_drafts), TOLERANCE)
+        row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+    return row
+
+
+def invariance(
+    rng: np.random.Generator, draft: str, domain: str, temperature: float, num_drafts: int
+) -> Iterator[dict[str, Any]]:
+    """One row a position of the domain."""
+    dataset, step = open_dataset(folder_of(draft)), otmd.Processing(temperature)
+    for number, place in enumerate(dataset.positions):
+        if place.domain != domain:
+            continue
+        target, drafted = (step(logits[0]) for logits in dataset.arrays([number]))
+        yield {
+            "index": place.index,
+            "prompt_id": place.prompt_id,
+            **rates(target, drafted, num_drafts),
+        }
+
+
+def main(arguments: list[str] | None = None) -> pl.DataFrame:
+    """Measure, and print mean rates, and how often the Gumbel top n accepts more than recursive rejection."""
+    table = sweep_script.run(
+        invariance,
+        __doc__ or "",
+        60.0,
+        arguments,
+        lambda tasks: "".join(collected(draft) for draft in sorted({t["draft"] for t in tasks})),
+    )
+    better = (pl.col("gumbel_top_low") > pl.col("recursive_without_high")).alias("top_better")
+    worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")
+    numbers = pl.col(pl.Float64).exclude("temperature")
+    means = table.with_columns(better, worse).group_by("temperature", "num_drafts")
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
+        shown = means.agg(pl.len(), numbers.mean(), pl.col("top_better", "top_worse").mean())
+        print(shown.sort("temperature", "num_drafts").unpivot(index=["temperature", "num_drafts"]))
+    return table
+
+
+if __name__ == "__main__":
+    main()
