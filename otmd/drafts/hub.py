@@ -73,6 +73,10 @@ class Hub(ProposalLaw):
     def position_containment(self, subset: BoolArray) -> float:
         return self._as_greedy.position_containment(subset)
 
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :class:`ProposalLaw`."""
+        return self._as_greedy.prefix_containment(order)
+
     def position_inclusion_probs(self) -> FloatArray:
         return self._as_greedy.position_inclusion_probs()
 

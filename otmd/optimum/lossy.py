@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve._kernels import ratios_of
-from otmd.drafts import DraftLaw, Stratified, WithoutReplacement, WithReplacement
+from otmd.drafts import DraftLaw, Stratified
 from otmd.drafts.base import validate_law
 from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.kernel import kernel
@@ -30,8 +29,6 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.race.containment import ExponentialRace
-from otmd.race.cut import RaceCurve
 
 # The interval of a bisection is halved this often, down to the rounding of 1.
 _HALVINGS = 60
@@ -80,11 +77,6 @@ class LossyFrontier:
         batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
         self._place = np.arange(len(self._strings)).reshape(batch)
         self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.most_loss)
-
-    def __repr__(self) -> str:
-        return (
-            f"LossyFrontier(divergence={self.divergence!r}, lossless_rate={self.lossless_rate!r})"
-        )
 
     def rate_at(self, budget: ArrayLike) -> FloatArray | float:
         """The largest acceptance rate of any rule whose output is within the budget of p.
@@ -212,14 +204,16 @@ class _TautString:
     def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
         assert isinstance(law, ProposalLaw)
         self.target, self._divergence = target, divergence
-        order, ends, contained = _prefixes(target, law)
-        x = accumulated(target[order])[ends]
-        corners = np.empty(ends.size, np.int64)
-        corners = corners[: _fill_corners(x / x[-1], contained, corners)]
+        forced = law.forced_tokens()
+        order = order_from(order_of_rest(target, law, forced), forced)
+        x, contained = accumulated(target[order]), law.prefix_containment(order)
+        contained[-1] = 1.0
+        corners = np.empty(x.size, np.int64)
+        corners = corners[: _fill_corners(x, contained, corners)]
         p, self._mass = np.diff(x[corners]), np.diff(contained[corners])
         self._slope = np.divide(self._mass, p, out=np.full(p.size, np.inf), where=p > 0.0)
         self._piece = np.empty(order.size, np.int64)
-        self._piece[order] = np.repeat(np.arange(p.size), np.diff(ends[corners]))
+        self._piece[order] = np.repeat(np.arange(p.size), np.diff(corners))
         # Mass where p = 0 is shared by q: g of such a set lies below its share, as it does in q-convexity.
         self._fresh = self._mass[0] if p[0] == 0.0 else 0.0
         self._share = _share(law, np.flatnonzero(self._piece == 0)) if self._fresh else None
@@ -294,47 +288,6 @@ class _Levels:
             return 0, float(self._slope[0])
         p = self.p[count]
         return count, float((self._s[count] + sign * loss) / p) if p > 0.0 else np.inf
-
-
-def _prefixes(target: FloatArray, law: ProposalLaw) -> tuple[IntArray, IntArray, FloatArray]:
-    """Tokens in the order of the cuts, the lengths of some prefixes, 0 and V among them, and g of each.
-
-    No other prefix lies above the least concave function over these.
-    """
-    forced, rest, others = law.forced_tokens(), rest_of(law), law.mass_beside_forced()
-    count = law.num_drafts - forced.size
-    if count > 1 and rest is WithoutReplacement:
-        order, ends, contained = _raced_prefixes(target, others, forced, count)
-    else:
-        order = order_from(order_of_rest(target, law, forced), forced)
-        ends = np.arange(order.size + 1)
-        if count > 0 and (rest is WithReplacement or (count == 1 and rest is WithoutReplacement)):
-            contained = np.minimum(accumulated(others[order]), 1.0) ** count
-            contained[: forced.size] = 0.0
-        else:
-            contained = law.prefix_containment(order)
-    contained[-1] = 1.0
-    return order, ends, contained
-
-
-def _raced_prefixes(
-    target: FloatArray, draft: FloatArray, forced: IntArray, count: int
-) -> tuple[IntArray, IntArray, FloatArray]:
-    """The same for drafts without replacement; no prefix parts tokens of one ratio."""
-    tokens = np.delete(np.arange(target.size, dtype=np.int32), forced)
-    ratio = ratios_of(target, draft, tokens)
-    sorting = np.argsort(ratio, kind="stable")
-    tokens, ratio = tokens[sorting], ratio[sorting]
-    first = np.concatenate([[True], ratio[1:] > ratio[:-1]])
-    race = ExponentialRace(draft, count)
-    curve = RaceCurve(target, race, [count])
-    sums = np.zeros((int(first.sum()), curve.width))
-    curve.sum_tokens(tokens, first.cumsum() - 1, sums)
-    contained = race.contained(target, ratio[first], sums, [count])[0]
-    ends = np.append(np.flatnonzero(first), tokens.size) + forced.size
-    if forced.size:
-        ends, contained = np.append(0, ends), np.append(0.0, contained)
-    return np.append(forced, tokens.astype(np.int64)), ends, contained
 
 
 def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import otmd
+from otmd.drafts import ProposalLaw
 from otmd.optimum import exact
 
 DIVERGENCES = {
@@ -43,6 +44,16 @@ def pairs(count: int, seed: int):
         if k % 3 == 1:
             p[: 1 + k % 2] = 0.0
         yield p / p.sum(), q
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_prefixes_are_contained_as_they_are_one_by_one(name):
+    for p, q in pairs(4, 9):
+        law = LAWS[name](q)
+        forced = law.forced_tokens()
+        order = np.append(forced, np.setdiff1d(np.argsort(p), forced)).astype(np.int64)
+        one_by_one = ProposalLaw.prefix_containment(law, order)
+        assert law.prefix_containment(order) == pytest.approx(one_by_one, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", LAWS)

@@ -192,6 +192,15 @@ def test_drafts_without_replacement_agree_at_least_as_often_as_with():
         assert without >= with_them - 1e-6
 
 
+def test_they_stand_beside_the_verifiers():
+    p, q = np.random.default_rng(8).dirichlet(np.ones(6), size=2)
+    rules = [otmd.GumbelTop, otmd.PoissonCoupling, otmd.GumbelList, otmd.RecursiveRejection]
+    laws = [otmd.WithReplacement, otmd.WithoutReplacement]
+    rows = otmd.compare(p, q, [2], laws=laws, verifiers=rules).to_dicts()
+    assert {row["verifier"] for row in rows} == {rule.__name__ for rule in rules}
+    assert all(row["gap"] >= -1e-9 for row in rows)
+
+
 def test_errors_name_what_was_wanted():
     coupling, p = otmd.GumbelTop(), np.array([0.5, 0.5, 0.0])
     rng = np.random.default_rng(0)
