@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import claims_draft_laws
 import claims_laws
 import claims_made_up
 import claims_sequences
@@ -36,7 +37,13 @@ def claims() -> str:
     """Every claim that was measured again."""
     table = read_positions()
     real = [*claims_verifiers.rows(table.filter(draft=PAIR)), *claims_laws.rows(table)]
-    return markdown(HEAD, [*claims_made_up.rows(), *real, *claims_sequences.rows()])
+    laws = claims_draft_laws.rows()
+    return markdown(HEAD, [*claims_made_up.rows(), *real, *laws, *claims_sequences.rows()])
+
+
+def draft_laws() -> str:
+    """Rates of the study of laws."""
+    return markdown(claims_draft_laws.HEAD, claims_draft_laws.lines())
 
 
 def by(column: str, part: pl.DataFrame) -> str:
@@ -70,6 +77,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "claims": claims,
     "domains": domains,
     "temperatures": temperatures,
+    "draft laws": draft_laws,
 }
 
 

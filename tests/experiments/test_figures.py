@@ -23,6 +23,7 @@ DRAWN = {
     "resolution_grid": "resolution_grid",
     "laws": "real_positions",
     "choice": "real_positions",
+    "draft_laws": "draft_laws",
 }
 """Figure and the table it is drawn from."""
 

@@ -1,0 +1,356 @@
+"""Which law should drafts be drawn from? Every law, by its best closed-form rule and at its optimum.
+
+    python experiments/claims/draft_laws.py
+
+Collects texts of SmolLM2-135M-Instruct under runs/draft_laws_texts: a text for each prompt and temperature,
+sampled at that temperature, with the logits of the target and of four drafts at a few positions of each.
+Measures laws and rules there, a task for each prompt. The rows of all positions stay under runs; what
+``law_choice.py`` finds in them is stored.
+
+Parameters of a law: ``sharpness`` (β, drafts are drawn from q^β), ``falling`` (the share of a stratum in
+units of the one before it, from the head to the tail) and ``top`` (m, the likeliest tokens that are certain).
+"""
+
+import hashlib
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import sweep_script
+
+import otmd
+from otmd.drafts.stratified import _likeliest_first, _starts
+from otmd.harness import Prompt, load_draft, load_prompts, load_target
+from otmd.harness.collection import held_out_corpus
+from otmd.harness.continuations import continuations
+from otmd.harness.models import sample_token
+from otmd.harness.progress import progress_bar
+from otmd.harness.prompts import prompt_tokens
+from otmd.probabilities import FloatArray, IntArray
+from otmd.storage.files import write_atomically
+from otmd.verifiers.preference import _shares_of_strata
+
+TEXTS = Path("runs/draft_laws_texts")
+ROWS = Path("runs/draft_laws_positions.parquet")
+DOMAINS = ("code", "maths", "chat", "prose")
+DRAFTS = ("skip:15", "skip:13,15,17", "skip:27,28,29", "ngram:3+context")
+TEMPERATURES = (0.3, 0.6, 0.8, 1.0, 1.5)
+PER_DOMAIN, PER_TEXT, LENGTH = 16, 3, 24
+COUNTS = (2, 3, 4, 8)
+SHARPNESS = (0.7, 1.0, 1.4, 2.0)
+FALLING = (0.6, 1.0, 1.5)
+TOPS = (0, 1, 2, 4)
+POISSON_AT, POISSON_COUNTS = (1.0,), (2, 3, 4)
+ORDERS_AT, ORDERS_COUNTS = (0.6, 1.0), (2, 4, 8)
+CLOSE, LOOSE = 2e-3, 1e-2
+
+Rates = Iterator[tuple[str, str, int, dict[str, float], float]]
+
+
+class Ordered(NamedTuple):
+    """p and q (V,), the likeliest drafts first, and how many tokens q has."""
+
+    target: FloatArray
+    draft: FloatArray
+    support: int
+
+
+def chosen_prompts() -> list[Prompt]:
+    """The prompts, in the order of the tasks."""
+    return load_prompts(list(DOMAINS), PER_DOMAIN, 0, progress=False)
+
+
+def text_file(prompt: Prompt) -> Path:
+    """Where the logits of a prompt's texts lie."""
+    return TEXTS / f"{hashlib.sha256(prompt.id.encode()).hexdigest()[:16]}.npz"
+
+
+def collected(prompts: Sequence[Prompt]) -> str:
+    """Collect what is missing of the prompts' texts; identifies what there is."""
+    TEXTS.mkdir(parents=True, exist_ok=True)
+    missing = [prompt for prompt in prompts if not text_file(prompt).exists()]
+    if missing:
+        target = load_target("default")
+        drafts = [
+            load_draft(name, target, held_out_corpus(name, target, chosen_prompts(), False))
+            for name in DRAFTS
+        ]
+        with progress_bar("Collecting texts", len(missing), True) as update:
+            for number, prompt in enumerate(missing):
+                update(number, prompt.id)
+                _collect(target, drafts, prompt)
+    # Not of these prompts alone, so that a sweep over more of them knows what is done.
+    what = f"{[prompt.id for prompt in chosen_prompts()]}{DRAFTS}{TEMPERATURES}{PER_TEXT}{LENGTH}"
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+def _collect(target: Any, drafts: Sequence[Any], prompt: Prompt) -> None:
+    """Sample a text at each temperature, and store all models' logits at a few of its positions."""
+    before = prompt_tokens(target.tokenizer, prompt)
+    model = continuations(target, before)
+    rngs = [np.random.default_rng([0, zlib.crc32(prompt.id.encode())]) for _ in TEMPERATURES]
+    texts: list[tuple[int, ...]] = [() for _ in TEMPERATURES]
+    for _ in range(LENGTH):
+        growing = [i for i, text in enumerate(texts) if not set(text[-1:]) & target.stop_tokens]
+        for i, logits in zip(growing, model.logits([texts[i] for i in growing]), strict=True):
+            drawn = sample_token(logits[: target.token_count], TEMPERATURES[i], rngs[i])
+            texts[i] += (drawn,)
+    # The middles of equal parts of the text; all of a text that is too short for that.
+    places = [
+        sorted({(2 * i + 1) * len(text) // (2 * PER_TEXT) for i in range(PER_TEXT)})
+        for text in texts
+    ]
+    prefixes = [text[:t] for text, own in zip(texts, places, strict=True) for t in own]
+    arrays = {"temperature": np.repeat(TEMPERATURES, list(map(len, places)))}
+    for name, own in zip(("target", *DRAFTS), (model, *drafts), strict=True):
+        own = own if own is model else continuations(own, before)
+        logits = np.stack(own.logits(prefixes))[:, : target.token_count]
+        arrays[name] = logits.astype(np.float32)
+    stored = io.BytesIO()
+    np.savez(stored, **arrays)
+    write_atomically(text_file(prompt), stored.getvalue())
+
+
+def prompt_rates(rng: np.random.Generator, prompt: int) -> Iterator[dict[str, Any]]:
+    """All rows of one prompt's texts."""
+    chosen = chosen_prompts()[prompt]
+    with np.load(text_file(chosen)) as stored:
+        arrays = dict(stored)
+    seen: set[float] = set()
+    for at, temperature in enumerate(arrays["temperature"].tolist()):
+        step = otmd.Processing(temperature)
+        target = step(arrays["target"][at])
+        # What takes long is measured at the first position of each text.
+        first = temperature not in seen
+        seen.add(temperature)
+        for name in DRAFTS:
+            draft = step(arrays[name][at])
+            about = {
+                "domain": chosen.domain,
+                "prompt_id": chosen.id,
+                "draft": name,
+                "temperature": temperature,
+                "position": at,
+                "entropy": float(-(draft * np.log(np.maximum(draft, 1e-300))).sum()),
+                "top_draft": float(draft.max()),
+                "overlap": float(np.minimum(target, draft).sum()),
+            }
+            for law, rule, n, parameters, rate in rates(target, draft, first, temperature):
+                measured = {"law": law, "rule": rule, "num_drafts": n, "rate": rate}
+                yield {**about, **measured, **dict(_parameters(parameters))}
+
+
+def _parameters(given: dict[str, float]) -> Iterator[tuple[str, float]]:
+    for name, default in (("sharpness", 1.0), ("falling", 1.0), ("top", 0.0)):
+        yield name, float(given.get(name, default))
+
+
+def rates(target: FloatArray, draft: FloatArray, slow: bool, temperature: float) -> Rates:
+    """Law, rule, number of drafts, parameters and rate of all that is measured at a position."""
+    order = _likeliest_first(draft)
+    ordered = Ordered(target[order], draft[order], int(np.count_nonzero(draft)))
+    yield from _independent(*ordered[:2])
+    yield from _stratified_grid(ordered)
+    yield from _without_replacement(*ordered[:2])
+    if slow:
+        yield from _sharpened(*ordered[:2])
+        yield from _tops(*ordered[:2])
+        yield from _stratified_optima(*ordered[:2])
+        if temperature in ORDERS_AT:
+            yield from _orders(*ordered[:2])
+        if temperature in POISSON_AT:
+            yield from _poisson(*ordered[:2])
+
+
+def _independent(target: FloatArray, draft: FloatArray) -> Rates:
+    """Certain top n, greedy drafts, and drafts with replacement."""
+    law = otmd.WithReplacement(draft, max(COUNTS))
+    rules = {
+        "recursive rejection": otmd.RecursiveRejection(),
+        "K-SEQ": otmd.KSequential(),
+        "preference": otmd.Preference(),
+    }
+    for rule, verifier in rules.items():
+        for n, rate in zip(
+            COUNTS, verifier.family_bounds(target, law, COUNTS, CLOSE)[0], strict=True
+        ):
+            yield "with replacement", rule, n, {}, float(rate)
+    best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)
+    for n in COUNTS:
+        yield "with replacement", "optimum", n, {}, float(best[n - 1])
+        certain = float(target[:n].sum())
+        yield "certain", "target only", n, {}, certain
+        yield "certain", "optimum", n, {}, certain
+        rest = np.minimum(target[n - 1 :], draft[n - 1 :] / draft[n - 1 :].sum())
+        rate = float(target[: n - 1].sum() + rest.sum())
+        yield "greedy", "greedy coupling", n, {}, rate
+        yield "greedy", "optimum", n, {}, rate
+
+
+def _stratified_grid(of: Ordered) -> Rates:
+    """Stratified drafts by the preference rule, for all parameters."""
+    for sharpness in SHARPNESS:
+        weights = (of.draft / of.draft[0]) ** sharpness
+        for n in COUNTS:
+            for top in (m for m in {*TOPS, n - 1} if m < n):
+                # With certain tokens, one of the other parameters is varied at a time.
+                alone = top == n - 1 or (top > 0 and sharpness != 1.0)
+                for falling in (1.0,) if alone else FALLING:
+                    shares = falling ** np.arange(n - top)
+                    given = {"sharpness": sharpness, "falling": falling, "top": top}
+                    rate = stratified_rate(of, weights, top, shares)
+                    yield "stratified", "preference", n, given, rate
+
+
+def stratified_rate(of: Ordered, weights: FloatArray, top: int, shares: FloatArray) -> float:
+    """The preference rule's rate on m certain tokens and strata of the rest.
+
+    As ``Preference`` has it for ``TopThen`` over ``Stratified``, without a sort for each set of parameters.
+    """
+    own = np.maximum(weights[top:], np.finfo(np.float64).tiny * (of.draft[top:] > 0))
+    target = of.target[top:]
+    starts = _starts(own, of.support - top, shares) if shares.size > 1 else np.array([0, own.size])
+    masses = np.add.reduceat(own, starts[:-1])
+    inclusion = own / np.repeat(masses, np.diff(starts))
+    left = _shares_of_strata(target, np.arange(own.size), starts, inclusion)[2]
+    return float(of.target[:top].sum() + 1.0 - left)
+
+
+def _without_replacement(target: FloatArray, draft: FloatArray) -> Rates:
+    law = otmd.WithoutReplacement(draft, max(COUNTS))
+    best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)
+    for n in COUNTS:
+        yield "without replacement", "optimum", n, {}, float(best[n - 1])
+    yield from _rejected(target, law, COUNTS[:-1], {})
+
+
+def _rejected(
+    target: FloatArray,
+    law: otmd.WithoutReplacement,
+    counts: Sequence[int],
+    given: dict[str, float],
+    tol: float = CLOSE,
+) -> Rates:
+    """Recursive rejection: the middle of its certain bounds."""
+    rule = otmd.RecursiveRejection()
+    low, high = rule.family_bounds(target, law.with_num_drafts(max(counts)), counts, tol)
+    for n, rate in zip(counts, (low + high) / 2, strict=True):
+        yield "without replacement", "recursive rejection", n, given, float(rate)
+
+
+def _sharpened(target: FloatArray, draft: FloatArray) -> Rates:
+    """Drafts without replacement from q^β renormalised."""
+    law = otmd.WithoutReplacement(draft, max(COUNTS))
+    yield from _rejected(target, law, COUNTS[-1:], {}, LOOSE)
+    for sharpness in SHARPNESS[2:]:
+        law = otmd.WithoutReplacement(_sharp(draft, sharpness), max(COUNTS))
+        given = {"sharpness": sharpness}
+        best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)
+        for n in COUNTS:
+            yield "without replacement", "optimum", n, given, float(best[n - 1])
+        yield from _rejected(target, law, COUNTS[:-1], given)
+
+
+def _sharp(draft: FloatArray, sharpness: float) -> FloatArray:
+    weights = (draft / draft.max()) ** sharpness
+    return weights / weights.sum()
+
+
+def _tops(target: FloatArray, draft: FloatArray) -> Rates:
+    """The likeliest m for certain, the rest with or without replacement."""
+    kinds = {
+        "top, then with": otmd.WithReplacement,
+        "top, then without": otmd.WithoutReplacement,
+    }
+    for n in COUNTS:
+        for top in (m for m in TOPS if 0 < m < n - 1):
+            for name, rest in kinds.items():
+                law = otmd.TopThen(draft, n, top, rest)
+                best = float(otmd.optimal_acceptance(target, law).rate)
+                yield name, "optimum", n, {"top": top}, best
+                if rest is otmd.WithReplacement:
+                    rate = float(otmd.acceptance_rate(otmd.Preference(), target, law))
+                    yield name, "preference", n, {"top": top}, rate
+
+
+def _stratified_optima(target: FloatArray, draft: FloatArray) -> Rates:
+    for n in COUNTS:
+        best = float(otmd.optimal_acceptance(target, otmd.Stratified(draft, n)).rate)
+        yield "stratified", "optimum", n, {}, best
+
+
+def _orders(target: FloatArray, draft: FloatArray) -> Rates:
+    """The preference rule on equal strata, in other orders than its own."""
+    tried: dict[str, Callable[[FloatArray, otmd.DraftLaw], IntArray]] = {
+        "preference, ratio order": ratio_order,
+        "preference, peeled": peeled_order,
+    }
+    for n in ORDERS_COUNTS:
+        law = otmd.Stratified(draft, n)
+        for name, order in tried.items():
+            rate = float(otmd.acceptance_rate(otmd.Preference(order), target, law))
+            yield "stratified", name, n, {}, rate
+
+
+def ratio_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+    """The largest p/q_j first."""
+    assert isinstance(law, otmd.Stratified)
+    inclusion = law.position_strata.inclusion
+    ratio = np.divide(target, inclusion, out=np.zeros(target.size), where=inclusion > 0)
+    return np.argsort(-ratio)
+
+
+def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+    """First what can be accepted whole, given what was peeled before it; the others from the tail.
+
+    Once slots have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
+    """
+    assert isinstance(law, otmd.Stratified)
+    number, _, _, inclusion = law.position_strata
+    left, peeled = np.ones(law.num_drafts), np.zeros(target.size, bool)
+    turn = np.full(target.size, np.iinfo(np.int64).max)
+    for step in range(target.size):
+        others = np.array([np.delete(left, j).prod() for j in range(left.size)])
+        new = ~peeled & (target >= inclusion * others[number])
+        if not new.any():
+            break
+        turn[new], peeled = step, peeled | new
+        left = np.maximum(1.0 - np.bincount(number[peeled], inclusion[peeled], left.size), 0.0)
+    return np.lexsort((-number.astype(np.int64), turn))
+
+
+def _poisson(target: FloatArray, draft: FloatArray) -> Rates:
+    """Conditional Poisson subsets with weights q^β; no closed-form rule but target only serves them."""
+    for sharpness in SHARPNESS[1:3]:
+        law = otmd.ConditionalPoisson(_sharp(draft, sharpness), max(POISSON_COUNTS))
+        best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)
+        for n in POISSON_COUNTS:
+            given = {"sharpness": sharpness}
+            yield "conditional Poisson", "optimum", n, given, float(best[n - 1])
+
+
+def main(arguments: list[str] | None = None) -> pl.DataFrame:
+    """Collect, measure, and print mean rates without any fitted parameter at temperature 1."""
+    given = sys.argv[1:] if arguments is None else arguments
+    prompts = chosen_prompts()
+    table = sweep_script.run(
+        prompt_rates,
+        __doc__ or "",
+        15.0,
+        ["--output", str(ROWS), *given],
+        lambda tasks: collected([prompts[task["prompt"]] for task in tasks]),
+    )
+    plain = table.filter(temperature=1.0, sharpness=1.0, falling=1.0, top=0.0)
+    means = plain.group_by("draft", "num_drafts", "law", "rule").agg(pl.col("rate").mean())
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
+        print(means.sort("num_drafts").pivot("num_drafts", values="rate").sort("draft", "law"))
+    return table
+
+
+if __name__ == "__main__":
+    main()

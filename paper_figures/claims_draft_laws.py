@@ -1,0 +1,192 @@
+"""Rows and table of the study of draft laws."""
+
+from statistics import NormalDist
+from typing import Any
+
+import polars as pl
+from claims_words import command, holds, listed
+from draft_laws import PAIRS, read_choices
+
+FROM = command("law_choice")
+SHOWN = ("certain", "with, K-SEQ", "without, recursive", "greedy", "stratified")
+HEAD = (
+    *("pair", "T", "n", *SHOWN, "stratified − greedy", "fitted − stratified"),
+    *("without, optimum", "ceiling"),
+)
+LEVEL = 0.05
+
+
+def rows() -> list[list[str]]:
+    """Claim, source, what was measured, script and verdict."""
+    table = read_choices()
+    return [
+        over_greedy(table),
+        over_certain(table),
+        rule(table),
+        gap(table),
+        fitting(table),
+        ceiling(table),
+    ]
+
+
+def of(table: pl.DataFrame, choice: str, base: str) -> pl.DataFrame:
+    """Differences of a choice to a base, one row a cell, in points, with p-values of a normal law."""
+    found = table.filter(choice=choice).select(
+        *("draft", "temperature", "num_drafts"),
+        value=100 * pl.col(f"value_over_{base}"),
+        error=100 * pl.col(f"error_over_{base}"),
+    )
+    normal = NormalDist()
+    score = (found["value"].abs() / found["error"].clip(lower_bound=1e-9)).to_list()
+    return found.with_columns(p=pl.Series([2 * (1 - normal.cdf(z)) for z in score]))
+
+
+def verdicts(cells: pl.DataFrame) -> str:
+    """How many differences are certain, alone and after Holm's correction for their number."""
+    ordered = cells.sort("p").with_row_index("rank")
+    limit = LEVEL / (cells.height - pl.col("rank").cast(pl.Float64))
+    kept = ordered.with_columns(holm=(pl.col("p") <= limit).cast(pl.Int8).cum_min() == 1)
+    words = []
+    for name, sign in (("ahead", 1), ("behind", -1)):
+        own = kept.filter(pl.col("value") * sign > 0)
+        alone, certain = own.filter(pl.col("p") <= LEVEL).height, own.filter("holm").height
+        words.append(
+            f"{name} in {own.height} of {cells.height} cells ({alone} at the 5% level, {certain} by Holm)"
+        )
+    return ", ".join(words)
+
+
+def span(cells: pl.DataFrame) -> str:
+    """Mean, least and largest difference."""
+    value = cells["value"]
+    return f"mean {value.mean():+.1f} pp, {value.min():+.1f} to {value.max():+.1f}"
+
+
+def over_greedy(table: pl.DataFrame) -> list[str]:
+    """Strata against greedy drafts."""
+    cells = of(table, "stratified", "greedy")
+    least = cells.group_by("temperature").agg(pl.col("value").min()).sort("temperature")
+    ahead = least.filter(pl.col("value") > 0)["temperature"].to_list()
+    parts = [
+        f"T = {t:g}: {span(cells.filter(temperature=t))}"
+        for t in cells["temperature"].unique().sort().to_list()
+    ]
+    return [
+        "One draft from each of n strata accepts more than greedy drafts, both by their closed-form rules",
+        "asked here",
+        f"4 pairs, 5 temperatures, n = 2, 3, 4, 8: {verdicts(cells)}. {'; '.join(parts)}",
+        FROM,
+        f"in the mean of every cell at T = {listed(ahead)}; not of every one at other temperatures",
+    ]
+
+
+def over_certain(table: pl.DataFrame) -> list[str]:
+    """Certain tokens, what engines' trees run, against strata."""
+    cells = of(table, "certain", "stratified").with_columns(value=-pl.col("value"))
+    parts = [
+        f"T = {t:g}: {span(cells.filter(temperature=t))}"
+        for t in cells["temperature"].unique().sort().to_list()
+    ]
+    return [
+        "Certain top n, which trees in engines draft, accepts as much",
+        "asked here",
+        f"stratified less certain: {'; '.join(parts)}",
+        FROM,
+        holds(cells["value"].max() < 0),
+    ]
+
+
+def rule(table: pl.DataFrame) -> list[str]:
+    """The preference rule on drafts with replacement."""
+    cells = of(table, "with, preference", "k_sequential")
+    return [
+        "With replacement, the preference rule accepts more than K-SEQ",
+        "asked here",
+        f"{verdicts(cells)}; {span(cells)}",
+        FROM,
+        holds(bool(cells["value"].min() > 0), " in the mean over positions of each cell"),
+    ]
+
+
+def gap(table: pl.DataFrame) -> list[str]:
+    """What the rule leaves of its laws' optima."""
+    strata = of(table, "stratified, optimum", "stratified")
+    without = of(table, "without, optimum", "stratified")
+    return [
+        "The rule all but attains the optimum of stratified drafts",
+        "asked here",
+        f"α* less the rule's rate: {span(strata)}; α* without replacement less that rate: {span(without)}",
+        FROM,
+        f"within {strata['value'].max():.1f} pp in the mean of each cell",
+    ]
+
+
+def fitting(table: pl.DataFrame) -> list[str]:
+    """Fitted parameters, and what becomes of them elsewhere."""
+    names = {
+        "stratified, fitted": "of the same pair and temperature",
+        "stratified, of other pairs": "of other pairs",
+        "stratified, of other temperatures": "of other temperatures",
+        "stratified, of all": "of all pooled",
+        "stratified, by entropy": "of all, by the draft's entropy",
+    }
+    parts = [
+        f"{words}: {span(cells)}, {verdicts(cells)}"
+        for name, words in names.items()
+        for cells in [of(table, name, "stratified")]
+    ]
+    return [
+        "Fitted β, shares and certain tokens improve on β = 1 and equal strata",
+        "asked here",
+        f"fitted on one half of the prompts, reported on the other. {'; '.join(parts)}",
+        FROM,
+        "little, and what is fitted elsewhere gains less",
+    ]
+
+
+def ceiling(table: pl.DataFrame) -> list[str]:
+    """What no law that sees q alone exceeds."""
+    parts = [
+        f"{words}: {span(of(table, name, 'stratified'))}"
+        for name, words in (
+            ("ceiling, π ∝ q", "π ∝ q"),
+            ("ceiling, fixed n", "fitted π"),
+            ("ceiling, dynamic n", "fitted π, n by position with the same mean"),
+        )
+    ]
+    return [
+        "A better law would accept much more",
+        "asked here",
+        f"Σ min(p, π) less the rate of strata by the rule: {'; '.join(parts)}",
+        FROM,
+        "not with a fixed n; choosing n by position would",
+    ]
+
+
+def lines() -> list[list[str]]:
+    """Rates in per cent at two temperatures, a line each pair and number of drafts."""
+    choices, found = read_choices(), []
+    for draft, (label, _, _) in PAIRS.items():
+        for temperature in (0.6, 1.0):
+            for n in (2, 4, 8):
+                own = choices.filter(draft=draft, temperature=temperature, num_drafts=n)
+                by = {row["choice"]: row for row in own.iter_rows(named=True)}
+                found.append([label, f"{temperature:g}", str(n), *_cells(by)])
+    return found
+
+
+def _cells(by: dict[str, dict[str, Any]]) -> list[str]:
+    """The numbers of a line; none where a choice was not measured at all positions."""
+    positions = by["stratified"]["positions"]
+
+    def rate(name: str) -> str:
+        return f"{100 * by[name]['value']:.1f}" if by[name]["positions"] == positions else "–"
+
+    def lead(name: str, base: str) -> str:
+        value, low, high = (
+            100 * by[name][f"{end}_over_{base}"] for end in ("value", "low", "high")
+        )
+        return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+    leads = [lead("stratified", "greedy"), lead("stratified, fitted", "stratified")]
+    return [*map(rate, SHOWN), *leads, *map(rate, ("without, optimum", "ceiling, fixed n"))]

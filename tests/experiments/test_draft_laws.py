@@ -1,0 +1,137 @@
+"""The study of draft laws: its rates are those of ``otmd``, and its choices are made on the other half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scripts import ROOT
+
+import otmd
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments" / "claims"))
+
+
+def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    drafts = rng.dirichlet(np.full(size, 0.3), size=count) + 1e-9
+    drafts /= drafts.sum(axis=-1, keepdims=True)
+    targets = [rng.dirichlet(50 * draft + 0.01) for draft in drafts]
+    return list(zip(targets, drafts, strict=True))
+
+
+def test_rates_are_those_of_the_laws_and_rules() -> None:
+    import draft_laws
+
+    for target, draft in pairs(3):
+        table = {
+            (law, rule, n, tuple(sorted(given.items()))): rate
+            for law, rule, n, given, rate in draft_laws.rates(target, draft, True, 1.0)
+        }
+        for n in draft_laws.COUNTS:
+            greedy = otmd.optimal_acceptance(target, otmd.Greedy(draft, n)).rate
+            assert table["greedy", "greedy coupling", n, ()] == pytest.approx(float(greedy))
+            for falling in draft_laws.FALLING:
+                shares = falling ** np.arange(n)
+                law = otmd.Stratified(draft, n, 1.4, shares)
+                given = (("falling", falling), ("sharpness", 1.4), ("top", 0))
+                rate = otmd.acceptance_rate(otmd.Preference(), target, law)
+                assert table["stratified", "preference", n, given] == pytest.approx(float(rate))
+            given = (("falling", 1.0), ("sharpness", 1.0), ("top", n - 1))
+            assert table["stratified", "preference", n, given] == pytest.approx(float(greedy))
+        for (law, rule, n, given), rate in table.items():
+            if law == "stratified" and rule.startswith("preference,"):
+                assert rate <= table["stratified", "optimum", n, given] + 1e-9
+
+
+def test_orders_are_permutations_and_peeling_starts_with_the_liked() -> None:
+    import draft_laws
+
+    for target, draft in pairs(3):
+        law = otmd.Stratified(draft, 4)
+        for order in (draft_laws.ratio_order(target, law), draft_laws.peeled_order(target, law)):
+            assert np.array_equal(np.sort(order), np.arange(target.size))
+        liked = target >= law.inclusion_probs()
+        assert liked[draft_laws.peeled_order(target, law)[: liked.sum()]].all()
+
+
+def toy_rows() -> pl.DataFrame:
+    """Two choices of which the first is better on one half of the prompts, the second on the other."""
+    rows = []
+    for prompt in range(4):
+        for sharpness, rate in ((1.0, 0.5 + 0.1 * (prompt % 2)), (2.0, 0.6 - 0.1 * (prompt % 2))):
+            about = {"domain": "code", "prompt_id": str(prompt), "draft": "skip:15"}
+            rows.append(
+                about
+                | {"temperature": 1.0, "position": 0, "entropy": 1.0, "top_draft": 0.5}
+                | {"law": "stratified", "rule": "preference", "num_drafts": 2, "rate": rate}
+                | {"sharpness": sharpness, "falling": 1.0, "top": 0.0}
+            )
+    return pl.DataFrame(rows)
+
+
+def test_parameters_are_fitted_on_the_other_half() -> None:
+    import law_choice
+
+    of = law_choice.measured(toy_rows(), 2)
+    own = law_choice.family(of, "stratified", "preference", "sharpness")
+    assert len(own) == 2
+    chosen = law_choice.fitted(of, own, law_choice.same)
+    # What is best on one half is the worse of the two on the other.
+    assert chosen.rates == pytest.approx(np.full(4, 0.5))
+    assert "β 1," in chosen.parameters["skip:15", 1.0]
+
+
+def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
+    import law_choice
+
+    prompts = pl.DataFrame({"domain": ["a"] * 3 + ["b"] * 3, "prompt_id": list("uvwxyz")})
+    drawn = law_choice.resampled(prompts)
+    assert drawn.sum(axis=1) == pytest.approx(np.full(len(drawn), 6))
+    number = np.repeat(np.arange(6), 2)
+    mean, low, high, error = law_choice.interval(np.full(12, 0.25), number, drawn)
+    assert (mean, low, high) == pytest.approx((0.25, 0.25, 0.25))
+    assert error == pytest.approx(0.0)
+    mean, low, high, error = law_choice.interval(np.arange(12.0), number, drawn)
+    assert low < mean < high
+    assert error > 0
+
+
+def test_the_ceiling_bounds_what_laws_accept() -> None:
+    import law_ceiling
+
+    many = pairs(40, 30)
+    ratios = law_ceiling.quantiles(many)
+    plain, fixed, dynamic = law_ceiling.newsvendor(many, ratios, 3)
+    rates = [
+        float(otmd.acceptance_rate(otmd.Preference(), p, otmd.Stratified(q, 3))) for p, q in many
+    ]
+    assert np.mean(rates) < fixed.mean() < dynamic.mean() + 1e-3
+    assert plain.mean() <= fixed.mean() + 0.02
+    assert fixed.max() <= 1 + 1e-12
+    middle = law_ceiling._middles()[:, None]
+    assert (np.diff(ratios * middle, axis=0) >= -1e-12).all()
+
+
+def test_with_equal_drafts_the_ceiling_is_one() -> None:
+    import law_ceiling
+
+    same = [(q, q) for _, q in pairs(6, 30)]
+    assert law_ceiling.proportional(*same[0], 30) == pytest.approx(1.0)
+    for bounds in law_ceiling.newsvendor(same, law_ceiling.quantiles(same), 2)[1:]:
+        assert bounds == pytest.approx(np.ones(6))
+
+
+def test_the_stored_table_has_every_cell_of_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "paper_figures"))
+    monkeypatch.chdir(ROOT)
+    path = Path("paper_figures/results/draft_laws.parquet")
+    table = pl.read_parquet(path).filter(choice="stratified")
+    assert table.height == 4 * 5 * 4
+    assert (table["low"] <= table["value"]).all()
+    assert (table["value"] <= table["high"]).all()
