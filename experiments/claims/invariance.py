@@ -2,27 +2,23 @@
 
     python experiments/claims/invariance.py
 
-Collects a pair under runs/few unless it is there (target SmolLM2-135M-Instruct, the draft the same model with
-layers left out, a few prompts and many positions of each). Stores a row a position, temperature and number
-of drafts: the rates of couplings and verifiers, both optima, and the published floors.
+Reads the texts of draft_laws.py, and collects them if they are not there: target SmolLM2-135M-Instruct, the
+draft the same model with layers left out. Stores a row a position, temperature and number of drafts: the
+rates of couplings and verifiers, both optima, and the published floors.
 """
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import sweep_script
-from real_positions import DOMAINS
+from draft_laws import chosen_prompts, collected, text_file
 
 import otmd
-from otmd.harness import collect, load_prompts, open_dataset
-from otmd.measurement.run import describe_dataset
+from otmd.probabilities import FloatArray
 
-PAIRS = Path("runs/few")
-PER_DOMAIN, PER_PROMPT = 4, 12
+COUNTS = (1, 2, 4)
 TOLERANCE = 1e-3
 RATES = {
     "recursive_with": (otmd.RecursiveRejection(), otmd.WithReplacement),
@@ -34,20 +30,17 @@ RATES = {
 }
 
 
-def folder_of(draft: str) -> Path:
-    """Where the pair with this draft is collected."""
-    return PAIRS / re.sub(r"[^0-9A-Za-z]+", "-", draft)
+def positions(
+    prompt: int, draft: str, temperature: float
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Target and draft distributions at the positions of a prompt's text of this temperature."""
+    step = otmd.Processing(temperature)
+    with np.load(text_file(chosen_prompts()[prompt])) as stored:
+        for at in np.flatnonzero(stored["temperature"] == temperature):
+            yield step(stored["target"][at]), step(stored[draft][at])
 
 
-def collected(draft: str) -> str:
-    """Collect the pair with this draft, unless it is there; identifies what is in it."""
-    prompts = load_prompts(list(DOMAINS), PER_DOMAIN, 0, progress=True)
-    path = folder_of(draft)
-    collect("default", draft, prompts, path, positions_per_prompt=PER_PROMPT, progress=True)
-    return str(describe_dataset(open_dataset(path))["dataset"])
-
-
-def floors(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str, float]:
+def floors(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
     """(1 − TV)/(1 + TV) of one draft (arXiv:2408.07978), and the list matching lemma (arXiv:2506.05632)."""
     apart = 0.5 * float(np.abs(target - drafted).sum())
     curve = otmd.RatioCurve(target, drafted)
@@ -58,7 +51,7 @@ def floors(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str
     return {"floor_one": (1 - apart) / (1 + apart), "floor_list": listed}
 
 
-def rates(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str, float]:
+def rates(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
     """Every rate at one position; those with bounds in two columns."""
     row: dict[str, float] = floors(target, drafted, num_drafts)
     for law in (otmd.WithReplacement, otmd.WithoutReplacement):
@@ -71,19 +64,12 @@ def rates(target: np.ndarray, drafted: np.ndarray, num_drafts: int) -> dict[str,
 
 
 def invariance(
-    rng: np.random.Generator, draft: str, domain: str, temperature: float, num_drafts: int
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float
 ) -> Iterator[dict[str, Any]]:
-    """One row a position of the domain."""
-    dataset, step = open_dataset(folder_of(draft)), otmd.Processing(temperature)
-    for number, place in enumerate(dataset.positions):
-        if place.domain != domain:
-            continue
-        target, drafted = (step(logits[0]) for logits in dataset.arrays([number]))
-        yield {
-            "index": place.index,
-            "prompt_id": place.prompt_id,
-            **rates(target, drafted, num_drafts),
-        }
+    """One row a position of a prompt's text and number of drafts."""
+    for index, (target, drafted) in enumerate(positions(prompt, draft, temperature)):
+        for num_drafts in COUNTS:
+            yield {"index": index, "num_drafts": num_drafts, **rates(target, drafted, num_drafts)}
 
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
@@ -91,9 +77,9 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     table = sweep_script.run(
         invariance,
         __doc__ or "",
-        60.0,
+        12.0,
         arguments,
-        lambda tasks: "".join(collected(draft) for draft in sorted({t["draft"] for t in tasks})),
+        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
     )
     better = (pl.col("gumbel_top_low") > pl.col("recursive_without_high")).alias("top_better")
     worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")

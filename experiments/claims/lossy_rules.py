@@ -2,9 +2,9 @@
 
     python experiments/claims/lossy_rules.py
 
-Reads the pair of invariance.py, and collects it if it is not there. Stores a row a position and rule: its
-acceptance rate, its output's total variation and KL from the target, the largest rate within each of the two,
-and the least of each at its rate.
+Reads the texts of draft_laws.py, and collects them if they are not there. Stores a row a position and rule:
+its acceptance rate, its output's total variation and KL from the target, the largest rate within each of
+the two, and the least of each at its rate.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sweep_script
-from invariance import collected, folder_of
+from draft_laws import chosen_prompts, collected
+from invariance import positions
 
 import otmd
-from otmd.harness import open_dataset
 
 Output = tuple[np.ndarray, float]
 
@@ -75,15 +75,12 @@ RULES = {
 
 
 def lossy_rules(
-    rng: np.random.Generator, draft: str, domain: str, temperature: float
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float
 ) -> Iterator[dict[str, Any]]:
-    """One row a position of the domain and rule."""
-    dataset, step = open_dataset(folder_of(draft)), otmd.Processing(temperature)
-    for number, place in enumerate(dataset.positions):
-        if place.domain != domain:
-            continue
-        p, q = (step(logits[0]) for logits in dataset.arrays([number]))
+    """One row a position of a prompt's text and rule."""
+    for index, (p, q) in enumerate(positions(prompt, draft, temperature)):
         law = otmd.WithReplacement(q, 1)
+        lossless = otmd.optimal_acceptance(p, law).rate
         fronts = {name: otmd.lossy_frontier(p, law, name) for name in ("total_variation", "kl")}
         for rule, function in RULES.items():
             output, rate = function(p, q)
@@ -94,7 +91,7 @@ def lossy_rules(
             }
             best = {f"rate_within_{n}": fronts[n].rate_at(max(row[n], 0.0)) for n in fronts}
             least = {f"least_{n}": fronts[n].divergence_at(min(rate, 1.0)) for n in fronts}
-            at = {"index": place.index, "prompt_id": place.prompt_id, "rule": rule, "rate": rate}
+            at = {"index": index, "rule": rule, "lossless": lossless, "rate": rate}
             yield at | row | best | least
 
 
@@ -103,9 +100,9 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     table = sweep_script.run(
         lossy_rules,
         __doc__ or "",
-        30.0,
+        2.0,
         arguments,
-        lambda tasks: "".join(collected(draft) for draft in sorted({t["draft"] for t in tasks})),
+        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
     )
     numbers = pl.col(pl.Float64).exclude("temperature").mean()
     means = table.group_by("temperature", "rule").agg(numbers)

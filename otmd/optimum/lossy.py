@@ -59,12 +59,19 @@ _DIVERGENCES = {
 
 
 class LossyFrontier:
-    """The Pareto front of acceptance rate against divergence, see :func:`lossy_frontier`.
+    """The Pareto front of acceptance rate against divergence, as :func:`lossy_frontier` returns it.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (…, V)
+        p, known to be valid.
+    law : ProposalLaw
+        The law of the drafts, over the same vocabulary.
+    divergence : str
+        A name that :func:`lossy_frontier` knows.
 
     Attributes
     ----------
-    divergence : str
-        What a budget is a budget of.
     lossless_rate : float or ndarray of float64, shape (…)
         α*, the rate at no divergence.
     """
