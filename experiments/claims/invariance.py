@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")
     numbers = pl.col(pl.Float64).exclude("temperature")
     means = table.with_columns(better, worse).group_by("temperature", "num_drafts")
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
         shown = means.agg(pl.len(), numbers.mean(), pl.col("top_better", "top_worse").mean())
         print(shown.sort("temperature", "num_drafts").unpivot(index=["temperature", "num_drafts"]))
     return table

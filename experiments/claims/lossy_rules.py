@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     )
     numbers = pl.col(pl.Float64).exclude("temperature").mean()
     means = table.group_by("temperature", "rule").agg(numbers)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
         print(means.with_columns(kl_of_100=100 * pl.col("kl")).sort("temperature", "rule"))
     return table
 
