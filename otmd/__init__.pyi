@@ -19,7 +19,9 @@ from .drafts import WithoutReplacement as WithoutReplacement
 from .drafts import WithReplacement as WithReplacement
 from .measurement import measure as measure
 from .measurement.compare import compare as compare
+from .optimum import LossyFrontier as LossyFrontier
 from .optimum import OptimalAcceptance as OptimalAcceptance
+from .optimum import lossy_frontier as lossy_frontier
 from .optimum import optimal_acceptance as optimal_acceptance
 from .probabilities import Processing as Processing
 from .probabilities import probs_from_logits as probs_from_logits
@@ -31,11 +33,15 @@ from .transport import TransportSolution as TransportSolution
 from .transport import canonical_decomposition as canonical_decomposition
 from .transport import solve_transport as solve_transport
 from .verifiers import GreedyCoupling as GreedyCoupling
+from .verifiers import GumbelList as GumbelList
+from .verifiers import GumbelTop as GumbelTop
+from .verifiers import InvariantCoupling as InvariantCoupling
 from .verifiers import KSequential as KSequential
 from .verifiers import MaximalCoupling as MaximalCoupling
 from .verifiers import Optimal as Optimal
 from .verifiers import OptimalityCertificate as OptimalityCertificate
 from .verifiers import PlanVerifier as PlanVerifier
+from .verifiers import PoissonCoupling as PoissonCoupling
 from .verifiers import Preference as Preference
 from .verifiers import PreparedVerifier as PreparedVerifier
 from .verifiers import RecursiveRejection as RecursiveRejection

@@ -6,7 +6,7 @@ from otmd.curve import RatioCurve
 from otmd.curve._kernels import inclusion_probs, sum_where
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 
 
 class WithReplacement(ProposalLaw):
@@ -34,6 +34,10 @@ class WithReplacement(ProposalLaw):
 
     def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :class:`ProposalLaw`."""
+        return np.minimum(accumulated(self.draft_probs[order]), 1.0) ** self.num_drafts
 
     def position_hit_rate(self, target: FloatArray) -> float:
         curve = RatioCurve.unchecked(target, self.draft_probs)

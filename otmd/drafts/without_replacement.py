@@ -8,6 +8,7 @@ import numpy as np
 from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
+from otmd.race.block_sums import add_tokens
 from otmd.race.containment import ExponentialRace, times_alone
 from otmd.race.inclusion import RaceInclusion
 from otmd.race.quadrature import RATE_UNIT
@@ -76,6 +77,20 @@ class WithoutReplacement(ProposalLaw):
 
     def position_containment(self, subset: BoolArray) -> float:
         return self.race.containment(subset, self.num_drafts)
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :class:`ProposalLaw`; every token is a block of the race."""
+        ordered, place = self.draft_probs[order], np.arange(order.size)
+        if self.num_drafts == 1:
+            return np.minimum(accumulated(ordered), 1.0)
+        race = ExponentialRace(self.draft_probs, self.num_drafts)
+        sums = np.zeros((order.size, race.width))
+        # A target whose order by p/q is this one.
+        target = np.empty(order.size)
+        target[order] = ordered * place
+        add_tokens(target[order], ordered, place, race.scale, np.empty(order.size), sums)
+        low = np.subtract(place, 0.5, dtype=np.float64)
+        return race.contained(target, low, sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts

@@ -2,5 +2,6 @@
 
 from otmd.optimum import bounds
 from otmd.optimum.acceptance import OptimalAcceptance, optimal_acceptance
+from otmd.optimum.lossy import LossyFrontier, lossy_frontier
 
-__all__ = ["OptimalAcceptance", "bounds", "optimal_acceptance"]
+__all__ = ["LossyFrontier", "OptimalAcceptance", "bounds", "lossy_frontier", "optimal_acceptance"]

@@ -208,14 +208,14 @@ def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, ProposalLaw):
         return minimum_cut(target, law)
-    if _rest_of(law) in (WithReplacement, WithoutReplacement, Stratified):
+    if rest_of(law) in (WithReplacement, WithoutReplacement, Stratified):
         return _cut_beside_forced(target, law)
     forced = law.forced_tokens()
     order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
     return best_prefix(target, order, law.prefix_containment(order))
 
 
-def _rest_of(law: ProposalLaw) -> type[DraftLaw]:
+def rest_of(law: ProposalLaw) -> type[DraftLaw]:
     """The law of the drafts beside those that are always drafted."""
     return law.rest if isinstance(law, TopThen) else type(law)
 
@@ -229,11 +229,11 @@ def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray,
     count = law.num_drafts - forced.size
     if count == 0:
         subset, value = np.zeros(target.size, dtype=bool), -1.0
-    elif _rest_of(law) is Stratified:
+    elif rest_of(law) is Stratified:
         rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
         found = stratified_cut(target, rest.position_strata)
         subset, value = found.subset, found.value
-    elif _rest_of(law) is WithReplacement:
+    elif rest_of(law) is WithReplacement:
         subset, value = _cut_with_replacement(target, others, count)
     else:
         ((subset, value),) = _cuts_of_race(target, ExponentialRace(others, count), [count])

@@ -10,6 +10,9 @@ from otmd.verifiers.base import (
     Verifier,
     validate_verifier,
 )
+from otmd.verifiers.gumbel_list import GumbelList
+from otmd.verifiers.gumbel_top import GumbelTop
+from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.optimal import Optimal
 from otmd.verifiers.plan import PlanVerifier
@@ -33,11 +36,15 @@ VERIFIERS: tuple[Verifier, ...] = (
 __all__ = [
     "VERIFIERS",
     "GreedyCoupling",
+    "GumbelList",
+    "GumbelTop",
+    "InvariantCoupling",
     "KSequential",
     "MaximalCoupling",
     "Optimal",
     "OptimalityCertificate",
     "PlanVerifier",
+    "PoissonCoupling",
     "Preference",
     "PreparedVerifier",
     "RecursiveRejection",

@@ -1,0 +1,95 @@
+"""The price of invariance: couplings by shared clocks beside verifiers and the optimum, at real positions.
+
+    python experiments/claims/invariance.py
+
+Reads the texts of draft_laws.py, and collects them if they are not there: target SmolLM2-135M-Instruct, the
+draft the same model with layers left out. Stores a row a position, temperature and number of drafts: the
+rates of couplings and verifiers, both optima, and the published floors.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import sweep_script
+from draft_laws import chosen_prompts, collected, text_file
+
+import otmd
+from otmd.probabilities import FloatArray
+
+COUNTS = (1, 2, 4)
+TOLERANCE = 1e-3
+RATES = {
+    "recursive_with": (otmd.RecursiveRejection(), otmd.WithReplacement),
+    "k_sequential": (otmd.KSequential(), otmd.WithReplacement),
+    "poisson": (otmd.PoissonCoupling(), otmd.WithReplacement),
+    "gumbel_list": (otmd.GumbelList(), otmd.WithReplacement),
+    "recursive_without": (otmd.RecursiveRejection(), otmd.WithoutReplacement),
+    "gumbel_top": (otmd.GumbelTop(), otmd.WithoutReplacement),
+}
+
+
+def positions(
+    prompt: int, draft: str, temperature: float
+) -> Iterator[tuple[FloatArray, FloatArray]]:
+    """Target and draft distributions at the positions of a prompt's text of this temperature."""
+    step = otmd.Processing(temperature)
+    with np.load(text_file(chosen_prompts()[prompt])) as stored:
+        for at in np.flatnonzero(stored["temperature"] == temperature):
+            yield step(stored["target"][at]), step(stored[draft][at])
+
+
+def floors(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
+    """(1 − TV)/(1 + TV) of one draft (arXiv:2408.07978), and the list matching lemma (arXiv:2506.05632)."""
+    apart = 0.5 * float(np.abs(target - drafted).sum())
+    curve = otmd.RatioCurve(target, drafted)
+    drawn = np.isfinite(curve.ratio)
+    excess = curve.ratio[drawn] * curve.draft_mass[1:][drawn] - curve.target_mass[1:][drawn]
+    mass = target[curve.order[drawn]]
+    listed = float((num_drafts * mass / (np.maximum(excess, 0.0) + num_drafts)).sum())
+    return {"floor_one": (1 - apart) / (1 + apart), "floor_list": listed}
+
+
+def rates(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
+    """Every rate at one position; those with bounds in two columns."""
+    row: dict[str, float] = floors(target, drafted, num_drafts)
+    for law in (otmd.WithReplacement, otmd.WithoutReplacement):
+        best = otmd.optimal_acceptance(target, law(drafted, num_drafts))
+        row[f"optimal_{'with' if law is otmd.WithReplacement else 'without'}"] = float(best.rate)
+    for name, (verifier, law) in RATES.items():
+        low, high = verifier.acceptance_bounds(target, law(drafted, num_drafts), TOLERANCE)
+        row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+    return row
+
+
+def invariance(
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float
+) -> Iterator[dict[str, Any]]:
+    """One row a position of a prompt's text and number of drafts."""
+    for index, (target, drafted) in enumerate(positions(prompt, draft, temperature)):
+        for num_drafts in COUNTS:
+            yield {"index": index, "num_drafts": num_drafts, **rates(target, drafted, num_drafts)}
+
+
+def main(arguments: list[str] | None = None) -> pl.DataFrame:
+    """Measure, and print mean rates, and how often the Gumbel top n accepts more than recursive rejection."""
+    table = sweep_script.run(
+        invariance,
+        __doc__ or "",
+        12.0,
+        arguments,
+        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
+    )
+    better = (pl.col("gumbel_top_low") > pl.col("recursive_without_high")).alias("top_better")
+    worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")
+    numbers = pl.col(pl.Float64).exclude("temperature")
+    means = table.with_columns(better, worse).group_by("temperature", "num_drafts")
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
+        shown = means.agg(pl.len(), numbers.mean(), pl.col("top_better", "top_worse").mean())
+        print(shown.sort("temperature", "num_drafts").unpivot(index=["temperature", "num_drafts"]))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What lossy rules of engines waste against the front of acceptance and divergence, with one draft.
+
+    python experiments/claims/lossy_rules.py
+
+Reads the texts of draft_laws.py, and collects them if they are not there. Stores a row a position and rule:
+its acceptance rate, its output's total variation and KL from the target, the largest rate within each of
+the two, and the least of each at its rate.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import sweep_script
+from draft_laws import chosen_prompts, collected
+from invariance import positions
+
+import otmd
+
+Output = tuple[np.ndarray, float]
+
+
+def replaced(draft: np.ndarray, accept: np.ndarray, otherwise: np.ndarray) -> Output:
+    """Output law and rate: accept the draft with these probabilities, else draw from a law of its own."""
+    rejected = draft * (1.0 - accept)
+    return draft * accept + rejected.sum() * otherwise, float(draft @ accept + rejected @ otherwise)
+
+
+def typical(p: np.ndarray, q: np.ndarray, threshold: float, alpha: float) -> Output:
+    """Typical acceptance (Medusa, arXiv:2401.10774): p(x) > min(ε, δ e^{−H(p)}), else the likeliest token."""
+    entropy = -float(p[p > 0] @ np.log(p[p > 0]))
+    accept = (p > min(threshold, alpha * np.exp(-entropy))).astype(float)
+    return replaced(q, accept, np.eye(1, p.size, int(p.argmax()))[0])
+
+
+def thresholds(p: np.ndarray, q: np.ndarray, single: float, accumulated: float) -> Output:
+    """SGLang's target-only sampling: accept if p(x) ≥ single or coin ≤ p(x)/accumulated, else p without x."""
+    accept = np.where(p >= single, 1.0, np.minimum(p / accumulated, 1.0))
+    rejected = np.where(p < 1.0, q * (1.0 - accept) / np.where(p < 1.0, 1.0 - p, 1.0), 0.0)
+    return q * accept + p * (rejected.sum() - rejected), float(q @ accept)
+
+
+def lenience(p: np.ndarray, q: np.ndarray, factor: float) -> Output:
+    """Leviathan et al. 2023, A.5: speculative sampling with l·q in the place of q."""
+    accepted = np.minimum(q, p / factor)
+    residual = np.maximum(p - factor * q, 0.0)
+    return accepted + (1.0 - accepted.sum()) * residual / residual.sum(), float(accepted.sum())
+
+
+def top_within(p: np.ndarray, q: np.ndarray, count: int, distance: float) -> Output:
+    """Accept one of the k likeliest within δ of the largest p (Stern et al. 2018), else draw from p."""
+    kth = np.partition(p, p.size - count)[p.size - count]
+    return replaced(q, ((p >= kth) & (p >= p.max() - distance)).astype(float), p)
+
+
+def mixture(p: np.ndarray, q: np.ndarray, weight: float) -> Output:
+    """Speculative sampling of a mixture of target and draft."""
+    output = (1.0 - weight) * p + weight * q
+    return output, float(np.minimum(output, q).sum())
+
+
+RULES = {
+    "typical, ε .09, δ .3": lambda p, q: typical(p, q, 0.09, 0.3),
+    "typical, ε .3, δ .09": lambda p, q: typical(p, q, 0.3, 0.09),
+    "thresholds .5 and 1": lambda p, q: thresholds(p, q, 0.5, 1.0),
+    "thresholds 1 and .5": lambda p, q: thresholds(p, q, 1.0, 0.5),
+    "thresholds .2 and .2": lambda p, q: thresholds(p, q, 0.2, 0.2),
+    "lenience .5": lambda p, q: lenience(p, q, 0.5),
+    "lenience .2": lambda p, q: lenience(p, q, 0.2),
+    "top 10 within .3": lambda p, q: top_within(p, q, 10, 0.3),
+    "mixture .2": lambda p, q: mixture(p, q, 0.2),
+    "mixture .5": lambda p, q: mixture(p, q, 0.5),
+}
+
+
+def lossy_rules(
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float
+) -> Iterator[dict[str, Any]]:
+    """One row a position of a prompt's text and rule."""
+    for index, (p, q) in enumerate(positions(prompt, draft, temperature)):
+        law = otmd.WithReplacement(q, 1)
+        lossless = otmd.optimal_acceptance(p, law).rate
+        fronts = {name: otmd.lossy_frontier(p, law, name) for name in ("total_variation", "kl")}
+        for rule, function in RULES.items():
+            output, rate = function(p, q)
+            seen = output > 0
+            row = {
+                "total_variation": 0.5 * float(np.abs(output - p).sum()),
+                "kl": float(output[seen] @ np.log(output[seen] / p[seen])),
+            }
+            best = {f"rate_within_{n}": fronts[n].rate_at(max(row[n], 0.0)) for n in fronts}
+            least = {f"least_{n}": fronts[n].divergence_at(min(rate, 1.0)) for n in fronts}
+            at = {"index": index, "rule": rule, "lossless": lossless, "rate": rate}
+            yield at | row | best | least
+
+
+def main(arguments: list[str] | None = None) -> pl.DataFrame:
+    """Measure, and print means by rule; divergences are also those of a hundred such tokens, in KL."""
+    table = sweep_script.run(
+        lossy_rules,
+        __doc__ or "",
+        2.0,
+        arguments,
+        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
+    )
+    numbers = pl.col(pl.Float64).exclude("temperature").mean()
+    means = table.group_by("temperature", "rule").agg(numbers)
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
+        print(means.with_columns(kl_of_100=100 * pl.col("kl")).sort("temperature", "rule"))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,365 @@
+"""Lossy verification with a budget: the largest acceptance rate for a divergence from the target.
+
+A rule whose output has the law p′ can reach the rate 1 − ℓ only if p′(H) ≥ g(H) − ℓ for every set of tokens H
+(Hu et al. 2025, eq. 8, with p′ as the target). Let K be the least concave function through (0, 0) and (1, 1)
+above all points (p(H), g(H)), and s_y = p_y · (slope of K at y): of the laws that are always accepted, the
+nearest to p. Then p′_y = p_y · min(max(s_y/p_y, low), high), where both levels lose ℓ,
+
+    Σ (s − high p)₊ = ℓ = Σ (low p − s)₊,
+
+is the cheapest output law with loss ℓ, for every f-divergence at once. It is the lexicographically optimal
+base of Fujishige (1980), a taut string, and depends on the law of the drafts through s alone.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.curve._kernels import ratios_of
+from otmd.curve.ratio_curve import RatioCurve
+from otmd.drafts import DraftLaw, Stratified
+from otmd.drafts.base import validate_law
+from otmd.drafts.proposal import ProposalLaw, order_from, unchecked
+from otmd.kernel import kernel
+from otmd.optimum.acceptance import positions, rest_of
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    accumulated,
+    validate_probs,
+    validate_same_vocabulary,
+)
+
+# The interval of a bisection is halved this often, down to the rounding of 1.
+_HALVINGS = 60
+
+
+class _Divergence(NamedTuple):
+    """Σ p f(p′/p), f convex, f(1) = f′(1) = 0; ``fresh`` = lim f(r)/r is the price of mass where p = 0."""
+
+    f: Callable[[FloatArray], FloatArray]
+    fresh: float
+
+
+def _kl(r: FloatArray) -> FloatArray:
+    return np.where(r > 0.0, r * np.log(np.where(r > 0.0, r, 1.0)), 0.0) - r + 1.0
+
+
+def _reverse_kl(r: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        return r - 1.0 - np.log(r)
+
+
+_DIVERGENCES = {
+    "total_variation": _Divergence(lambda r: 0.5 * np.abs(r - 1.0), 0.5),
+    "kl": _Divergence(_kl, np.inf),
+    "reverse_kl": _Divergence(_reverse_kl, 1.0),
+    "chi_squared": _Divergence(lambda r: (r - 1.0) ** 2, np.inf),
+}
+
+
+class LossyFrontier:
+    """The Pareto front of acceptance rate against divergence, as :func:`lossy_frontier` returns it.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (…, V)
+        p, known to be valid.
+    law : ProposalLaw
+        The law of the drafts, over the same vocabulary.
+    divergence : str
+        A name that :func:`lossy_frontier` knows.
+
+    Attributes
+    ----------
+    lossless_rate : float or ndarray of float64, shape (…)
+        α*, the rate at no divergence.
+    """
+
+    def __init__(self, target: FloatArray, law: ProposalLaw, divergence: str) -> None:
+        self.divergence = divergence
+        self._size = law.vocab_size
+        each = positions(target, law)
+        self._strings = [_TautString(p, own, divergence) for _, p, own in each]
+        batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
+        self._place = np.arange(len(self._strings)).reshape(batch)
+        self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.most_loss)
+
+    def rate_at(self, budget: ArrayLike) -> FloatArray | float:
+        """The largest acceptance rate of any rule whose output is within the budget of p.
+
+        Parameters
+        ----------
+        budget : array_like
+            Numbers ≥ 0, or ≥ 1 for ``"leniency"``, broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            In the broadcast shape.
+
+        Raises
+        ------
+        ValueError
+            For a budget that is NaN or too small.
+        """
+        return self._each(self._budget(budget), lambda string, each: 1.0 - string.loss_at(each))
+
+    def output_law(self, budget: ArrayLike) -> FloatArray:
+        """The output law p′ of least divergence among those with the rate that the budget buys.
+
+        ``Optimal().verify(output_law, law, …)`` attains the rate. It is p itself where the budget is 0.
+
+        Parameters
+        ----------
+        budget : array_like
+            As for :meth:`rate_at`.
+
+        Returns
+        -------
+        ndarray of float64, shape (…, V)
+        """
+        given = self._budget(budget)
+        laws = np.empty((*np.broadcast_shapes(given.shape, self._place.shape), self._size))
+        for index, string, each in self._pairs(given):
+            laws[index] = string.output_law(string.loss_at(each))
+        return laws
+
+    def divergence_at(self, rate: ArrayLike) -> FloatArray | float:
+        """The least divergence from p of any rule with this acceptance rate.
+
+        What a lossy rule wastes is its own divergence beyond this one, at its own rate.
+
+        Parameters
+        ----------
+        rate : array_like
+            Numbers in [0, 1], broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            0, or 1 for ``"leniency"``, up to the lossless rate; inf where no budget is enough.
+        """
+        given = _between("rate", rate, 0.0, 1.0)
+        return self._each(given, lambda string, each: string.cost(1.0 - each))
+
+    def _budget(self, budget: ArrayLike) -> FloatArray:
+        return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
+
+    def _pairs(self, values: FloatArray) -> Iterator[tuple[tuple[int, ...], "_TautString", float]]:
+        place, given = np.broadcast_arrays(self._place, values)
+        for index in np.ndindex(place.shape):
+            yield index, self._strings[place[index]], float(given[index])
+
+    def _each(
+        self, values: ArrayLike, answer: Callable[["_TautString", float], float]
+    ) -> FloatArray | float:
+        given = np.asarray(values, dtype=np.float64)
+        out = np.empty(np.broadcast_shapes(given.shape, self._place.shape))
+        for index, string, each in self._pairs(given):
+            out[index] = answer(string, each)
+        return out if out.shape else float(out)
+
+
+def lossy_frontier(
+    target_probs: ArrayLike, law: DraftLaw, divergence: str = "total_variation"
+) -> LossyFrontier:
+    """The largest acceptance rate of any rule, lossless or not, for each divergence of its output from p.
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (…, V)
+        p; leading axes are broadcast against the law's.
+    law : DraftLaw
+        The law of the drafts, with one draft distribution: any but Independent and Joint.
+    divergence : str
+        Of the output law p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"`` Σ p′ log(p′/p),
+        ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"`` max p′/p, the γ ≥ 1
+        with p′ ≤ γp.
+
+    Returns
+    -------
+    LossyFrontier
+
+    Raises
+    ------
+    ValueError
+        For an invalid distribution, another vocabulary than the drafts', an unknown divergence, or a law
+        without an order of tokens along which its cuts are prefixes.
+    TypeError
+        If ``law`` is not a DraftLaw.
+
+    Notes
+    -----
+    For one draft, the front of total variation is that of Yin et al. 2024 (Theorem 5), and mentored decoding
+    (Tran-Thien 2023) attains that of KL.
+    """
+    validate_law(law)
+    names = [*_DIVERGENCES, "leniency"]
+    if divergence not in names:
+        raise ValueError(f"divergence: got {divergence!r}, wanted one of {', '.join(names)}")
+    if not isinstance(law, ProposalLaw):
+        raise ValueError(f"law: got {law!r}, wanted a law with one draft distribution")
+    p = validate_probs("target_probs", target_probs, copy=False)
+    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
+    return LossyFrontier(p, law, divergence)
+
+
+class _TautString:
+    """The front of one position: pieces of tokens with one slope s/p, steepest first."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
+        assert isinstance(law, ProposalLaw)
+        self.target, self._divergence = target, divergence
+        forced = law.forced_tokens()
+        order = order_from(_order_of_corners(target, law), forced)
+        x, contained = accumulated(target[order]), law.prefix_containment(order)
+        contained[-1] = 1.0
+        corners = np.empty(x.size, np.int64)
+        corners = corners[: _fill_corners(x, contained, corners)]
+        p, self._mass = np.diff(x[corners]), np.diff(contained[corners])
+        self._slope = np.divide(self._mass, p, out=np.full(p.size, np.inf), where=p > 0.0)
+        self._piece = np.empty(order.size, np.int64)
+        self._piece[order] = np.repeat(np.arange(p.size), np.diff(corners))
+        # Mass where p = 0 is shared by q: g of such a set lies below its share, as it does in q-convexity.
+        self._fresh = self._mass[0] if p[0] == 0.0 else 0.0
+        self._share = _share(law, np.flatnonzero(self._piece == 0)) if self._fresh else None
+        steep = self._slope > 1.0
+        self.most_loss = max(0.0, float((self._mass[steep] - p[steep]).sum()))
+        self._above = _Levels(p, self._mass, self._slope)
+        self._below = _Levels(p[::-1], self._mass[::-1], self._slope[::-1])
+        if divergence != "leniency":
+            finite = np.where(np.isinf(self._slope), 1.0, self._slope)
+            costs = np.where(p > 0.0, p * _DIVERGENCES[divergence].f(finite), 0.0)
+            self._costs = accumulated(costs)
+
+    def output_law(self, loss: float) -> FloatArray:
+        """The cheapest output law (V,) with this loss."""
+        if loss >= self.most_loss:
+            return self.target.copy()
+        slope = np.clip(self._slope, self._below.at(loss, 1.0)[1], self._above.at(loss, -1.0)[1])
+        slope[np.isinf(slope)] = 0.0
+        output = self.target * slope[self._piece]
+        if self._share is not None:
+            tokens, share = self._share
+            output[tokens] = max(self._fresh - loss, 0.0) * share
+        return output / output.sum()
+
+    def cost(self, loss: float) -> float:
+        """The least divergence of an output law with this loss."""
+        lenient = self._divergence == "leniency"
+        if loss >= self.most_loss:
+            return 1.0 if lenient else 0.0
+        (lowered, high), (raised, low) = self._above.at(loss, -1.0), self._below.at(loss, 1.0)
+        if lenient:
+            return high
+        own = _DIVERGENCES[self._divergence]
+        fresh = max(self._fresh - loss, 0.0)
+        cost = own.fresh * fresh if fresh > 0.0 else 0.0
+        between = self._costs[self._slope.size - raised] - self._costs[lowered]
+        for mass, level in ((self._above.p[lowered], high), (self._below.p[raised], low)):
+            if mass > 0.0 and np.isfinite(level):
+                cost += mass * float(own.f(np.array(level)))
+        return float(cost + between)
+
+    def loss_at(self, budget: float) -> float:
+        """The least loss within the budget."""
+        if budget == 0.0 or self._divergence == "total_variation":
+            return max(self.most_loss - budget, 0.0)
+        if self.cost(0.0) <= budget:
+            return 0.0
+        if self._divergence == "leniency":
+            over = self._slope > budget
+            return float((self._mass - budget * np.diff(self._above.p))[over].sum())
+        low, high = 0.0, self.most_loss
+        for _ in range(_HALVINGS):
+            loss = 0.5 * (low + high)
+            low, high = (low, loss) if self.cost(loss) <= budget else (loss, high)
+        return high
+
+
+def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
+    """The tokens (V,) in an order of which every corner of K is a prefix, beside the forced ones."""
+    others, count = law.mass_beside_forced(), law.num_drafts - law.forced_tokens().size
+    if rest_of(law) is not Stratified or count == 0:
+        return RatioCurve.unchecked(target, others).order
+    rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
+    strata = rest.position_strata
+    ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
+    for first, end in pairwise(strata.starts):
+        own = strata.tokens[first:end]
+        own = own[np.argsort(ratios_of(target, strata.inclusion, own))]
+        ordered[first:end] = own
+        entry[first:end] = _entries(target[own], strata.inclusion[own])
+    # Stable: tokens of one stratum that enter together stay in their order.
+    return ordered[np.argsort(entry, kind="stable")]
+
+
+def _entries(target: FloatArray, draft: FloatArray) -> FloatArray:
+    """The t of :mod:`otmd.optimum.stratified` from which each token is taken, ascending; inf without q_j."""
+    before = np.concatenate([[0.0], draft[:-1].cumsum()])
+    entry = np.full(target.size, np.inf)
+    drawn = draft > 0.0
+    entry[drawn & (before == 0.0)] = 0.0
+    later = drawn & (before > 0.0)
+    gain = np.log1p(draft[later] / before[later])
+    # A gain that underflows to 0 is that of a token with almost no q_j: it comes last.
+    entry[later] = np.divide(target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0)
+    # By rounding, an entry may fall below the one before it.
+    return np.maximum.accumulate(entry)
+
+
+class _Levels:
+    """Pieces from one end of the string: the slope to which those of some loss are levelled."""
+
+    def __init__(self, p: FloatArray, mass: FloatArray, slope: FloatArray) -> None:
+        self.p, self._s, self._slope = accumulated(p), accumulated(mass), slope
+        # What is lost once the pieces before each are levelled to its slope.
+        before = self.p[:-1]
+        level = np.multiply(slope, before, out=np.zeros(slope.size), where=before > 0.0)
+        self._lost = np.maximum.accumulate(np.abs(self._s[:-1] - level))
+
+    def at(self, loss: float, sign: float) -> tuple[int, float]:
+        """The number of levelled pieces and their slope; sign −1 lowers them, 1 raises them."""
+        count = int(np.searchsorted(self._lost, loss))
+        if count == 0:
+            return 0, float(self._slope[0])
+        p = self.p[count]
+        return count, float((self._s[count] + sign * loss) / p) if p > 0.0 else np.inf
+
+
+def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArray:
+    """Numbers from ``least`` to ``most``, or a ValueError."""
+    given = np.asarray(value, dtype=np.float64)
+    # Written so that NaN is refused as well.
+    if not ((given >= least) & (given <= most)).all():
+        raise ValueError(f"{name}: got {value!r}, wanted numbers in [{least:g}, {most:g}]")
+    return given
+
+
+def _share(law: ProposalLaw, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+    """How tokens with p = 0 share an output mass: by q, or by q_j of their strata."""
+    stratified = rest_of(law) is Stratified
+    mass = law.position_inclusion_probs() if stratified else law.mass_beside_forced()
+    share = mass[tokens]
+    if not share.any():
+        share = np.ones(tokens.size)
+    return tokens, share / share.sum()
+
+
+@kernel()
+def _fill_corners(x, y, corners):
+    """Fill the corners of the least concave function above points, x ascending, and return their number."""
+    size = 0
+    for i in range(x.size):
+        while size > 1:
+            a, b = corners[size - 2], corners[size - 1]
+            if (y[i] - y[b]) * (x[b] - x[a]) < (y[b] - y[a]) * (x[i] - x[b]):
+                break
+            size -= 1
+        corners[size] = i
+        size += 1
+    return size

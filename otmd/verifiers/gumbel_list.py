@@ -1,0 +1,68 @@
+"""The Gumbel list: n independent drafts, one by each of n sets of clocks, all read by the target."""
+
+import numpy as np
+
+from otmd.drafts import DraftLaw, WithReplacement
+from otmd.drafts.proposal import ProposalLaw
+from otmd.probabilities import FloatArray, IntArray
+from otmd.race.quadrature import quadrature_step
+from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
+
+# What the target emits before or after these times, in units of the mean, is left out: less than 1e-12.
+_EARLIEST, _LATEST = 5e-13, 30.0
+# Exponents beyond which e^{−x} is 0 or 1, to 1e-15.
+_GONE, _UNSEEN = 35.0, 1e-15
+
+
+class GumbelList(InvariantCoupling):
+    """Draft the smallest E_y/q_y of each of n sets of clocks, emit the smallest E_y/p_y of all of them.
+
+    The target emits y at a time s, exponential with rate n, by one of the sets. With C = p_y/q_y, that set's
+    draft is another token with probability 1 − e^{−s A(C)}, and the draft of any other set is y with
+    probability B(s) = s q_y ∫_C^∞ e^{−s A(c)} dc, so
+
+        1 − α = Σ_y p_y ∫ n e^{−ns} (1 − e^{−s A(C)}) (1 − B(s))^{n−1} ds.
+
+    Rowan, Phan & Khisti (2025, arXiv:2506.05632) prove α ≥ Σ_y n p_y/(A(C) + n), the list matching lemma.
+    """
+
+    serves = (WithReplacement,)
+
+    def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
+        return arrival_times(clocks, np.broadcast_to(draft, clocks.shape)).argmin(axis=1)
+
+    def target_clocks(self, clocks: FloatArray) -> FloatArray:
+        """The clocks (V,) that the target reads: the smallest of each token."""
+        return clocks.min(axis=0)
+
+    def clocks_given(
+        self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
+    ) -> FloatArray:
+        times = rng.exponential(size=law.num_drafts)
+        clocks = rng.exponential(size=(law.num_drafts, law.vocab_size))
+        clocks[np.arange(law.num_drafts), draft_tokens] = 0.0
+        return (clocks + np.outer(times, law.draft_probs)).min(axis=0)
+
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        assert isinstance(law, WithReplacement)
+        p, q, _, excess = sorted_masses(target, law.draft_probs)
+        count, step = law.num_drafts, quadrature_step(law.num_drafts)
+        # Nodes of the trapezoidal rule in log s, in units of the target's mean time 1/n.
+        nodes = np.exp(np.arange(np.log(_EARLIEST), np.log(_LATEST) + step, step))
+        # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
+        first = np.searchsorted(excess, _UNSEEN * count / nodes)
+        last = np.searchsorted(excess, _GONE * count / nodes)
+        after, per_mass = np.append(p[::-1].cumsum()[::-1], 0.0), 1.0 / q.cumsum()
+        missed = np.empty(nodes.size)
+        for i, s in enumerate(nodes / count):
+            own = slice(first[i], last[i])
+            gone = np.exp(-s * excess[own])
+            # A is linear between a ratio and the next, and its slope is the q accumulated so far.
+            shared = (gone - np.append(gone[1:], 0.0)[: gone.size]) * per_mass[own]
+            other, miss = 1.0 - q[own] * shared[::-1].cumsum()[::-1], p[own] * (1.0 - gone)
+            for _ in range(count - 1):
+                miss *= other
+            missed[i] = after[last[i]] + miss.sum()
+        never = max(0.0, float(target.sum()) - after[0])
+        rate = 1.0 - never - float(missed @ (step * nodes * np.exp(-nodes)))
+        return rate, rate

@@ -1,0 +1,203 @@
+"""The lossy front against convex programs over all subsets, fractions, and the optimum at its output law."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.drafts import ProposalLaw
+from otmd.optimum import exact
+
+DIVERGENCES = {
+    "total_variation": lambda out, p: 0.5 * np.abs(out - p).sum(),
+    "kl": lambda out, p: (out[out > 0] * np.log(out[out > 0] / p[out > 0])).sum(),
+    "reverse_kl": lambda out, p: (p[p > 0] * np.log(p[p > 0] / out[p > 0])).sum(),
+    "chi_squared": lambda out, p: ((out - p) ** 2 / p).sum(),
+    "leniency": lambda out, p: (out / p).max(),
+}
+LAWS = {
+    "one draft": lambda q: otmd.WithReplacement(q, 1),
+    "with replacement": lambda q: otmd.WithReplacement(q, 2),
+    "without replacement": lambda q: otmd.WithoutReplacement(q, 2),
+    "three without replacement": lambda q: otmd.WithoutReplacement(q, 3),
+    "conditional Poisson": lambda q: otmd.ConditionalPoisson(q, 2),
+    "greedy": lambda q: otmd.Greedy(q, 2),
+    "hub": otmd.Hub,
+    "strata": lambda q: otmd.Stratified(q, 2),
+    "sharpened strata": lambda q: otmd.Stratified(q, 2, sharpness=0.7),
+    "top, then without": lambda q: otmd.TopThen(q, 3, 1),
+    "top, then strata": lambda q: otmd.TopThen(q, 3, 1, otmd.Stratified),
+    "top tokens": lambda q: otmd.TopThen(q, 2, 2),
+}
+SIZE = 5
+SUBSETS = (np.arange(2**SIZE)[:, None] >> np.arange(SIZE) & 1).astype(bool)
+
+
+def pairs(count: int, seed: int):
+    rng = np.random.default_rng(seed)
+    for k in range(count):
+        p, q = rng.dirichlet(np.full(SIZE, 0.7), size=2)
+        if k % 3 == 1:
+            p[: 1 + k % 2] = 0.0
+        yield p / p.sum(), q
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_prefixes_are_contained_as_they_are_one_by_one(name):
+    for p, q in pairs(4, 9):
+        law = LAWS[name](q)
+        forced = law.forced_tokens()
+        order = np.append(forced, np.setdiff1d(np.argsort(p), forced)).astype(np.int64)
+        one_by_one = ProposalLaw.prefix_containment(law, order)
+        assert law.prefix_containment(order) == pytest.approx(one_by_one, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_output_law_has_the_rate_and_spends_the_budget(name):
+    for p, q in pairs(12, 0):
+        law = LAWS[name](q)
+        best = otmd.optimal_acceptance(p, law).rate
+        for divergence, distance in DIVERGENCES.items():
+            front = otmd.lossy_frontier(p, law, divergence)
+            assert front.lossless_rate == pytest.approx(best, abs=1e-12)
+            for part in (0.2, 0.7):
+                rate = best + part * (1.0 - best)
+                budget = front.divergence_at(rate)
+                if not np.isfinite(budget):
+                    continue
+                assert front.rate_at(budget) == pytest.approx(rate, abs=1e-8)
+                output = front.output_law(budget)
+                assert output.sum() == pytest.approx(1.0, abs=1e-12)
+                assert otmd.optimal_acceptance(output, law).rate >= rate - 1e-8
+                if divergence == "total_variation" or (p > 0).all():
+                    assert distance(output, p) == pytest.approx(budget, abs=1e-7)
+
+
+@pytest.mark.parametrize("divergence", ["kl", "reverse_kl", "chi_squared", "total_variation"])
+@pytest.mark.parametrize("name", ["with replacement", "without replacement", "strata"])
+def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
+    cp = pytest.importorskip("cvxpy")
+    p, q = np.random.default_rng(3).dirichlet(np.ones(SIZE), size=2)
+    law = LAWS[name](q)
+    contained = np.array([law.containment(subset) for subset in SUBSETS])
+    best = otmd.optimal_acceptance(p, law).rate
+    rate = best + 0.4 * (1.0 - best)
+    output = cp.Variable(SIZE, nonneg=True)
+    objective = {
+        "kl": cp.sum(cp.kl_div(output, p)),
+        "reverse_kl": cp.sum(cp.kl_div(p, output)),
+        "chi_squared": cp.sum(cp.multiply(cp.square(output - p), 1.0 / p)),
+        "total_variation": 0.5 * cp.norm1(output - p),
+    }[divergence]
+    constraints = [cp.sum(output) == 1, SUBSETS.astype(float) @ output >= contained - (1.0 - rate)]
+    least = cp.Problem(cp.Minimize(objective), constraints).solve(solver="CLARABEL")
+    front = otmd.lossy_frontier(p, law, divergence)
+    assert front.divergence_at(rate) == pytest.approx(least, abs=1e-6)
+    if divergence != "total_variation":
+        assert np.abs(front.output_law(front.divergence_at(rate)) - output.value).max() < 1e-3
+
+
+def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) -> list[Fraction]:
+    """The taut string over all 2^V subsets, each step the steepest line from the last corner."""
+    contained = law.containment(len(target), lambda name, values: [Fraction(v) for v in values])
+    size, everything = len(contained), len(contained) - 1
+    mass = [sum((t for y, t in enumerate(target) if s >> y & 1), Fraction(0)) for s in range(size)]
+    height = [Fraction(0), *(g - loss for g in contained[1:everything]), Fraction(1)]
+    corner, output = 0, [Fraction(0)] * len(target)
+    while corner != everything:
+        further = [s for s in range(size) if mass[s] > mass[corner]]
+        steepest = max((height[s] - height[corner]) / (mass[s] - mass[corner]) for s in further)
+        reached = [
+            s for s in further if height[s] - height[corner] == steepest * (mass[s] - mass[corner])
+        ]
+        # The largest of them; corners are nested.
+        following = max(reached, key=lambda s: mass[s])
+        for y in range(len(target)):
+            if following >> y & 1 and not corner >> y & 1:
+                output[y] = target[y] * steepest
+        corner = following
+    return output
+
+
+@pytest.mark.parametrize("kind", [exact.WithReplacement, exact.WithoutReplacement])
+def test_in_fractions(kind):
+    rng = np.random.default_rng(5)
+    for _ in range(6):
+        parts = rng.integers(1, 30, size=(2, 4))
+        p, q = ([Fraction(int(x), int(row.sum())) for x in row] for row in parts)
+        law = kind(q, 2)
+        best = exact.optimal_acceptance(p, law).rate
+        budget = (1 - best) / 3
+        output = exact_output(p, law, 1 - best - budget)
+        float_law = getattr(otmd, kind.__name__)([float(x) for x in q], 2)
+        front = otmd.lossy_frontier([float(x) for x in p], float_law)
+        assert sum(output) == 1
+        assert exact.optimal_acceptance(output, law).rate == best + budget
+        assert sum(abs(a - b) for a, b in zip(output, p, strict=True)) == 2 * budget
+        assert front.rate_at(float(budget)) == pytest.approx(float(best + budget), abs=1e-12)
+        wanted = [float(x) for x in output]
+        assert front.output_law(float(budget)) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_verifier_attains_it_and_emits_the_output_law():
+    p, q = np.random.default_rng(1).dirichlet(np.ones(4), size=2)
+    law = otmd.WithReplacement(q, 2)
+    front = otmd.lossy_frontier(p, law, "kl")
+    output = front.output_law(0.01)
+    attained = otmd.acceptance_rate(otmd.Optimal(), output, law)
+    assert attained == pytest.approx(front.rate_at(0.01), abs=1e-8)
+    assert attained > front.lossless_rate
+    assert otmd.Optimal().output_law(output, law) == pytest.approx(output, abs=1e-12)
+
+
+def test_the_front_is_monotone_and_ends_in_one():
+    p, q = np.random.default_rng(2).dirichlet(np.ones(50), size=2)
+    front = otmd.lossy_frontier(p, otmd.WithoutReplacement(q, 3), "kl")
+    rates = front.rate_at(np.linspace(0.0, front.divergence_at(1.0), 30))
+    assert rates[0] == front.lossless_rate
+    assert rates[-1] == pytest.approx(1.0, abs=1e-9)
+    assert all(a <= b for a, b in pairwise(rates))
+    assert front.rate_at(10.0) == 1.0
+    assert front.divergence_at(0.0) == 0.0
+    assert np.array_equal(front.output_law(0.0), p)
+
+
+def test_mass_where_the_target_has_none_has_its_price():
+    p, q = np.array([0.0, 0.5, 0.5]), np.array([0.4, 0.3, 0.3])
+    law = otmd.WithReplacement(q, 1)
+    assert otmd.lossy_frontier(p, law, "kl").rate_at(100.0) == pytest.approx(0.6)
+    assert otmd.lossy_frontier(p, law, "kl").divergence_at(0.7) == np.inf
+    assert otmd.lossy_frontier(p, law).output_law(0.1) == pytest.approx([0.1, 0.45, 0.45])
+
+
+def test_leading_axes_are_broadcast():
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.ones(6), size=(2, 1)), rng.dirichlet(np.ones(6), size=3)
+    front = otmd.lossy_frontier(p, otmd.WithReplacement(q, 2), "chi_squared")
+    assert front.lossless_rate.shape == (2, 3)
+    budgets = np.array([0.1, 0.2, 0.3])
+    rates, outputs = front.rate_at(budgets), front.output_law(budgets)
+    assert rates.shape == (2, 3)
+    assert outputs.shape == (2, 3, 6)
+    one = otmd.lossy_frontier(p[1, 0], otmd.WithReplacement(q[2], 2), "chi_squared")
+    assert rates[1, 2] == one.rate_at(0.3)
+    assert np.array_equal(outputs[1, 2], one.output_law(0.3))
+
+
+def test_errors_name_what_was_wanted():
+    p, q = np.random.default_rng(4).dirichlet(np.ones(3), size=2)
+    law = otmd.WithReplacement(q, 2)
+    with pytest.raises(ValueError, match="divergence: got 'hellinger', wanted one of"):
+        otmd.lossy_frontier(p, law, "hellinger")
+    with pytest.raises(ValueError, match="wanted a law with one draft distribution"):
+        otmd.lossy_frontier(p, otmd.Independent(np.stack([q, p])))
+    with pytest.raises(ValueError, match="budget: got -1"):
+        otmd.lossy_frontier(p, law).rate_at(-1)
+    with pytest.raises(ValueError, match=r"wanted numbers in \[1, inf\]"):
+        otmd.lossy_frontier(p, law, "leniency").output_law(0.5)
+    with pytest.raises(ValueError, match="rate: got 2"):
+        otmd.lossy_frontier(p, law).divergence_at(2)
