@@ -1,7 +1,9 @@
 from . import audit as audit
+from . import engines as engines
 from . import harness as harness
 from . import measurement as measurement
 from . import optimum as optimum
+from . import planning as planning
 from . import sequences as sequences
 from . import tensors as tensors
 from . import testing as testing
