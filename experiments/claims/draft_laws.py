@@ -33,7 +33,7 @@ from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import prompt_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
-from otmd.verifiers.preference import _shares_of_strata
+from otmd.verifiers.taking import _shares_of_strata
 
 TEXTS = Path("runs/draft_laws_texts")
 ROWS = Path("runs/draft_laws_positions.parquet")
@@ -311,7 +311,7 @@ def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
     Once slots have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
     """
     assert isinstance(law, otmd.Stratified)
-    number, _, _, inclusion = law.position_strata
+    number, inclusion = law.position_strata.number, law.position_strata.inclusion
     left, peeled = np.ones(law.num_drafts), np.zeros(target.size, bool)
     turn = np.full(target.size, np.iinfo(np.int64).max)
     for step in range(target.size):

@@ -1,5 +1,7 @@
 """The law of each draft given those before it, and what follows for a position's drafts."""
 
+from typing import TypeGuard
+
 import numpy as np
 
 from otmd.audit.samples import acceptance_ceiling
@@ -22,7 +24,12 @@ SERVED = (WithReplacement, WithoutReplacement, ConditionalPoisson, TopThen, Hub,
 
 def num_forced(law: DraftLaw) -> int:
     """How many of the first drafts are certain, so that nothing can be tested in them."""
-    return law.top if isinstance(law, TopThen) else 0
+    return law.top if _begins_with_top(law) else 0
+
+
+def _begins_with_top(law: DraftLaw) -> TypeGuard[TopThen]:
+    # A hub's pair comes in either order.
+    return isinstance(law, TopThen) and not isinstance(law, Hub)
 
 
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
@@ -34,7 +41,7 @@ def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """
     assert isinstance(law, ProposalLaw)
     forced, laws = num_forced(law), []
-    if isinstance(law, TopThen):
+    if _begins_with_top(law):
         # By their masses: the i-th certain draft may be any token as likely as the i-th likeliest.
         masses = np.sort(law.draft_probs)[::-1][:forced]
         for j, token in enumerate(draft_tokens[:forced]):
@@ -83,7 +90,7 @@ def ceiling(target: FloatArray, law: DraftLaw, draft_tokens: IntArray) -> float:
     ``draft_tokens`` (n,) tell which of equally likely tokens are the certain ones.
     """
     forced = draft_tokens[: num_forced(law)]
-    if isinstance(law, TopThen) and (law.forced_tokens() != forced).any():
+    if _begins_with_top(law) and (law.forced_tokens() != forced).any():
         # Ties fall to the lowest id: with other ids the law takes the certain drafts of the engine.
         order = np.concatenate([forced, np.delete(np.arange(target.size), forced)])
         other = unchecked(TopThen, law.draft_probs[order], law.num_drafts)

@@ -259,8 +259,6 @@ class BlockedCurve:
             wanted = np.zeros(len(blocks.low), dtype=bool)
             for contained in self.containment(blocks):
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
-            # A block that was passed over when its level was split stays whole: the least value only falls.
-            wanted &= blocks.level == blocks.level.max()
             if not wanted.any():
                 break
             self.blocks = self.split(wanted)
@@ -335,7 +333,10 @@ class BlockedCurve:
 
 
 def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArray:
-    """Ratios that split the tokens about evenly, and the largest one; all ratios of few tokens."""
+    """Ratios that split the tokens about evenly; all ratios of few tokens.
+
+    The largest finite ratio begins a part of its own: every ratio is below twice the last finite edge.
+    """
     if ratio.size <= most_sorted:
         return ratio
     some = np.sort(ratio[:: -(-ratio.size // _MOST_SAMPLED)])
@@ -343,7 +344,8 @@ def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArra
     # A ratio that many tokens share is a part by itself: another part begins at the next larger ratio.
     often = some[ends[1:]][some[ends[1:]] == some[ends[:-1]]]
     after = np.searchsorted(some, often, side="right")
-    return np.concatenate([some[ends], some[after[after < some.size]], [ratio.max()]])
+    finite = ratio[ratio < np.inf].max(initial=0.0)
+    return np.concatenate([some[ends], some[after[after < some.size]], [finite, ratio.max()]])
 
 
 def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:

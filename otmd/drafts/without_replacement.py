@@ -88,7 +88,7 @@ class WithoutReplacement(ProposalLaw):
         # A target whose order by p/q is this one.
         target = np.empty(order.size)
         target[order] = ordered * place
-        add_tokens(target[order], ordered, place, race.scale, np.empty(order.size), sums)
+        add_tokens(target[order], ordered, place, race.scale, np.empty((2, order.size)), sums)
         low = np.subtract(place, 0.5, dtype=np.float64)
         return race.contained(target, low, sums, [self.num_drafts])[0]
 

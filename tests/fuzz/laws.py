@@ -16,7 +16,6 @@ METHODS = (
     "inclusion_probs",
     "enumerate",
     "with_num_drafts",
-    "family",
     "index",
     "prefix_containment",
 )

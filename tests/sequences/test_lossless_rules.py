@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from otmd.audit.faults import BreaksAtFirstRejection
 from small_models import KINDS, model_pair
 
 import otmd
@@ -23,6 +22,7 @@ from otmd.sequences import (
     output_law,
     target_law,
 )
+from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
@@ -55,6 +55,28 @@ CASES = [
         lambda q: TokenTree(q, (3, 1), partial(otmd.Stratified, sharpness=2)),
     ),
 ]
+
+
+class BreaksAtFirstRejection(BlockVerification):
+    """Block verification that stops at the first rejected index; the last accepted one should count."""
+
+    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+        """See :class:`~otmd.sequences.SequenceRule`."""
+        prefix: Prefix = ()
+        reached, accepted, output = 1.0, prefix, context.target(prefix)
+        while True:
+            target, node = context.target(prefix), tree.node(prefix)
+            draft = context.draft(prefix) if node else np.zeros(target.size)
+            left, after = leftover(reached, target, draft) if node else (reached, target)
+            warranted = chance_of_stopping(reached, left) if node else reached
+            if prefix and not chance.accepts(warranted):
+                return (*accepted, chance.token(output))
+            accepted, output = prefix, after
+            if node is None:
+                return (*accepted, chance.token(output))
+            token = int(node.tokens[0])
+            reached = min(reached * float(target[token]) / float(draft[token]), 1.0)
+            prefix = (*prefix, token)
 
 
 def deviation(rule: SequenceRule, target: Model, law: TreeLaw) -> float:
