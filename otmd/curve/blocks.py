@@ -286,7 +286,9 @@ class BlockedCurve:
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
         if level == _OCTAVE and self.target.size >= self.smallest_grouped:
-            groups = self._groups_in(wanted)
+            first = np.searchsorted(GROUP_LOW, blocks.low[wanted])
+            used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
+            groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
             split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
         else:
             split = self._parts(*self._tokens_in(wanted), blocks.low[wanted], level + 1)
@@ -296,14 +298,13 @@ class BlockedCurve:
         return Blocks(*columns)
 
     def _groups_in(self, wanted: BoolArray) -> BoolArray:
-        """The groups with tokens that may be in these blocks, shape (NUM_GROUPS,)."""
+        """All groups with tokens of these blocks, and perhaps a neighbour of each, shape (NUM_GROUPS,)."""
         edges = self.blocks.edges
         first = np.searchsorted(GROUP_LOW, edges[:-1][wanted], side="right") - 1
         after = np.searchsorted(GROUP_LOW, edges[1:][wanted])
         opened = np.bincount(first, minlength=NUM_GROUPS + 1)
         closed = np.bincount(after, minlength=NUM_GROUPS + 1)
-        inside = (opened - closed).cumsum()[:-1] > 0
-        return inside & (self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0)
+        return (opened - closed).cumsum()[:-1] > 0
 
     def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
         """The tokens of these blocks, ascending, and their p/q."""
