@@ -51,7 +51,7 @@ class DraftLaw(ABC):
     ``with_num_drafts``               no        itself for its own n; needed for other n
     ================================  ========  =======================================================
 
-    Enumeration tries ``len(position_support())``^n tuples. It is for small vocabularies, and for laws that
+    Enumeration tries ``len(position_support()) ** n`` tuples. It is for small vocabularies and for laws that
     draw few of the tokens.
     """
 
