@@ -65,19 +65,23 @@ def span(cells: pl.DataFrame) -> str:
     return f"mean {value.mean():+.1f} pp, {value.min():+.1f} to {value.max():+.1f}"
 
 
+def by_temperature(cells: pl.DataFrame) -> str:
+    """The differences at each temperature."""
+    return "; ".join(
+        f"T = {t:g}: {span(cells.filter(temperature=t))}"
+        for t in cells["temperature"].unique().sort().to_list()
+    )
+
+
 def over_greedy(table: pl.DataFrame) -> list[str]:
     """Strata against greedy drafts."""
     cells = of(table, "stratified", "greedy")
     least = cells.group_by("temperature").agg(pl.col("value").min()).sort("temperature")
     ahead = least.filter(pl.col("value") > 0)["temperature"].to_list()
-    parts = [
-        f"T = {t:g}: {span(cells.filter(temperature=t))}"
-        for t in cells["temperature"].unique().sort().to_list()
-    ]
     return [
         "One draft from each of n strata accepts more than greedy drafts, both by their closed-form rules",
         "asked here",
-        f"4 pairs, 5 temperatures, n = 2, 3, 4, 8: {verdicts(cells)}. {'; '.join(parts)}",
+        f"4 pairs, 5 temperatures, n = 2, 3, 4, 8: {verdicts(cells)}. {by_temperature(cells)}",
         FROM,
         f"in the mean of every cell at T = {listed(ahead)}; not of every one at other temperatures",
     ]
@@ -86,14 +90,10 @@ def over_greedy(table: pl.DataFrame) -> list[str]:
 def over_certain(table: pl.DataFrame) -> list[str]:
     """Certain tokens, what engines' trees run, against strata."""
     cells = of(table, "certain", "stratified").with_columns(value=-pl.col("value"))
-    parts = [
-        f"T = {t:g}: {span(cells.filter(temperature=t))}"
-        for t in cells["temperature"].unique().sort().to_list()
-    ]
     return [
         "Certain top n, which trees in engines draft, accepts as much",
         "asked here",
-        f"stratified less certain: {'; '.join(parts)}",
+        f"stratified less certain: {by_temperature(cells)}",
         FROM,
         holds(cells.filter(pl.col("value") > 0).is_empty()),
     ]

@@ -45,7 +45,7 @@ BARS = (
 )
 
 
-def rates(results: Path) -> list[dict[str, float | str]]:
+def rates(results: Path) -> list[dict[str, float]]:
     """Mean rate, its interval and α* of each bar, in per cent; ValueError where one was not measured."""
     summary = summarise(load_results(results)).filter(pl.col("temperature") == TEMPERATURE)
     rows = []
@@ -56,8 +56,9 @@ def rates(results: Path) -> list[dict[str, float | str]]:
                 f"results: {results} has {found.height} rows of {bar.label}, wanted one"
             )
         row = found.row(0, named=True)
-        numbers = {name: 100 * row[name] for name in ("rate", "rate_low", "rate_high", "optimal")}
-        rows.append({"label": bar.label, **numbers})
+        rows.append(
+            {name: 100 * row[name] for name in ("rate", "rate_low", "rate_high", "optimal")}
+        )
     return rows
 
 
@@ -79,7 +80,7 @@ def draw(results: Path) -> "Figure":
         )
         axes.plot([row["optimal"]] * 2, [y - 0.4, y + 0.4], color=INK, lw=1.6)
         axes.text(1.5, y, f"{row['rate']:.1f}", va="center", color="white", fontweight="bold")
-    axes.set_yticks(range(len(rows), 0, -1), [row["label"] for row in rows])
+    axes.set_yticks(range(len(rows), 0, -1), [bar.label for bar in BARS])
     axes.set_xlim(0, 100)
     axes.set_xlabel(
         "positions where a draft is accepted (%); black line: α*, the most of any verifier"

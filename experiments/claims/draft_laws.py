@@ -70,6 +70,12 @@ def text_file(prompt: Prompt) -> Path:
     return TEXTS / f"{hashlib.sha256(prompt.id.encode()).hexdigest()[:16]}.npz"
 
 
+def texts_of(tasks: Sequence[dict[str, Any]]) -> str:
+    """Collect what is missing of the texts of these tasks' prompts; identifies what there is."""
+    chosen = chosen_prompts()
+    return collected([chosen[task["prompt"]] for task in tasks])
+
+
 def collected(prompts: Sequence[Prompt]) -> str:
     """Collect what is missing of the prompts' texts; identifies what there is."""
     TEXTS.mkdir(parents=True, exist_ok=True)
@@ -337,13 +343,12 @@ def _poisson(target: FloatArray, draft: FloatArray) -> Rates:
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
     """Collect and measure what is missing."""
     given = sys.argv[1:] if arguments is None else arguments
-    prompts = chosen_prompts()
     table = sweep_script.run(
         prompt_rates,
         __doc__ or "",
         15.0,
         ["--output", str(ROWS), *given],
-        lambda tasks: collected([prompts[task["prompt"]] for task in tasks]),
+        texts_of,
     )
     print(
         f"{ROWS}: {table.height} rows; python experiments/claims/law_choice.py says what they say"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sweep_script
-from draft_laws import chosen_prompts, collected, text_file
+from draft_laws import chosen_prompts, text_file, texts_of
 
 import otmd
 from otmd.probabilities import FloatArray
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         __doc__ or "",
         12.0,
         arguments,
-        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
+        texts_of,
     )
     better = (pl.col("gumbel_top_low") > pl.col("recursive_without_high")).alias("top_better")
     worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sweep_script
-from draft_laws import chosen_prompts, collected
+from draft_laws import texts_of
 from invariance import positions
 
 import otmd
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         __doc__ or "",
         2.0,
         arguments,
-        lambda tasks: collected([chosen_prompts()[task["prompt"]] for task in tasks]),
+        texts_of,
     )
     numbers = pl.col(pl.Float64).exclude("temperature").mean()
     means = table.group_by("temperature", "rule").agg(numbers)

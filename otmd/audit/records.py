@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from otmd.audit.samples import as_array, wrong
 from otmd.probabilities import FloatArray, IntArray, Processing, sum_tolerance
-from otmd.storage.errors import named
+from otmd.storage.errors import named, repeated_name
 from otmd.storage.parquet import read_batches
 from otmd.storage.safetensors import read_safetensors
 
@@ -314,12 +314,9 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := repeated_name(pairs)) is not None:
         raise ValueError(f"the field {named(twice)} stands there twice")
-    return row
+    return dict(pairs)
 
 
 def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -83,7 +83,7 @@ class WithoutReplacement(ProposalLaw):
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
-        race = ExponentialRace(self.draft_probs, self.num_drafts)
+        race = self.race
         sums = np.zeros((order.size, race.width))
         # A target whose order by p/q is this one.
         target = np.empty(order.size)

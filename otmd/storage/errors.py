@@ -27,12 +27,17 @@ def parse_json(text: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+    if (twice := repeated_name(pairs)) is not None:
         raise ValueError(f"it names {named(twice)!r} twice")
-    return found
+    return dict(pairs)
+
+
+def repeated_name(pairs: list[tuple[str, Any]]) -> str | None:
+    """The first name that an object has more than once, if any."""
+    if len(dict(pairs)) == len(pairs):
+        return None
+    names = [name for name, _ in pairs]
+    return next(name for name in names if names.count(name) > 1)
 
 
 def named(field: str) -> str:
