@@ -1,9 +1,11 @@
 """Sphinx configuration."""
 
 import re
+from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.transforms import SphinxTransform
 
 import otmd
 
@@ -60,7 +62,26 @@ def visit_block(translator, node):
     raise nodes.SkipNode
 
 
+class DarkTwins(SphinxTransform):
+    """Show ``name-dark.svg`` in place of ``name.svg`` where the reader's page is dark."""
+
+    default_priority = 200
+
+    def apply(self, **_):
+        """Put the twin behind each picture that has one."""
+        folder = Path(self.env.doc2path(self.env.docname)).parent
+        for light in list(self.document.findall(nodes.image)):
+            uri = light["uri"].replace(".svg", "-dark.svg")
+            if uri != light["uri"] and (folder / uri).is_file():
+                dark = light.copy()
+                dark["uri"] = uri
+                dark["classes"] = [*light["classes"], "only-dark"]
+                light["classes"].append("only-light")
+                light.parent.insert(light.parent.index(light) + 1, dark)
+
+
 def setup(app):
     """Connect the above, the docstrings' part before numpydoc reads them."""
+    app.add_transform(DarkTwins)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

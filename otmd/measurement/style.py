@@ -20,6 +20,8 @@ TWO_COLUMNS = 7.0
 INK = "#222222"
 QUIET = "#6b6b6b"
 FAINT = "#d9d9d9"
+# What each colour of text and lines becomes on a dark page.
+DARK_PAGE = {INK: "#e8e8e8", QUIET: "#a8a8a8", FAINT: "#454545"}
 # Where each format keeps the source of its numbers.
 SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
@@ -67,7 +69,7 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     # Type 42 embeds fonts as TrueType, which journals ask for.
     "pdf.fonttype": 42,
-    "svg.fonttype": "none",
+    "svg.fonttype": "path",
     "savefig.dpi": 300,
     "figure.dpi": 150,
 }
@@ -110,7 +112,8 @@ def save_figure(
 ) -> list[Path]:
     """Make a figure in the house style, save it, and return the paths.
 
-    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``). ``source``, where the numbers come
+    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``). An SVG has no background, and a twin
+    for dark pages is written beside it (``name-dark.svg``). ``source``, where the numbers come
     from, goes to the files' metadata unless it is empty. Raises ValueError, which calls the paths by
     ``argument``, for another ending, before anything is drawn.
     """
@@ -124,9 +127,19 @@ def save_figure(
         for path in written:
             metadata = {SOURCE_KEYS[path.suffix]: source} if source else {}
             drawn = io.BytesIO()
-            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+            is_svg = path.suffix == ".svg"
+            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata, transparent=is_svg)
             write_atomically(path, drawn.getvalue())
+            if is_svg:
+                write_atomically(path.with_stem(f"{path.stem}-dark"), _darkened(drawn.getvalue()))
     return written
+
+
+def _darkened(drawing: bytes) -> bytes:
+    """The SVG for a dark page: the colours of ink and lines are exchanged."""
+    for light, dark in DARK_PAGE.items():
+        drawing = drawing.replace(light.encode(), dark.encode())
+    return drawing
 
 
 def marks(verifiers: list[str]) -> dict[str, Mark]:
