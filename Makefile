@@ -18,9 +18,9 @@ SECONDS ?= 60
 .DELETE_ON_ERROR:
 CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
-FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws
+FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
 
-.PHONY: help setup demo test fuzz bench experiments figures lint format docs clean clean-all
+.PHONY: help setup demo test fuzz bench experiments figures lint format docs paper clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ format: $(READY_DEV)  ## let ruff rewrite what it can
 
 docs: $(READY_DOCS)  ## build the documentation into docs/_build/html, warnings as errors
 	$(BIN)/python -m sphinx -W --keep-going -b html $(ARGS) docs docs/_build/html
+
+paper: $(READY_DOCS)  ## the theory pages as one PDF, docs/_build/theory.pdf
+	$(BIN)/python docs/make_paper.py
 
 clean:  ## remove caches and built files, keep .venv
 	rm -rf build dist docs/_build docs/reference/generated .benchmarks .hypothesis \
