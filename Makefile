@@ -16,7 +16,7 @@ SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders
+CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
 FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import claims_couplings
 import claims_draft_laws
 import claims_laws
 import claims_made_up
@@ -37,7 +38,13 @@ def claims() -> str:
     """Every claim that was measured again."""
     table = read_positions()
     real = [*claims_verifiers.rows(table.filter(draft=PAIR)), *claims_laws.rows(table)]
-    rows = [*claims_made_up.rows(), *real, *claims_draft_laws.rows(), *claims_sequences.rows()]
+    rows = [
+        *claims_made_up.rows(),
+        *real,
+        *claims_draft_laws.rows(),
+        *claims_couplings.rows(),
+        *claims_sequences.rows(),
+    ]
     # The answer comes beside the question: on a narrow screen the last columns are out of sight.
     return markdown(
         HEAD,

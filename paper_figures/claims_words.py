@@ -1,5 +1,7 @@
 """Words of the tables of claims: commands, verdicts and intervals."""
 
+from collections.abc import Sequence
+
 import polars as pl
 from position_rates import means
 
@@ -32,6 +34,6 @@ def by_name(wide: pl.DataFrame, of: dict[str, pl.Expr]) -> dict[str, dict[str, f
     return {row["name"]: row for row in means(wide, [], of).iter_rows(named=True)}
 
 
-def listed(values: list[float]) -> str:
+def listed(values: Sequence[float]) -> str:
     """Numbers, or none."""
     return ", ".join(f"{value:g}" for value in values) or "none"
