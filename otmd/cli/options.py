@@ -1,6 +1,8 @@
 """Options that several commands share, and how their values are read."""
 
 import re
+import shlex
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -15,6 +17,7 @@ from otmd.cli import UsageError
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
+    from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
 LAWS = {
@@ -95,6 +98,9 @@ Figure = Annotated[
     list[Path] | None,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
+Html = Annotated[Path | None, Parameter("--html", help="Write a page that needs no other file.")]
+Markdown = Annotated[Path | None, Parameter("--markdown", help="Write all tables.")]
+Csv = Annotated[Path | None, Parameter("--csv", help="Write one table with numbers in full.")]
 
 Value = TypeVar("Value")
 
@@ -199,6 +205,27 @@ def split(option: str, text: str) -> list[str]:
     if not pieces:
         raise UsageError(f"{option}: got {text!r}, wanted at least one value")
     return pieces
+
+
+def write_tables(
+    page: "tuple[str, list[str], list[Table], dict[str, str]]",
+    html: Path | None,
+    markdown: Path | None,
+    csv: "tuple[Path | None, Table]",
+) -> None:
+    """Write a page (title, sentences, tables, provenance) as HTML and Markdown, and one table as CSV."""
+    from otmd.measurement.page import to_csv, to_html, to_markdown
+    from otmd.storage.files import write_atomically
+
+    title, said, tables, about = page
+    about = about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+    for path, text in (
+        (html, to_html(title, said, tables, about)),
+        (markdown, to_markdown(title, said, tables)),
+        (csv[0], to_csv(csv[1])),
+    ):
+        if path is not None:
+            write_atomically(path.absolute(), text.encode())
 
 
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:

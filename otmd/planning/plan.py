@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from otmd import __version__
 from otmd.harness.dataset import Dataset
+from otmd.measurement.page import Cell, Table
 from otmd.planning.latency import Latency
-from otmd.planning.page import Cell, Table
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
