@@ -55,7 +55,8 @@ def demo(
         Measure again even where results are there; the models are not run again.
     """
     from otmd.measurement import draw_gaps, print_report, report_json, summarise
-    from otmd.measurement.store import Store
+    from otmd.measurement.run import LAYOUT, RESULTS
+    from otmd.storage.store import Store
 
     progress = not (quiet or json_output)
     settings: dict[str, Any] = {
@@ -70,11 +71,11 @@ def demo(
     dataset = _dataset(output, models, sizes, progress)
     results = output / "results"
     if fresh:
-        Store(results, None).clear()
-    reused = (results / "results.parquet").exists()
+        Store(results, None, LAYOUT).clear()
+    parquet = results / RESULTS
+    reused = parquet.exists()
     table = measure_into(dataset, results, settings, progress)
     summary = summarise(table)
-    parquet = results / "results.parquet"
     figures = draw_gaps(
         summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
     )
