@@ -20,27 +20,19 @@ if TYPE_CHECKING:
     from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
-LAWS = {
-    "with-replacement": "WithReplacement",
-    "without-replacement": "WithoutReplacement",
-    "conditional-poisson": "ConditionalPoisson",
-    "greedy": "Greedy",
-    "hub": "Hub",
-    "stratified": "Stratified",
-    "top-then": "TopThen",
-    "certain-top": "CertainTop",
-    "independent": "Independent",
-}
-VERIFIERS = {
-    "maximal-coupling": "MaximalCoupling",
-    "recursive-rejection": "RecursiveRejection",
-    "k-sequential": "KSequential",
-    "spec-hub": "SpecHub",
-    "greedy-coupling": "GreedyCoupling",
-    "preference": "Preference",
-    "target-only": "TargetOnly",
-    "optimal": "Optimal",
-}
+
+def _by_option(classes: str) -> dict[str, str]:
+    """Names of classes by what they are called on the command line: ``top-then`` for ``TopThen``."""
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): name for name in classes.split()}
+
+
+LAWS = _by_option(
+    "WithReplacement WithoutReplacement ConditionalPoisson Greedy Hub Stratified TopThen CertainTop "
+    "Independent"
+)
+VERIFIERS = _by_option(
+    "MaximalCoupling RecursiveRejection KSequential SpecHub GreedyCoupling Preference TargetOnly Optimal"
+)
 # 10 to a larger power is no float, and as an exact fraction it can fill the memory.
 LARGEST_EXPONENT = 400
 
@@ -117,7 +109,7 @@ def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
 def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     from otmd import drafts
-    from otmd.measurement.rows import CertainTop
+    from otmd.engines.lossy import CertainTop
 
     makers: dict[str, Any] = {
         "top-then": partial(drafts.TopThen, top=top),

@@ -19,10 +19,10 @@ from otmd.drafts import (
     Greedy,
     Hub,
     Stratified,
-    TopThen,
     WithoutReplacement,
     WithReplacement,
 )
+from otmd.engines.lossy import CertainTop
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.errors import one_line
@@ -40,11 +40,6 @@ from otmd.verifiers import (
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
-
-
-def CertainTop(draft_probs: np.ndarray, num_drafts: int) -> DraftLaw:  # noqa: N802 - a law's name in tables
-    """The n likeliest tokens, all certain: what trees of likeliest tokens draft."""
-    return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
 DEFAULT_LAWS: tuple[LawFactory, ...] = (
