@@ -117,7 +117,7 @@ def _dataset(
             print(f"collecting again: {unfinished}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(record, json.dumps(wanted).encode())
-    try:
+    with o.kept_when_stopped(lambda: f"What was collected is kept in {place}"):
         return collect(
             models["target"],
             models["draft"],
@@ -126,11 +126,6 @@ def _dataset(
             positions_per_prompt=sizes["positions"],
             progress=progress,
         )
-    except KeyboardInterrupt as stop:
-        stop.add_note(
-            f"What was collected is kept in {place}; the same command goes on from there."
-        )
-        raise
 
 
 def _title(dataset: "Dataset") -> str:

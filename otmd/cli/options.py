@@ -3,7 +3,8 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,7 @@ Markdown = Annotated[Path | None, Parameter("--markdown", help="Write all tables
 Csv = Annotated[Path | None, Parameter("--csv", help="Write one table with numbers in full.")]
 
 Value = TypeVar("Value")
+MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
 
 def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
@@ -106,7 +108,15 @@ def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
     return Independent(draft_probs, num_drafts)
 
 
-def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
+def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
+    """Read ``--law greedy`` as a name and a function of (draft_probs, num_drafts)."""
+    law, *more = read_laws(text, top)
+    if more:
+        raise UsageError(f"--law: got {text!r}, wanted one law")
+    return law
+
+
+def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     from otmd import drafts
     from otmd.engines.lossy import CertainTop
@@ -197,6 +207,21 @@ def split(option: str, text: str) -> list[str]:
     if not pieces:
         raise UsageError(f"{option}: got {text!r}, wanted at least one value")
     return pieces
+
+
+@contextmanager
+def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
+    """Where the block is interrupted, say what was kept of its work."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{said()}; the same command goes on from there.")
+        raise
+
+
+def folder_beside(dataset: Path, ending: str) -> Path:
+    """The folder in which a command keeps what it makes of a dataset, unless ``--output`` names one."""
+    return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
 
 
 def write_tables(

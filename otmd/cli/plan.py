@@ -105,19 +105,20 @@ def plan(
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
-    name = dataset.stem if dataset.is_file() else dataset.name
-    folder = output or dataset.parent / f"{name}-plan"
-    try:
+    folder = output or o.folder_beside(dataset, "plan")
+    with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"Finished texts are kept in {folder}; the same command goes on from there.")
-        raise
     tables = found.tables()
     if json_output:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         _show(found.said, tables[0])
-    page = f"Plan for {name}", found.said, tables, found.about
+    page = (
+        f"Plan for {dataset.stem if dataset.is_file() else dataset.name}",
+        found.said,
+        tables,
+        found.about,
+    )
     o.write_tables(page, html, markdown, (csv, tables[0]))
 
 

@@ -50,13 +50,11 @@ DEVICE_CHUNK_SIZE = 32
 
 
 class Chunk(NamedTuple):
-    """Consecutive positions of a dataset, ``numbers`` counted along it.
+    """Consecutive positions: ``target`` and ``draft`` (k, V) are logits or probabilities as stored.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. ``known`` holds the
-    rows that a device has computed, for each position and processing.
+    ``known`` holds the rows that a device has computed, for each position and processing.
     """
 
-    numbers: range
     positions: list[Position]
     target: np.ndarray
     draft: np.ndarray
@@ -183,24 +181,24 @@ def _run(
         workers = 1
     workers = max(1, min(workers, -(-len(left) // CHUNK_SIZE)))
     chunks = read_chunks(dataset, left, settings, device)
-    jobs = ((f"part-{c.numbers[0]:08d}-{c.numbers[-1]:08d}", c) for c in chunks)
     bar = "measuring positions", len(dataset), progress
     size = rows * len(settings.processing)
     work = partial(measure_chunk, settings)
-    compute_parts(work, jobs, tables, store, workers, executor, bar, lambda t: len(t) // size)
+    compute_parts(work, chunks, tables, store, workers, executor, bar, lambda t: len(t) // size)
 
 
 def read_chunks(
     dataset: Dataset, numbers: Sequence[int], settings: Settings, device: str | None
-) -> Iterator[Chunk]:
-    """Read these positions chunk by chunk, when a chunk is asked for; rate them on a device first."""
+) -> Iterator[tuple[str, Chunk]]:
+    """Read these positions chunk by chunk, each with its part's name; rate them on a device first."""
     for run in consecutive_runs(numbers, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
         target, draft = map(np.asarray, dataset.arrays(list(run)))
         positions = [dataset.positions[i] for i in run]
         known: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in run]
         if device:
             known = device_rows(settings, target, draft, dataset.kind, device)
-        yield Chunk(run, positions, target, draft, dataset.kind, known)
+        name = f"part-{run[0]:08d}-{run[-1]:08d}"
+        yield name, Chunk(positions, target, draft, dataset.kind, known)
 
 
 def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:
