@@ -16,8 +16,7 @@ from otmd.harness.dataset import Dataset
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.run import describe_dataset, process
 from otmd.optimum.acceptance import optimal_acceptance
-from otmd.planning.chances import drafted_chance
-from otmd.planning.texts import Text
+from otmd.planning.texts import Text, drafted_chance
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store

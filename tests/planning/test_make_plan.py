@@ -67,7 +67,7 @@ def dump(tmp_path_factory):
 def plan(dump, tmp_path_factory):
     return make_plan(
         open_dataset(dump), tmp_path_factory.mktemp("plan") / "out", depth=3, workers=1,
-        rules=list(CANDIDATES), budgets=(2, 7),
+        rules=list(CANDIDATES), num_drafts=(1, 2), budgets=(2, 7),
     )  # fmt: skip
 
 
