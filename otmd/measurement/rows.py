@@ -247,7 +247,13 @@ def _rate(
     for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
         counts = [n for n in pairs if (label, verifier) in pairs[n]]
         own = {n: laws[n] for n in counts if n in laws}
-        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
+
+        def bounds_of(
+            law: DraftLaw, counts: list[int], verifier: Verifier = verifier
+        ) -> np.ndarray:
+            return np.transpose(verifier.family_bounds(target_probs, law, counts, tol))
+
+        bounds = _asked(own, family, bounds_of)
         for n in counts:
             if isinstance(optima[n], str):
                 found[n, label] = {"status": optima[n]}
@@ -262,13 +268,6 @@ def _rate(
                     )
                 found[n, label] = rate_columns(low, high, float(optima[n]), tol)
     return found
-
-
-def _bounds(
-    verifier: Verifier, target: np.ndarray, tol: float, law: DraftLaw, counts: list[int]
-) -> np.ndarray:
-    """Lower and upper bounds of the rate for each number of drafts, shape (N, 2)."""
-    return np.transpose(verifier.family_bounds(target, law, counts, tol))
 
 
 def _make(

@@ -98,7 +98,7 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_pat
     original = measure.__globals__["measure_chunk"]
 
     def watched(settings, chunk):
-        seen.extend(chunk.numbers)
+        seen.extend(place.index for place in chunk.positions)
         assert [path.stat().st_mtime_ns for path in parts(tmp_path)] == before
         return original(settings, chunk)
 
