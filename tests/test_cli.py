@@ -21,6 +21,7 @@ import otmd
 import otmd.harness
 from otmd.cli import main
 from otmd.harness import DatasetError, collect, load_prompts, open_dataset
+from otmd.measurement.rows import SCHEMA
 
 REAL = {"collect": collect, "load_prompts": load_prompts}
 COMMANDS = ("collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup")
@@ -321,7 +322,7 @@ def test_report_on_something_else_says_what_it_is_and_never_to_delete_it(dump, t
     (tmp_path / "run.jsonl").write_text("{}")
     os.mkfifo(tmp_path / "pipe")
     empty = tmp_path / "empty.parquet"
-    pl.DataFrame(schema=dict.fromkeys(otmd.measurement.rows.SCHEMA, pl.String)).write_parquet(empty)
+    pl.DataFrame(schema=dict.fromkeys(SCHEMA, pl.String)).write_parquet(empty)
     for path, said in (
         (dump, f"is a dump, not results; `otmd measure {dump}`"),
         (tmp_path / "run.jsonl", "`otmd audit"),
@@ -346,6 +347,13 @@ def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):
     assert "groups" in json.loads(capsys.readouterr().out)
     assert png.exists()
     assert pdf.exists()
+    files = {name: tmp_path / f"report.{name}" for name in ("html", "markdown", "csv")}
+    options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    assert main(["report", str(results), *options]) == 0
+    assert "What to do: draw" in files["html"].read_text()
+    assert "| verifier |" in files["markdown"].read_text()
+    assert "WithReplacement,0.6," in files["csv"].read_text()
+    assert not re.search(r"(src|href)\s*=|url\(|@import|https?://", files["html"].read_text())
 
 
 def test_the_entry_point_in_a_process_of_its_own(results, dump, tmp_path):

@@ -21,8 +21,8 @@ def drafted_chance(
     Parameters
     ----------
     verifier : Verifier
-        One whose residual gives no token that was drafted, and is the same whatever was drafted; or
-        recursive rejection of two drafts without replacement.
+        One for which :func:`otmd.planning.drafted_chance` is exact; or recursive rejection of two drafts
+        without replacement.
     target : ndarray of float64, shape (V,)
         p.
     law : ProposalLaw
@@ -33,19 +33,16 @@ def drafted_chance(
     Returns
     -------
     chance, rate : float
-        The chance is 1 − P(all drafts are rejected, and the residual gives the token)/p(token).
     """
     if isinstance(verifier, otmd.RecursiveRejection) and isinstance(law, otmd.WithoutReplacement):
         missed = _missed_by_recursive_rejection(target, law, token)
-        rate = float(verifier.acceptance_rate(target, law))
-    else:
-        # α*, which the optimal rule attains within its tolerance, without preparing it once more.
-        optimal = isinstance(verifier, otmd.Optimal)
-        found = otmd.optimal_acceptance(target, law).rate if optimal else None
-        rate = float(verifier.acceptance_rate(target, law) if found is None else found)
-        residual = verifier.prepare(target, law).residual(np.full(law.num_drafts, token))
-        missed = (1.0 - rate) * float(residual[token])
-    return min(max(1.0 - missed / float(target[token]), 0.0), 1.0), rate
+        chance = min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
+        return chance, float(verifier.acceptance_rate(target, law))
+    # α*, which the optimal rule attains within its tolerance, without preparing it once more.
+    optimal = isinstance(verifier, otmd.Optimal)
+    found = otmd.optimal_acceptance(target, law).rate if optimal else None
+    rate = float(verifier.acceptance_rate(target, law) if found is None else found)
+    return otmd.planning.drafted_chance(verifier, target, law, token), rate
 
 
 def _missed_by_recursive_rejection(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from target_texts import Laws
 
+from otmd.planning import reached_by_block, step_begins
 from otmd.probabilities import FloatArray
 
 
@@ -62,13 +63,12 @@ def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth
 def block_starts(text: Laws, depth: int) -> Starts:
     """Steps of block verification, with one path.
 
-    Given the text, at least k tokens are accepted with probability min over i ≤ k of
-    min(1, D(first i tokens)/M(first i tokens)): p_k of the rule times D/M.
+    See :func:`otmd.planning.reached_by_block`.
     """
     every = np.arange(len(text.tokens))
     ratios = text.draft[every, text.tokens] / text.target[every, text.tokens]
     count = max(len(ratios) - depth + 1, 0)
-    reached, expected = np.ones((count, depth + 1)), np.ones(count)
+    reached, expected = reached_by_block(ratios, depth)[:count], np.ones(count)
     path = np.ones(count)
     for k in range(depth):
         for start in range(count):
@@ -76,7 +76,6 @@ def block_starts(text: Laws, depth: int) -> Starts:
             drafted = path[start] * text.draft[start + k]
             expected[start] += np.minimum(warranted, drafted).sum()
         path = path * ratios[k : k + count]
-        reached[:, k + 1] = np.minimum(reached[:, k], path)
     return Starts(reached, expected)
 
 
@@ -93,11 +92,5 @@ def decoded(starts: Starts) -> tuple[float, float]:
     tokens, steps : float
         Each start counts with the probability that a step begins there.
     """
-    count, depth = len(starts.reached), starts.reached.shape[1] - 1
-    ending = np.append(starts.reached, np.zeros((count, 1)), axis=1)
-    emits = ending[:, :-1] - ending[:, 1:]
-    begins = np.zeros(count + depth + 1)
-    begins[0] = 1.0 if count else 0.0
-    for start in range(count):
-        begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
-    return float(begins[:count] @ starts.expected), float(begins[:count].sum())
+    begins = step_begins(starts.reached)
+    return float(begins @ starts.expected), float(begins.sum())

@@ -71,7 +71,7 @@ def collect(
     if consecutive is not None:
         # Where an answer is no longer than the number of positions, all of them are stored.
         positions = max_new_tokens = consecutive
-    try:
+    with o.kept_when_stopped(lambda: f"What was finished is kept in {output}"):
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
         dataset = run(
             target,
@@ -90,11 +90,6 @@ def collect(
             overwrite=overwrite,
             progress=show,
         )
-    except KeyboardInterrupt as stop:
-        stop.add_note(
-            f"What was finished is kept in {output}; the same command goes on from there."
-        )
-        raise
     found = {
         "dataset": str(output),
         "positions": len(dataset),

@@ -11,7 +11,7 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError, printable
 from otmd.cli import options as o
-from otmd.cli.options import VERIFIERS, counts, read_laws, split
+from otmd.cli.options import VERIFIERS, counts, read_law, split
 
 if TYPE_CHECKING:
     from otmd.harness import Decoded, Draft, LanguageModel, Prompt, Speculation
@@ -121,10 +121,16 @@ def decode(
         figures = figure_paths(figure or [], "--figure")
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if prompt == "":
+        raise UsageError("--prompt: got an empty text, wanted one to go on from")
     tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
     progress = not (quiet or json_output)
-    chosen = _prompts(prompt, prompts, per_domain, seed, progress)
+    if prompt:
+        chosen = [harness.Prompt("prompt", "prompt", prompt, continuation=True)]
+    else:
+        names = split("--prompts", prompts)
+        chosen = harness.load_prompts(names, per_domain, seed, progress=progress)
     model = _target(target, device, model_dtype, threads, progress)
     corpus = held_out_corpus(draft, model, chosen, progress)
     drafter = harness.load_draft(draft, model, corpus)
@@ -148,18 +154,6 @@ def decode(
             stop.add_note("and what is printed is of whole repeats.")
         raise
     report()
-
-
-def _prompts(
-    prompt: str | None, sources: str, per_domain: int, seed: int, progress: bool
-) -> "list[Prompt]":
-    from otmd.harness import Prompt, load_prompts
-
-    if prompt is None:
-        return load_prompts(split("--prompts", sources), per_domain, seed, progress=progress)
-    if not prompt:
-        raise UsageError("--prompt: got an empty text, wanted one to go on from")
-    return [Prompt("prompt", "prompt", prompt, continuation=True)]
 
 
 def _target(
@@ -223,17 +217,6 @@ class Tree(NamedTuple):
     depth: int
     law: "Callable[[Any], TreeLaw]"
 
-    def draft_processing(self, target: "Processing") -> "Processing":
-        """What the draft is processed with.
-
-        The likeliest paths are the model's own, and a law of one token, which temperature 0 makes, has no
-        second draft; whatever else is drawn from is processed like the target.
-        """
-        from otmd.probabilities import Processing
-
-        own = self.kind == "likeliest" or target.temperature == 0
-        return Processing() if own else target
-
 
 def read_tree(
     paths: int | None,
@@ -244,7 +227,7 @@ def read_tree(
     top: int = 1,
 ) -> Tree:
     """Read the options of a tree: one of ``paths``, ``branching`` and ``likeliest``, or none."""
-    from otmd import sequences
+    from otmd.sequences import IIDPaths, LikeliestTree, TokenTree
 
     given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
     named = [option for option, value in given.items() if value is not None]
@@ -258,21 +241,16 @@ def read_tree(
         sizes = split("--branching", branching)
         shape = tuple(counts("--branching", size, ranges=False)[0] for size in sizes)
         name = law or "without-replacement"
-        (_, node_law), *more = read_laws(name, top)
-        if more:
-            raise UsageError(f"--law: got {law!r}, wanted one law")
+        _, node_law = read_law(name, top)
         label = f"tree {'×'.join(map(str, shape))}, {name}"
-        law_of = lambda model: sequences.TokenTree(model, shape, node_law)  # noqa: E731
-        return Tree(name, label, len(shape), law_of)
+        return Tree(name, label, len(shape), lambda model: TokenTree(model, shape, node_law))
     length = depth or DEFAULT_DEPTH
     if paths is not None:
         label = f"{paths} paths of {length}"
-        return Tree("paths", label, length, lambda model: sequences.IIDPaths(model, paths, length))
+        return Tree("paths", label, length, lambda model: IIDPaths(model, paths, length))
     budget = likeliest or DEFAULT_LIKELIEST
     label = f"likeliest {budget}, depth {length}"
-    return Tree(
-        "likeliest", label, length, lambda model: sequences.LikeliestTree(model, budget, length)
-    )
+    return Tree("likeliest", label, length, lambda model: LikeliestTree(model, budget, length))
 
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
@@ -299,13 +277,16 @@ def ways_of_decoding(
 ) -> "dict[str, Speculation | None]":
     """The target alone, a single path as long as the tree is deep, and the tree, by their names in tables."""
     from otmd.harness import Speculation
+    from otmd.probabilities import Processing
     from otmd.sequences import IIDPaths, TokenLevel
     from otmd.verifiers import MaximalCoupling
 
     one = Speculation(
         draft, lambda model: IIDPaths(model, 1, tree.depth), TokenLevel(MaximalCoupling())
     )
-    chosen = Speculation(draft, tree.law, rule, tree.draft_processing(processing))
+    # The likeliest paths are the draft's own, and temperature 0 leaves a node no second draft.
+    own = tree.kind == "likeliest" or processing.temperature == 0
+    chosen = Speculation(draft, tree.law, rule, Processing() if own else processing)
     return {
         "target alone": None,
         f"one path of {tree.depth}": one,

@@ -55,7 +55,8 @@ def demo(
         Measure again even where results are there; the models are not run again.
     """
     from otmd.measurement import draw_gaps, print_report, report_json, summarise
-    from otmd.measurement.store import Store
+    from otmd.measurement.run import LAYOUT, RESULTS
+    from otmd.storage.store import Store
 
     progress = not (quiet or json_output)
     settings: dict[str, Any] = {
@@ -70,11 +71,11 @@ def demo(
     dataset = _dataset(output, models, sizes, progress)
     results = output / "results"
     if fresh:
-        Store(results, None).clear()
-    reused = (results / "results.parquet").exists()
+        Store(results, None, LAYOUT).clear()
+    parquet = results / RESULTS
+    reused = parquet.exists()
     table = measure_into(dataset, results, settings, progress)
     summary = summarise(table)
-    parquet = results / "results.parquet"
     figures = draw_gaps(
         summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
     )
@@ -116,7 +117,7 @@ def _dataset(
             print(f"collecting again: {unfinished}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(record, json.dumps(wanted).encode())
-    try:
+    with o.kept_when_stopped(lambda: f"What was collected is kept in {place}"):
         return collect(
             models["target"],
             models["draft"],
@@ -125,11 +126,6 @@ def _dataset(
             positions_per_prompt=sizes["positions"],
             progress=progress,
         )
-    except KeyboardInterrupt as stop:
-        stop.add_note(
-            f"What was collected is kept in {place}; the same command goes on from there."
-        )
-        raise
 
 
 def _title(dataset: "Dataset") -> str:

@@ -59,6 +59,9 @@ def measure(
     overwrite : bool
         Replace a measurement with other settings that the output folder holds.
     """
+    from otmd.measurement import print_report, report_json, summarise
+    from otmd.measurement.run import RESULTS
+
     settings = {
         "laws": read_laws(law, top),
         "verifiers": read_verifiers(verifier),
@@ -69,10 +72,14 @@ def measure(
         "device": device,
         "overwrite": overwrite,
     }
-    name = dataset.stem if dataset.is_file() else dataset.name
-    folder = output or dataset.parent / f"{name}-results"
+    folder = output or o.folder_beside(dataset, "results")
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
-    show(table, folder / "results.parquet", json_output)
+    results, summary = folder / RESULTS, summarise(table)
+    if json_output:
+        print(report_json(summary, results=str(results)))
+        return
+    print_report(summary)
+    print(f"\nOne row a position, law and verifier: {results}")
 
 
 def measure_into(
@@ -82,23 +89,6 @@ def measure_into(
     from otmd.measurement import measure as run
     from otmd.measurement import positions_stored
 
-    try:
+    said = lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"  # noqa: E731
+    with o.kept_when_stopped(said):
         return run(dataset, output=folder, progress=progress, **settings)
-    except KeyboardInterrupt as stop:
-        stop.add_note(
-            f"{positions_stored(folder)} positions are measured and kept in {folder}; the same "
-            "command goes on from there."
-        )
-        raise
-
-
-def show(table: "pl.DataFrame", results: Path, json_output: bool) -> None:
-    """Print a measurement's summary, and where its table is."""
-    from otmd.measurement import print_report, report_json, summarise
-
-    summary = summarise(table)
-    if json_output:
-        print(report_json(summary, results=str(results)))
-        return
-    print_report(summary)
-    print(f"\nOne row a position, law and verifier: {results}")

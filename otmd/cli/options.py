@@ -1,7 +1,10 @@
 """Options that several commands share, and how their values are read."""
 
 import re
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -15,29 +18,22 @@ from otmd.cli import UsageError
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
+    from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
-LAWS = {
-    "with-replacement": "WithReplacement",
-    "without-replacement": "WithoutReplacement",
-    "conditional-poisson": "ConditionalPoisson",
-    "greedy": "Greedy",
-    "hub": "Hub",
-    "stratified": "Stratified",
-    "top-then": "TopThen",
-    "certain-top": "CertainTop",
-    "independent": "Independent",
-}
-VERIFIERS = {
-    "maximal-coupling": "MaximalCoupling",
-    "recursive-rejection": "RecursiveRejection",
-    "k-sequential": "KSequential",
-    "spec-hub": "SpecHub",
-    "greedy-coupling": "GreedyCoupling",
-    "preference": "Preference",
-    "target-only": "TargetOnly",
-    "optimal": "Optimal",
-}
+
+def _by_option(classes: str) -> dict[str, str]:
+    """Names of classes by what they are called on the command line: ``top-then`` for ``TopThen``."""
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): name for name in classes.split()}
+
+
+LAWS = _by_option(
+    "WithReplacement WithoutReplacement ConditionalPoisson Greedy Hub Stratified TopThen CertainTop "
+    "Independent"
+)
+VERIFIERS = _by_option(
+    "MaximalCoupling RecursiveRejection KSequential SpecHub GreedyCoupling Preference TargetOnly Optimal"
+)
 # 10 to a larger power is no float, and as an exact fraction it can fill the memory.
 LARGEST_EXPONENT = 400
 
@@ -95,8 +91,12 @@ Figure = Annotated[
     list[Path] | None,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
+Html = Annotated[Path | None, Parameter("--html", help="Write a page that needs no other file.")]
+Markdown = Annotated[Path | None, Parameter("--markdown", help="Write all tables.")]
+Csv = Annotated[Path | None, Parameter("--csv", help="Write one table with numbers in full.")]
 
 Value = TypeVar("Value")
+MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
 
 def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
@@ -108,10 +108,18 @@ def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
     return Independent(draft_probs, num_drafts)
 
 
-def read_laws(text: str, top: int) -> list[tuple[str, Callable[[np.ndarray, int], "DraftLaw"]]]:
+def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
+    """Read ``--law greedy`` as a name and a function of (draft_probs, num_drafts)."""
+    law, *more = read_laws(text, top)
+    if more:
+        raise UsageError(f"--law: got {text!r}, wanted one law")
+    return law
+
+
+def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     from otmd import drafts
-    from otmd.measurement.rows import CertainTop
+    from otmd.engines.lossy import CertainTop
 
     makers: dict[str, Any] = {
         "top-then": partial(drafts.TopThen, top=top),
@@ -199,6 +207,42 @@ def split(option: str, text: str) -> list[str]:
     if not pieces:
         raise UsageError(f"{option}: got {text!r}, wanted at least one value")
     return pieces
+
+
+@contextmanager
+def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
+    """Where the block is interrupted, say what was kept of its work."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"{said()}; the same command goes on from there.")
+        raise
+
+
+def folder_beside(dataset: Path, ending: str) -> Path:
+    """The folder in which a command keeps what it makes of a dataset, unless ``--output`` names one."""
+    return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
+
+
+def write_tables(
+    page: "tuple[str, list[str], list[Table], dict[str, str]]",
+    html: Path | None,
+    markdown: Path | None,
+    csv: "tuple[Path | None, Table]",
+) -> None:
+    """Write a page (title, sentences, tables, provenance) as HTML and Markdown, and one table as CSV."""
+    from otmd.measurement.page import to_csv, to_html, to_markdown
+    from otmd.storage.files import write_atomically
+
+    title, said, tables, about = page
+    about = about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+    for path, text in (
+        (html, to_html(title, said, tables, about)),
+        (markdown, to_markdown(title, said, tables)),
+        (csv[0], to_csv(csv[1])),
+    ):
+        if path is not None:
+            write_atomically(path.absolute(), text.encode())
 
 
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:

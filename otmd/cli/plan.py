@@ -1,20 +1,17 @@
 """``otmd plan``: from texts that two models were run over to what to draft and how to verify it."""
 
 import json
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
+    from otmd.measurement.page import Table
     from otmd.planning.latency import Latency
-    from otmd.planning.page import Table
 
 EXAMPLES = """Examples:
 
@@ -43,9 +40,9 @@ def plan(
     latency: Path | None = None,
     measure_latency: Path | None = None,
     context: PositiveInt | None = None,
-    page: Annotated[Path | None, Parameter("--html")] = None,
-    markdown: Path | None = None,
-    csv: Path | None = None,
+    html: o.Html = None,
+    markdown: o.Markdown = None,
+    csv: o.Csv = None,
     seed: o.Seed = 0,
     workers: o.Workers = None,
     overwrite: bool = False,
@@ -80,20 +77,12 @@ def plan(
         Time the dataset's two models on this machine, write the table there, and use it.
     context : int
         The length of text that times are for; 256 for measuring, or the table's smallest.
-    page : Path
-        Write a page that needs no other file.
-    markdown : Path
-        Write all tables.
-    csv : Path
-        Write the ranking.
     overwrite : bool
         Replace a plan with other settings that the output folder holds.
     """
     from otmd.harness import open_dataset
-    from otmd.planning.page import to_csv, to_html, to_markdown
     from otmd.planning.plan import DEFAULT_RULES, make_plan
     from otmd.planning.positions import CANDIDATES
-    from otmd.storage.files import write_atomically
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:
@@ -116,27 +105,21 @@ def plan(
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
-    name = dataset.stem if dataset.is_file() else dataset.name
-    folder = output or dataset.parent / f"{name}-plan"
-    try:
+    folder = output or o.folder_beside(dataset, "plan")
+    with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"Finished texts are kept in {folder}; the same command goes on from there.")
-        raise
-    tables, heading = found.tables(), f"Plan for {name}"
-    about = found.about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+    tables = found.tables()
     if json_output:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         _show(found.said, tables[0])
-    files = [
-        (page, lambda: to_html(heading, found.said, tables, about)),
-        (markdown, lambda: to_markdown(heading, found.said, tables)),
-        (csv, lambda: to_csv(tables[0])),
-    ]
-    for path, make in files:
-        if path is not None:
-            write_atomically(path.absolute(), make().encode())
+    page = (
+        f"Plan for {dataset.stem if dataset.is_file() else dataset.name}",
+        found.said,
+        tables,
+        found.about,
+    )
+    o.write_tables(page, html, markdown, (csv, tables[0]))
 
 
 def _latency(
@@ -158,15 +141,11 @@ def _latency(
 def _show(said: "list[str]", ranking: "Table") -> None:
     from rich.console import Console
 
-    from otmd.measurement.style import make_table
+    from otmd.measurement.style import print_table
 
     console = Console()
     for sentence in said:
         console.print(f"{sentence}\n", highlight=False)
     # The rest is for --markdown and --html, which have room.
-    columns = len(ranking.heads) - 2
-    table = make_table(ranking.heads[:columns])
-    for row in ranking.rows:
-        table.add_row(*map(ranking.shown, row[:columns]))
-    console.print(table)
+    print_table(ranking._replace(title=""), console, len(ranking.heads) - 2)
     console.print(ranking.note, style="dim", highlight=False)

@@ -12,6 +12,8 @@ EXAMPLES = """Examples:
 
   otmd report runs/mine-results --by-domain
 
+  otmd report runs/mine-results --html page.html --csv summary.csv
+
   otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
 
 
@@ -23,6 +25,9 @@ def report(
     resamples: PositiveInt = 2000,
     seed: o.Seed = 0,
     figure: o.Figure = None,
+    html: o.Html = None,
+    markdown: o.Markdown = None,
+    csv: o.Csv = None,
     json_output: o.Json = False,
 ) -> None:
     """Print α*, each verifier's rate and its gap to α*, with confidence intervals over prompts.
@@ -38,7 +43,10 @@ def report(
     resamples : int
         How many times the prompts are drawn anew for the intervals.
     """
+    from otmd import __version__
     from otmd.measurement import draw_gaps, load_results, print_report, report_json, summarise
+    from otmd.measurement.page import Table
+    from otmd.measurement.report import report_tables
     from otmd.measurement.summary import DEFAULT_BY
 
     _refuse_other_files(results)
@@ -54,6 +62,13 @@ def report(
         print(report_json(shown, confidence, str(results)))
     else:
         print_report(shown, confidence=confidence)
+    about = {
+        "results": str(results),
+        "intervals": f"{100 * confidence:g}%, {resamples} resamples of the prompts, seed {seed}",
+        "otmd": __version__,
+    }
+    page = f"Report on {results.stem}", *report_tables(shown, confidence), about
+    o.write_tables(page, html, markdown, (csv, Table("", shown.columns, shown.rows())))
     if figure:
         drawn = shown if not by_domain else summary(DEFAULT_BY)
         for path in draw_gaps(drawn, figure, source=f"otmd report {results}"):

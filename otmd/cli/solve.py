@@ -9,7 +9,7 @@ from cyclopts.types import PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
-from otmd.cli.options import VERIFIERS, exact_number, fractions, read_laws
+from otmd.cli.options import VERIFIERS, exact_number, fractions, read_law
 from otmd.storage.errors import parse_json
 from otmd.storage.npz import read_npy, read_npz
 
@@ -58,9 +58,7 @@ def solve(
     target_probs, draft_probs = read_problem(target, draft)
     if target_probs.ndim != 1:
         raise UsageError(f"TARGET: got shape {target_probs.shape}, wanted one distribution (V,)")
-    (name, make), *more = read_laws(law, top)
-    if more:
-        raise UsageError(f"--law: got {law!r}, wanted one law")
+    name, make = read_law(law, top)
     # Independent drafts of n distributions are n.
     count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
     drafts = make(draft_probs, num_drafts or count)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.cli.options import LAWS, read_laws
+from otmd.cli.options import LAWS, read_law
 
 EXAMPLES = """Examples:
 
@@ -38,7 +38,7 @@ def compile_law(name: str) -> None:
     rng = np.random.default_rng(0)
     size = FEW_TOKENS if name == "independent" else VOCAB_SIZE
     target_probs, draft_probs = rng.dirichlet(np.full(size, 0.1), size=2)
-    ((_, make),) = read_laws(name, top=1)
+    _, make = read_law(name, top=1)
     with every_kernel_compiled():
         for num_drafts in (1, 2, 3, 4):
             try:

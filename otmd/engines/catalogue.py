@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw, Greedy, Stratified, WithoutReplacement, WithReplacement
 from otmd.engines import lossy
-from otmd.engines.lossy import LossyRule, certain_top
+from otmd.engines.lossy import CertainTop, LossyRule
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import (
     FloatArray,
@@ -147,9 +147,9 @@ def _rule(name: str, sources: str, title: str, *rest: object) -> EngineRule:
 
 _RULES = (
     _rule("match-argmax", "llama-match llama-draft", "the draft's argmax, accepted if the target "
-          "samples it", TargetOnly(), certain_top, 1),
+          "samples it", TargetOnly(), CertainTop, 1),
     _rule("one-hot", "vllm", "the draft's argmax, accepted with probability p; the default of vLLM",
-          TargetOnly(), certain_top, 1),
+          TargetOnly(), CertainTop, 1),
     _rule("match-sampled", "mlx", "a sampled draft, accepted if the target samples it too",
           TargetOnly(), WithReplacement, 1),
     _rule("rejection", "vllm transformers", "a sampled draft, accepted with probability min(1, p/q)",
@@ -157,7 +157,7 @@ _RULES = (
     _rule("block", "vllm-block", "a sampled path, judged as a whole; at one position this is rejection",
           MaximalCoupling(), WithReplacement, 1),
     _rule("certain-tree", "eagle sglang", "the draft's top n, all certain, and target-only sampling",
-          TargetOnly(), certain_top),
+          TargetOnly(), CertainTop),
     _rule("sequoia", "sequoia", "drafts without replacement, verified by recursive rejection",
           RecursiveRejection(), WithoutReplacement),
     _rule("argmax-as-sampled", "llama-example", "the draft's argmax, verified as if sampled from q",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw, TopThen, WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -15,8 +16,8 @@ from otmd.verifiers import PreparedVerifier
 from otmd.verifiers.prepared import accept_prob, normalised
 
 
-def certain_top(draft_probs: FloatArray, num_drafts: int) -> TopThen:
-    """The n likeliest tokens, all certain."""
+def CertainTop(draft_probs: ArrayLike, num_drafts: int) -> TopThen:  # noqa: N802 - a law's name in tables
+    """The n likeliest tokens, all certain: what trees of likeliest tokens draft."""
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
@@ -49,20 +50,30 @@ class LossyRule(NamedTuple):
         return accepted + rejected * residual, float(accepted.sum()) + by_chance
 
 
-class _RatioTest(PreparedVerifier):
-    """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊."""
+class _Rule(PreparedVerifier):
+    """Accepts by one function of the drafts (n,), and falls back on one law."""
 
     def __init__(
-        self, target: FloatArray, law: DraftLaw, wanted: FloatArray, claimed: FloatArray
+        self,
+        target: FloatArray,
+        law: DraftLaw,
+        accept: Callable[[IntArray], FloatArray],
+        rest: Callable[[IntArray], FloatArray],
     ) -> None:
         super().__init__(target, law)
-        self.claimed, self.wanted = claimed, wanted
+        self.accept, self.rest = accept, rest
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        return accept_prob(self.wanted[draft_tokens], self.claimed[draft_tokens])
+        return self.accept(draft_tokens)
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
-        return normalised(np.maximum(self.wanted - self.claimed, 0.0), self.wanted)
+        return self.rest(draft_tokens)
+
+
+def _tested(target: FloatArray, law: DraftLaw, wanted: FloatArray, claimed: FloatArray) -> _Rule:
+    """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊."""
+    residual = normalised(np.maximum(wanted - claimed, 0.0), wanted)
+    return _Rule(target, law, lambda x: accept_prob(wanted[x], claimed[x]), lambda _: residual)
 
 
 def ratio_test(top_k: int | None) -> LossyRule:
@@ -70,41 +81,21 @@ def ratio_test(top_k: int | None) -> LossyRule:
 
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
         if top_k is None:
-            return certain_top(q, 1)
+            return CertainTop(q, 1)
         kept = np.zeros(q.size)
         chosen = np.argsort(-q, kind="stable")[:top_k]
         kept[chosen] = q[chosen]
         return WithReplacement(kept / kept.sum(), 1)
 
-    return LossyRule(law, lambda p, q, drafts: _RatioTest(p, drafts, p, q))
+    return LossyRule(law, lambda p, q, drafts: _tested(p, drafts, p, q))
 
 
 def ensemble(weight: float) -> LossyRule:
     """One sampled draft, verified against w p + (1 − w) q in place of p."""
     return LossyRule(
         lambda q, _: WithReplacement(q, 1),
-        lambda p, q, drafts: _RatioTest(p, drafts, weight * p + (1.0 - weight) * q, q),
+        lambda p, q, drafts: _tested(p, drafts, weight * p + (1.0 - weight) * q, q),
     )
-
-
-class _Thresholds(PreparedVerifier):
-    """See :func:`thresholds`."""
-
-    single: float = 1.0
-    accumulated: float = 1.0
-
-    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        mass = self.target[draft_tokens]
-        below = np.minimum(1.0, mass.cumsum() / self.accumulated)
-        before = np.concatenate([[0.0], below[:-1]])
-        # What is left of the coin's range, given that no draft before was accepted.
-        chances = np.divide(below - before, 1.0 - before, out=np.ones(mass.size), where=before < 1)
-        return np.where(mass >= self.single, 1.0, chances)
-
-    def residual(self, draft_tokens: IntArray) -> FloatArray:
-        rest = self.target.copy()
-        rest[draft_tokens] = 0.0
-        return normalised(rest, self.target)
 
 
 def thresholds(single: float, accumulated: float) -> LossyRule:
@@ -115,26 +106,33 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
     """
 
     def prepare(p: FloatArray, _: FloatArray, drafts: DraftLaw) -> PreparedVerifier:
-        rule = _Thresholds(p, drafts)
-        rule.single, rule.accumulated = single, accumulated
-        return rule
+        def accept(draft_tokens: IntArray) -> FloatArray:
+            mass = p[draft_tokens]
+            below = np.minimum(1.0, mass.cumsum() / accumulated)
+            before = np.concatenate([[0.0], below[:-1]])
+            # What is left of the coin's range, given that no draft before was accepted.
+            left = np.divide(below - before, 1.0 - before, out=np.ones(mass.size), where=before < 1)
+            return np.where(mass >= single, 1.0, left)
 
-    return LossyRule(certain_top, prepare)
+        def rest(draft_tokens: IntArray) -> FloatArray:
+            others = p.copy()
+            others[draft_tokens] = 0.0
+            return normalised(others, p)
+
+        return _Rule(p, drafts, accept, rest)
+
+    return LossyRule(CertainTop, prepare)
 
 
-class _Largest(PreparedVerifier):
+def _largest(target: FloatArray, law: DraftLaw, taken: BoolArray) -> _Rule:
     """Accept the draft of the largest p among those that may be taken; else emit argmax p."""
 
-    def __init__(self, target: FloatArray, law: DraftLaw, taken: BoolArray) -> None:
-        super().__init__(target, law)
-        self.taken = taken
-
-    def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        mass = np.where(self.taken[draft_tokens], self.target[draft_tokens], -1.0)
+    def accept(draft_tokens: IntArray) -> FloatArray:
+        mass = np.where(taken[draft_tokens], target[draft_tokens], -1.0)
         return (np.arange(mass.size) == (mass.argmax() if mass.max() >= 0 else -1)).astype(float)
 
-    def residual(self, draft_tokens: IntArray) -> FloatArray:
-        return (np.arange(self.target.size) == self.target.argmax()).astype(float)
+    best = (np.arange(target.size) == target.argmax()).astype(float)
+    return _Rule(target, law, accept, lambda _: best)
 
 
 def typical(threshold: float, alpha: float) -> LossyRule:
@@ -143,9 +141,9 @@ def typical(threshold: float, alpha: float) -> LossyRule:
     def prepare(p: FloatArray, _: FloatArray, drafts: DraftLaw) -> PreparedVerifier:
         # The engine adds 1e-5 inside the logarithm.
         entropy = -float(p @ np.log(p + 1e-5))
-        return _Largest(p, drafts, p > min(threshold, alpha * np.exp(-entropy)))
+        return _largest(p, drafts, p > min(threshold, alpha * np.exp(-entropy)))
 
-    return LossyRule(certain_top, prepare)
+    return LossyRule(CertainTop, prepare)
 
 
 def relaxed(top_k: int, delta: float) -> LossyRule:
@@ -155,6 +153,6 @@ def relaxed(top_k: int, delta: float) -> LossyRule:
         best = np.argsort(-p, kind="stable")[:top_k]
         taken = np.zeros(p.size, bool)
         taken[best] = p[best] >= p[best[0]] - delta
-        return _Largest(p, drafts, taken)
+        return _largest(p, drafts, taken)
 
-    return LossyRule(certain_top, prepare)
+    return LossyRule(CertainTop, prepare)

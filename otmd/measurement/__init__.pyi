@@ -8,9 +8,9 @@ from .report import print_report as print_report
 from .report import report_json as report_json
 from .rows import DEFAULT_LAWS as DEFAULT_LAWS
 from .rows import DEFAULT_VERIFIERS as DEFAULT_VERIFIERS
+from .run import load_results as load_results
 from .run import measure as measure
-from .store import load_results as load_results
-from .store import positions_stored as positions_stored
+from .run import positions_stored as positions_stored
 from .summary import summarise as summarise
 from .sweep import Sweep as Sweep
 from .sweep import merge_sweeps as merge_sweeps

@@ -1,4 +1,4 @@
-"""Where chunks run: in this process, in processes or threads, or in an executor of the caller's."""
+"""Where jobs run (this process, processes, threads or an executor), and how a run keeps its parts."""
 
 import multiprocessing
 import os
@@ -16,9 +16,16 @@ from concurrent.futures import (
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+import polars as pl
+
+from otmd.harness.progress import progress_bar
+from otmd.storage.parquet import parquet_bytes, write_parquet
+from otmd.storage.store import Store
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -47,6 +54,57 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def finish_run(
+    store: Store[pl.DataFrame], compute: Callable[[dict[str, pl.DataFrame]], None]
+) -> None:
+    """Bring a run to its result, or leave the result that is there; its parts are stored until then.
+
+    ``compute(tables)`` gets the parts that are there, by name, and adds the others.
+    """
+    store.check()
+    if not store.finished():
+        with store.held():
+            # Another process may have finished it since.
+            if not store.finished():
+                tables = dict(store.whole_parts())
+                compute(tables)
+                result = store.folder / store.layout.result
+                write_parquet(result, pl.concat(tables[name] for name in sorted(tables)))
+            store.remove_parts()
+
+
+def compute_parts(
+    work: Callable[[Job], pl.DataFrame],
+    jobs: Iterable[tuple[str, Job]],
+    tables: dict[str, pl.DataFrame],
+    store: Store[pl.DataFrame] | None,
+    workers: int,
+    executor: Executor | None,
+    bar: tuple[str, int, bool],
+    size: Callable[[pl.DataFrame], int] = lambda _: 1,
+) -> None:
+    """Run the jobs, each named like its part, and add each table to ``tables`` and the store at once.
+
+    ``bar`` is the progress bar's description, its total, and whether it is shown; ``size`` is how far a table
+    moves it.
+    """
+    with progress_bar(*bar) as update:
+        done = sum(map(size, tables.values()))
+        update(done, "")
+        # Closed here and not by the garbage collector, which would swallow an interrupt.
+        with closing(run_jobs(partial(_unnamed, work), jobs, workers, executor)) as running:
+            for (name, _), table in running:
+                if store:
+                    store.write(name, parquet_bytes(table))
+                tables[name] = table
+                done += size(table)
+                update(done, "")
+
+
+def _unnamed(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
+    return work(job[1])
 
 
 def run_jobs(

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otmd.measurement.style import make_table
+from otmd.measurement.page import Cell
+from otmd.measurement.page import Table as PageTable
+from otmd.measurement.style import make_table, print_table
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.storage.errors import one_line
 
@@ -98,16 +100,19 @@ def print_report(
     if missing:
         raise ValueError(f"summary: got no {missing}, wanted it grouped by {DEFAULT_BY}")
     console = console or Console()
-    rows = worth_showing(summary).to_dicts()
-    for domain in dict.fromkeys(row.get("domain") for row in rows):
-        for law in in_order({row["law"] for row in rows}, LAW_ORDER):
-            here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
-            for table in _tables(law, domain, here, console.width):
-                console.print(table, markup=False)
-                console.print()
-    console.print(_caption(rows, confidence))
-    if "domain" not in summary.columns:
-        _print_closing(worth_showing(with_optimal(summary)), console)
+    for title, rows in _sections(summary).items():
+        for table in _tables(title, rows, console.width):
+            console.print(table, markup=False)
+            console.print()
+    arm = f"± is the longer arm of its {100 * confidence:g}%"
+    caption = _caption(summary, arm, "undefined, or * where at some positions only")
+    if 1 in summary["prompts"]:
+        caption += "\n±?: one prompt gives no interval."
+    console.print(Text(caption, style="dim"))
+    if "domain" not in summary.columns and (closing := _ranking(summary)):
+        console.print()
+        print_table(closing[0], console)
+        console.print(f"\n{closing[1]}", highlight=False, markup=False)
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
@@ -120,17 +125,28 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
 
-def _tables(law: str, domain: str | None, rows: list[Row], width: int) -> list[Table]:
+def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
+    """The rows worth showing by the title of their table: a law, and a domain if it is split by it."""
+    rows = worth_showing(summary).to_dicts()
+    sections: dict[str, list[Row]] = {}
+    for domain in dict.fromkeys(row.get("domain") for row in rows):
+        for law in in_order({row["law"] for row in rows}, LAW_ORDER):
+            here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
+            if here:
+                sections[law_label(law) + (f" · {one_line(domain)}" if domain else "")] = here
+    return sections
+
+
+def _tables(title: str, rows: list[Row], width: int) -> list[Table]:
     """The tables of a law: one, or several where the verifiers are too many for the terminal's width."""
     verifiers = in_order({row["verifier"] for row in rows}, tuple(VERIFIER_LABELS))
     fitting = max(1, (width - FIRST_COLUMNS) // VERIFIER_COLUMN)
-    size = -(-len(verifiers) // max(1, -(-len(verifiers) // fitting)))
-    parts = [verifiers[i : i + size] for i in range(0, len(verifiers), size)] if rows else []
-    return [_table(law, domain, rows, part) for part in parts]
+    size = -(-len(verifiers) // -(-len(verifiers) // fitting))
+    parts = [verifiers[i : i + size] for i in range(0, len(verifiers), size)]
+    return [_table(title, rows, part) for part in parts]
 
 
-def _table(law: str, domain: str | None, rows: list[Row], verifiers: list[str]) -> Table:
-    title = law_label(law) + (f" · {one_line(domain)}" if domain else "")
+def _table(title: str, rows: list[Row], verifiers: list[str]) -> Table:
     heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
     table = make_table(["", "n", "α* %", *heads], title)
     lines: dict[tuple, dict[str, Row]] = {}
@@ -177,27 +193,58 @@ def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
     return Text.assemble(before, (f"{number:>{digits + 3}}", "bold"), (f" ±{margin}", "dim"))
 
 
-def _caption(rows: list[Row], confidence: float) -> Text:
-    positions = max((row["positions"] for row in rows), default=0)
-    prompts = max((row["prompts"] for row in rows), default=0)
+def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
+    """What was measured, and what the signs in the tables mean."""
+    rows = worth_showing(summary).to_dicts()
+    positions, prompts = (
+        max((r[name] for r in rows), default=0) for name in ("positions", "prompts")
+    )
     lines = [
-        f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; ± is "
-        f"the longer arm of its {100 * confidence:g}% interval (bootstrap over prompts)."
+        f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; {of_interval} "
+        "interval (bootstrap over prompts)."
     ]
     if any(row["undefined"] for row in rows):
         lines.append(
-            "undefined, or * where at some positions only: the draft distribution has fewer tokens "
-            "with mass than n, or the verifier could not be rated; such positions are left out, and "
-            "their rows' status says why."
+            f"{undefined}: the draft distribution has fewer tokens with mass than n, or the verifier could "
+            "not be rated; such positions are left out, and their rows' status says why."
         )
-    if any(row["prompts"] == 1 for row in rows):
-        lines.append("±?: one prompt gives no interval.")
-    return Text("\n".join(lines), style="dim")
+    return "\n".join(lines)
 
 
-def _print_closing(summary: pl.DataFrame, console: Console) -> None:
-    """Print all pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
-    rows = summary.filter(pl.col("rate").is_not_null()).to_dicts()
+def report_tables(
+    summary: pl.DataFrame, confidence: float = 0.95
+) -> tuple[list[str], list[PageTable]]:
+    """Sentences and tables for :func:`otmd.measurement.page.to_html` and its siblings.
+
+    ``summary`` is as for :func:`print_report`. Where it is not split by domain, the first sentence says what
+    to do, and the first table ranks all laws. The other tables, one a law (and domain), have a row a
+    processing, number of drafts and verifier.
+    """
+    closing = None if "domain" in summary.columns else _ranking(summary)
+    said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])
+    interval = ("gap, pp", "low", "high")
+    heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
+    for title, rows in _sections(summary).items():
+        cells: list[list[Cell]] = []
+        for row in rows:
+            rates = [
+                _percent(row[name]) for name in ("rate", "gap", "gap_low", "gap_high", "optimal")
+            ]
+            named = [
+                processing_label(*_step(row)),
+                row["num_drafts"],
+                verifier_label(row["verifier"]),
+            ]
+            cells.append([*named, *rates, row["positions"], row["undefined"]])
+        tables.append(PageTable(title, heads, cells, interval=interval))
+    ends = f"low and high are the ends of its {100 * confidence:g}%"
+    return [*said, _caption(summary, ends, "undefined, at how many positions")], tables
+
+
+def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
+    """All pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
+    shown = worth_showing(with_optimal(summary)).filter(pl.col("rate").is_not_null())
+    rows = shown.to_dicts()
     most = {
         row["law"]: max(r["num_drafts"] for r in rows if r["law"] == row["law"]) for row in rows
     }
@@ -206,20 +253,23 @@ def _print_closing(summary: pl.DataFrame, console: Console) -> None:
         if row["num_drafts"] == most[row["law"]]:
             pairs.setdefault((row["law"], row["verifier"]), {})[_step(row)] = row["rate"]
     if len(pairs) < 2:
-        return
+        return None
     steps = list(dict.fromkeys(_step(row) for row in rows))
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
     # Where a closed form attains the optimum, it comes before the solver that does the same.
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
-    heads = [processing_label(*step).replace(", ", "\n") + "\nrate %" for step in steps]
-    table = make_table(["drafts", "verifier", "n", *heads], "all laws, best rate first", left=2)
-    for law, verifier in ranked:
-        rates = [pairs[law, verifier].get(step) for step in steps]
-        cells = ["·" if rate is None else f"{100 * rate:.1f}" for rate in rates]
-        table.add_row(law_label(law), verifier_label(verifier), str(most[law]), *cells)
-    console.print()
-    console.print(table, markup=False)
-    console.print(f"\n{_conclusion(ranked, means, most)}", highlight=False, markup=False)
+    heads = ["drafts", "verifier", "n", *(f"{processing_label(*step)}, rate %" for step in steps)]
+    cells: list[list[Cell]] = [
+        [law_label(law), verifier_label(verifier), most[law]]
+        + [_percent(pairs[law, verifier].get(step)) for step in steps]
+        for law, verifier in ranked
+    ]
+    title = "all laws, best rate first"
+    return PageTable(title, heads, cells, decimals=1), _conclusion(ranked, means, most)
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
 
 
 def _conclusion(

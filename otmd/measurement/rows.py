@@ -19,10 +19,10 @@ from otmd.drafts import (
     Greedy,
     Hub,
     Stratified,
-    TopThen,
     WithoutReplacement,
     WithReplacement,
 )
+from otmd.engines.lossy import CertainTop
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.errors import one_line
@@ -40,11 +40,6 @@ from otmd.verifiers import (
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
-
-
-def CertainTop(draft_probs: np.ndarray, num_drafts: int) -> DraftLaw:  # noqa: N802 - a law's name in tables
-    """The n likeliest tokens, all certain: what trees of likeliest tokens draft."""
-    return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
 DEFAULT_LAWS: tuple[LawFactory, ...] = (
@@ -252,7 +247,13 @@ def _rate(
     for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
         counts = [n for n in pairs if (label, verifier) in pairs[n]]
         own = {n: laws[n] for n in counts if n in laws}
-        bounds = _asked(own, family, partial(_bounds, verifier, target_probs, tol))
+
+        def bounds_of(
+            law: DraftLaw, counts: list[int], verifier: Verifier = verifier
+        ) -> np.ndarray:
+            return np.transpose(verifier.family_bounds(target_probs, law, counts, tol))
+
+        bounds = _asked(own, family, bounds_of)
         for n in counts:
             if isinstance(optima[n], str):
                 found[n, label] = {"status": optima[n]}
@@ -267,13 +268,6 @@ def _rate(
                     )
                 found[n, label] = rate_columns(low, high, float(optima[n]), tol)
     return found
-
-
-def _bounds(
-    verifier: Verifier, target: np.ndarray, tol: float, law: DraftLaw, counts: list[int]
-) -> np.ndarray:
-    """Lower and upper bounds of the rate for each number of drafts, shape (N, 2)."""
-    return np.transpose(verifier.family_bounds(target, law, counts, tol))
 
 
 def _make(

@@ -1,14 +1,14 @@
 """Measure every verifier against the optimum on a dataset of next-token distributions.
 
-The dataset is read in chunks of positions. A worker gets a chunk with its arrays at a time, and a finished
-chunk is the unit that is stored, so that an interrupted run can go on.
+A worker gets a chunk of positions with its arrays, and a finished chunk is stored, so that an interrupted run
+goes on. A folder holds ``measurement.json`` (what is measured, and on what), ``parts/`` while the run is
+unfinished, and ``results.parquet`` afterwards.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,9 +19,8 @@ import polars as pl
 
 from otmd import __version__
 from otmd.harness.dataset import Dataset, Position, open_dataset
-from otmd.harness.progress import progress_bar
 from otmd.measurement.device import check_device, closed_forms, device_rows
-from otmd.measurement.pool import available_cpus, run_jobs
+from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.rows import (
     DEFAULT_LAWS,
     DEFAULT_VERIFIERS,
@@ -32,8 +31,18 @@ from otmd.measurement.rows import (
     make_settings,
     position_rows,
 )
-from otmd.measurement.store import Store, load_results
 from otmd.probabilities import Processing, validate_probs
+from otmd.storage.parquet import read_parquet
+from otmd.storage.store import Layout, Store
+
+RESULTS = "results.parquet"
+LAYOUT = Layout(
+    read_parquet,
+    pattern=r"part-\d+-\d+",
+    record="measurement.json",
+    result=RESULTS,
+    subfolder="parts",
+)
 
 CHUNK_SIZE = 8
 # A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
@@ -41,13 +50,11 @@ DEVICE_CHUNK_SIZE = 32
 
 
 class Chunk(NamedTuple):
-    """Consecutive positions of a dataset, ``numbers`` counted along it.
+    """Consecutive positions: ``target`` and ``draft`` (k, V) are logits or probabilities as stored.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. ``known`` holds the
-    rows that a device has computed, for each position and processing.
+    ``known`` holds the rows that a device has computed, for each position and processing.
     """
 
-    numbers: range
     positions: list[Position]
     target: np.ndarray
     draft: np.ndarray
@@ -143,17 +150,16 @@ def measure(
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
+    if device and not closed_forms(settings):
+        device = None
+    tables: dict[str, pl.DataFrame] = {}
     run = partial(_run, dataset, settings, workers or available_cpus(), executor, device, progress)
     if output is None:
-        return pl.concat(run(None))
-    store = Store(Path(output), settings.describe() | describe_dataset(dataset), overwrite)
-    store.check()
-    if not store.finished():
-        with store.held():
-            # Another process may have finished it since.
-            if not store.finished():
-                run(store)
-            store.finish()
+        run(None, tables)
+        return pl.concat(tables[name] for name in sorted(tables))
+    description = settings.describe() | describe_dataset(dataset)
+    store = Store(Path(output), description, LAYOUT, overwrite)
+    finish_run(store, partial(run, store))
     return load_results(store.folder)
 
 
@@ -164,44 +170,35 @@ def _run(
     executor: Executor | None,
     device: str | None,
     progress: bool,
-    store: Store | None,
-) -> list[pl.DataFrame]:
-    done = store.done() if store else set()
+    store: Store[pl.DataFrame] | None,
+    tables: dict[str, pl.DataFrame],
+) -> None:
+    """Measure the positions that no table holds, and add their tables."""
+    done = _positions(tables)
     left = [i for i in range(len(dataset)) if i not in done]
-    on_device = len(closed_forms(settings)) if device else 0
-    if on_device == settings.rows_per_position():
+    rows = settings.rows_per_position()
+    if device and len(closed_forms(settings)) == rows:
         workers = 1
     workers = max(1, min(workers, -(-len(left) // CHUNK_SIZE)))
-    finished = len(done)
-    tables: dict[int, pl.DataFrame] = {}
-    with progress_bar("measuring positions", len(dataset), shown=progress) as update:
-        update(finished, "")
-        chunks = read_chunks(dataset, left, settings, device if on_device else None)
-        jobs = run_jobs(partial(measure_chunk, settings), chunks, workers, executor)
-        # Closed here and not by the garbage collector, which would swallow an interrupt.
-        with closing(jobs):
-            for chunk, table in jobs:
-                if store:
-                    store.add(chunk.numbers[0], chunk.numbers[-1], table)
-                else:
-                    tables[chunk.numbers[0]] = table
-                finished += len(chunk.numbers)
-                update(finished, "")
-    # Chunks finish in any order; the table is in the dataset's.
-    return [tables[first] for first in sorted(tables)]
+    chunks = read_chunks(dataset, left, settings, device)
+    bar = "measuring positions", len(dataset), progress
+    size = rows * len(settings.processing)
+    work = partial(measure_chunk, settings)
+    compute_parts(work, chunks, tables, store, workers, executor, bar, lambda t: len(t) // size)
 
 
 def read_chunks(
     dataset: Dataset, numbers: Sequence[int], settings: Settings, device: str | None
-) -> Iterator[Chunk]:
-    """Read these positions chunk by chunk, when a chunk is asked for; rate them on a device first."""
+) -> Iterator[tuple[str, Chunk]]:
+    """Read these positions chunk by chunk, each with its part's name; rate them on a device first."""
     for run in consecutive_runs(numbers, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
         target, draft = map(np.asarray, dataset.arrays(list(run)))
         positions = [dataset.positions[i] for i in run]
         known: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in run]
         if device:
             known = device_rows(settings, target, draft, dataset.kind, device)
-        yield Chunk(run, positions, target, draft, dataset.kind, known)
+        name = f"part-{run[0]:08d}-{run[-1]:08d}"
+        yield name, Chunk(positions, target, draft, dataset.kind, known)
 
 
 def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:
@@ -264,3 +261,46 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "dataset": digest.hexdigest()[:16],
         "otmd": __version__,
     }
+
+
+def positions_stored(folder: str | Path) -> int:
+    """How many positions an unfinished measurement's folder holds so far."""
+    return len(_positions(Store(Path(folder), None, LAYOUT).names()))
+
+
+def _positions(parts: Iterable[str]) -> set[int]:
+    """The positions, counted along the dataset, that parts of these names hold."""
+    ends = (map(int, name.split("-")[1:]) for name in parts)
+    return {i for first, last in ends for i in range(first, last + 1)}
+
+
+def load_results(path: str | Path) -> pl.DataFrame:
+    """Read a finished measurement: its folder, or the Parquet file itself.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing there.
+    ValueError
+        If the measurement is unfinished, or the file is no Parquet file or another table.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / RESULTS).exists() and (path / LAYOUT.subfolder).exists():
+            raise ValueError(
+                f"{path}: the measurement is unfinished; `otmd measure` with the same settings "
+                "and output takes it up where it stopped"
+            )
+        path = path / RESULTS
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file; `otmd measure` writes it")
+    try:
+        table = read_parquet(path)
+    except ValueError as error:
+        ours = path.name == RESULTS and (path.parent / LAYOUT.record).exists()
+        again = "; delete it, and `otmd measure` with the same settings and output makes it anew"
+        raise ValueError(f"{error}{again * ours}") from error
+    missing = [name for name in SCHEMA if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path}: no table of `otmd measure`, whose columns {missing} it lacks")
+    return table

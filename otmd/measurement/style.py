@@ -13,7 +13,10 @@ from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import Console
     from rich.table import Table
+
+    from otmd.measurement.page import Table as PageTable
 
 ONE_COLUMN = 3.4
 TWO_COLUMNS = 7.0
@@ -91,6 +94,16 @@ def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) ->
             no_wrap=place >= left,
         )
     return table
+
+
+def print_table(table: "PageTable", console: "Console", columns: int | None = None) -> None:
+    """Print a table of a page on a terminal, or its first columns; heads break at their commas."""
+    heads = [head.replace(", ", "\n") for head in table.heads[:columns]]
+    texts = [isinstance(cell, str) for cell in table.rows[0]]
+    shown = make_table(heads, table.title, left=texts.index(False))
+    for row in table.rows:
+        shown.add_row(*("·" if cell is None else table.shown(cell) for cell in row[:columns]))
+    console.print(shown, markup=False)
 
 
 def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[Path]:

@@ -10,7 +10,6 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -21,9 +20,8 @@ import numpy as np
 import polars as pl
 
 from otmd import __version__
-from otmd.harness.progress import progress_bar
-from otmd.measurement.pool import available_cpus, run_jobs
-from otmd.storage.parquet import parquet_bytes, read_parquet
+from otmd.measurement.pool import available_cpus, compute_parts
+from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
@@ -115,33 +113,14 @@ def run_sweep(
             f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
         )
     with store.held():
-        tables = _compute(sweep, keys, store, workers or available_cpus(), executor, progress)
+        found = ((key, store.read(key)) for key in keys)
+        tables = {key: table for key, table in found if table is not None}
+        named = zip(keys, sweep.tasks, strict=True)
+        left = [(key, (key, task)) for key, task in named if key not in tables]
+        work = partial(_rows, sweep.function, sweep.seed)
+        bar = sweep.function.__name__, len(keys), progress
+        compute_parts(work, left, tables, store, workers or available_cpus(), executor, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
-
-
-def _compute(
-    sweep: Sweep,
-    keys: list[str],
-    store: Store[pl.DataFrame],
-    workers: int,
-    executor: Executor | None,
-    progress: bool,
-) -> dict[str, pl.DataFrame]:
-    """Read the parts that are there, make the others, and return all by key."""
-    tables = {key: table for key in keys if (table := store.read(key)) is not None}
-    left = [(key, task) for key, task in zip(keys, sweep.tasks, strict=True) if key not in tables]
-    work = partial(_rows, sweep.function, sweep.seed)
-    finished = len(keys) - len(left)
-    with progress_bar(sweep.function.__name__, len(keys), progress) as update:
-        update(finished, "")
-        # A pool that was interrupted is closed here, before the interrupt goes on.
-        with closing(run_jobs(work, left, workers, executor)) as jobs:
-            for (key, _), table in jobs:
-                store.write(key, parquet_bytes(table))
-                tables[key] = table
-                finished += 1
-                update(finished, "")
-    return tables
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:

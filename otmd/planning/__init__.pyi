@@ -1,4 +1,3 @@
-from .chances import drafted_chance as drafted_chance
 from .latency import Latency as Latency
 from .latency import measure_latency as measure_latency
 from .latency import read_latency as read_latency
@@ -15,8 +14,10 @@ from .ranking import prompts_needed as prompts_needed
 from .ranking import rank as rank
 from .texts import Steps as Steps
 from .texts import Text as Text
+from .texts import drafted_chance as drafted_chance
 from .texts import longest_text as longest_text
 from .texts import reached_by_block as reached_by_block
 from .texts import reached_by_chances as reached_by_chances
 from .texts import read_texts as read_texts
+from .texts import step_begins as step_begins
 from .texts import steps_along as steps_along

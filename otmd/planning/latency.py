@@ -1,6 +1,5 @@
 """What a step costs: times by the number of tokens that a model reads at once, and by context."""
 
-import json
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import numpy as np
 
 from otmd.drafts import Stratified
 from otmd.probabilities import Processing
+from otmd.storage.errors import parse_json
 from otmd.verifiers import Preference
 
 Shape = tuple[int, ...]
@@ -60,19 +60,33 @@ class Latency(NamedTuple):
 
 
 def read_latency(path: Path, context: int | None = None) -> Latency:
-    """Read a table of times (see docs/plan.md) at the context nearest to ``context``.
+    """Read a table of times, at the context nearest to the one that is given.
 
-    Raises ValueError for a file of another form, or times that are no positive numbers.
+    Parameters
+    ----------
+    path : Path
+        A JSON file as docs/plan.md shows it; times in seconds.
+    context : int, optional
+        The length of text that times are for; by default the smallest of the table.
+
+    Returns
+    -------
+    Latency
+
+    Raises
+    ------
+    ValueError
+        For a file of another form, or times that are no positive numbers.
     """
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = parse_json(path.read_text("utf-8"))
         smallest = min(int(row["context"]) for row in found["target"])
         wanted = context or smallest
         target, draft = (_table(found[name], wanted) for name in ("target", "draft"))
         verification = float(found["verification"])
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
-    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise ValueError(f"{path}: no latency table ({error!r}), wanted {WANTED}") from error
     return Latency(target, draft, verification, wanted)
 
@@ -87,9 +101,26 @@ def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
 
 
 def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
-    """Time a collected dataset's two models on this machine: a table for :func:`read_latency`.
+    """Time a collected dataset's two models on this machine.
 
-    Medians of five calls. Raises ValueError if the models cannot be loaded by the names in the metadata.
+    Parameters
+    ----------
+    metadata : dict
+        Of the dataset; it names the models.
+    sizes : list of int
+        How many tokens are read at once.
+    context : int
+        The length of the text before them.
+
+    Returns
+    -------
+    dict
+        A table as :func:`read_latency` reads it from a JSON file: medians of five calls, in seconds.
+
+    Raises
+    ------
+    ValueError
+        If the metadata names no models, or they cannot be loaded.
     """
     from otmd.harness import load_draft, load_target
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from otmd import __version__
 from otmd.harness.dataset import Dataset
+from otmd.measurement.page import Cell, Table
 from otmd.planning.latency import Latency
-from otmd.planning.page import Cell, Table
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
@@ -56,14 +56,44 @@ def make_plan(
 ) -> Plan:
     """Rank what could be drafted and how it could be verified, and say what to do.
 
-    ``output`` is a folder in which finished texts are kept. ``rules`` are names of
-    :data:`otmd.planning.CANDIDATES`; a node has one of ``num_drafts``, and a tree at most one of ``budgets``
-    tokens and ``depth`` levels. ``target`` is how the texts were sampled, by default at the dataset's
-    temperature or 1; ``draft_temperatures`` are those to try, by default the target's, and 1 where that is 0.
-    With ``latency`` rows are ranked by tokens per second.
+    Parameters
+    ----------
+    dataset : Dataset
+        Texts, as :func:`read_texts` takes them.
+    output : Path
+        A folder in which finished texts are kept, so that an interrupted run goes on.
+    rules : sequence of str
+        Names of :data:`otmd.planning.CANDIDATES`.
+    num_drafts : sequence of int
+        How many drafts a node may have.
+    budgets : sequence of int
+        The most tokens of a tree; each budget has its own best tree.
+    depth : int
+        The most levels of a tree.
+    target : Processing, optional
+        How the texts were sampled; by default at the dataset's temperature, or at 1.
+    draft_temperatures : sequence of float
+        Those to try; by default the target's, and 1 where that is 0.
+    latency : Latency, optional
+        Times; with them rows are ranked by tokens per second.
+    seed : int
+        Equal seeds give equal plans.
+    workers : int, optional
+        Processes; by default as many as there are CPUs.
+    progress : bool
+        Show a progress bar on stderr.
+    overwrite : bool
+        Replace a plan with other settings in ``output``.
 
-    Raises ValueError for texts with gaps, settings that they were not sampled with, texts shorter than the
-    depth, or a latency table that does not reach a budget.
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        For texts with gaps, settings that they were not sampled with, texts shorter than the depth, or a
+        latency table that does not reach a budget.
     """
     texts = read_texts(dataset)
     cut_at = longest_text(dataset.metadata, texts)

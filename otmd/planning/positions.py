@@ -1,7 +1,6 @@
 """What every candidate does at every token of the texts: one table, resumable, one part a text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,20 +13,21 @@ from numpy.typing import ArrayLike
 from otmd.drafts import DraftLaw, Greedy, Stratified, WithReplacement
 from otmd.engines import CATALOGUE
 from otmd.harness.dataset import Dataset
-from otmd.harness.progress import progress_bar
-from otmd.measurement.pool import available_cpus, run_jobs
+from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.run import describe_dataset, process
 from otmd.optimum.acceptance import optimal_acceptance
-from otmd.planning.chances import drafted_chance
-from otmd.planning.texts import Text
+from otmd.planning.texts import Text, drafted_chance
 from otmd.probabilities import FloatArray, Processing
-from otmd.storage.parquet import parquet_bytes, read_parquet, write_parquet
+from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.verifiers import GreedyCoupling, KSequential, Optimal, Preference, Verifier
 
-RESULT = "chances.parquet"
 LAYOUT = Layout(
-    read_parquet, pattern=r"text-\d+", record="plan.json", result=RESULT, subfolder="parts"
+    read_parquet,
+    pattern=r"text-\d+",
+    record="plan.json",
+    result="chances.parquet",
+    subfolder="parts",
 )
 SCHEMA: dict[str, type] = {
     **{"text": int, "place": int, "entropy": float},
@@ -126,27 +126,20 @@ def chances_table(
         "drafts": [asdict(step) for step in settings.drafts],
         **describe_dataset(dataset),
     }
-    store: Store[pl.DataFrame] = Store(output, about, LAYOUT, overwrite)
-    store.check()
-    if not store.finished():
-        with store.held():
-            parts = dict(store.whole_parts())
-            left = [i for i in range(len(texts)) if f"text-{i:06d}" not in parts]
-            jobs = (
-                Job(i, texts[i].tokens, *dataset.arrays(texts[i].rows), dataset.kind) for i in left
-            )
-            count = min(workers or available_cpus(), max(len(left), 1))
-            with progress_bar("planning: texts", len(texts), shown=progress) as update:
-                update(len(parts), "")
-                with closing(run_jobs(partial(text_table, settings), jobs, count)) as running:
-                    for job, table in running:
-                        name = f"text-{job.number:06d}"
-                        store.write(name, parquet_bytes(table))
-                        parts[name] = table
-                        update(len(parts), "")
-            write_parquet(output / RESULT, pl.concat(parts[name] for name in sorted(parts)))
-            store.remove_parts()
-    return read_parquet(output / RESULT)
+    store = Store(output, about, LAYOUT, overwrite)
+
+    def compute(parts: dict[str, pl.DataFrame]) -> None:
+        left = [i for i in range(len(texts)) if f"text-{i:06d}" not in parts]
+        jobs = (
+            (f"text-{i:06d}", Job(i, texts[i].tokens, *dataset.arrays(texts[i].rows), dataset.kind))
+            for i in left
+        )
+        count = min(workers or available_cpus(), max(len(left), 1))
+        bar = "planning: texts", len(texts), progress
+        compute_parts(partial(text_table, settings), jobs, parts, store, count, None, bar)
+
+    finish_run(store, compute)
+    return read_parquet(output / LAYOUT.result)
 
 
 def text_table(settings: Settings, job: Job) -> pl.DataFrame:

@@ -12,8 +12,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from otmd.drafts import DraftLaw, WithReplacement
+from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
 from otmd.probabilities import FloatArray
+from otmd.verifiers import (
+    GreedyCoupling,
+    KSequential,
+    MaximalCoupling,
+    Optimal,
+    Preference,
+    RecursiveRejection,
+    SpecHub,
+    TargetOnly,
+    Verifier,
+)
+
+# A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
+_ONE_RESIDUAL = (MaximalCoupling, KSequential, GreedyCoupling, SpecHub, Preference, Optimal)
+SAMPLES = 4
 
 
 class Text(NamedTuple):
@@ -82,6 +99,81 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     return max(limit, longest) if isinstance(limit, int) else longest
 
 
+def drafted_chance(
+    verifier: Verifier,
+    target: FloatArray,
+    law: DraftLaw,
+    token: int,
+    rng: np.random.Generator | None = None,
+    samples: int = SAMPLES,
+) -> float:
+    """P(the token is among the drafts | the rule emits it), at one position.
+
+    It is 1 − P(the token was not drafted and is emitted)/p(token). For most rules this is exact. For
+    recursive rejection without replacement, and rules of your own, drafts are drawn and the answer is an
+    unbiased estimate, which may lie below 0.
+
+    Parameters
+    ----------
+    verifier : Verifier
+        A lossless rule that serves the law.
+    target : ndarray of float64, shape (V,)
+        p, with mass at the token.
+    law : DraftLaw
+        The law of the drafts, without leading axes.
+    token : int
+        The emitted token.
+    rng : numpy.random.Generator, optional
+        Needed where drafts are drawn.
+    samples : int
+        How many draws of drafts the estimate takes.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        Where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a law not served.
+    """
+    if target[token] <= 0.0:
+        raise ValueError(
+            f"token: got {token}, which the target never emits, wanted a token with mass"
+        )
+    always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
+    if token in always:
+        return 1.0
+    if isinstance(verifier, TargetOnly):
+        return float(law.inclusion_probs()[token])
+    with_replacement = isinstance(verifier, RecursiveRejection) and isinstance(law, WithReplacement)
+    known = isinstance(verifier, (*_ONE_RESIDUAL, RecursiveRejection)) and verifier.supports(law)
+    if law.num_drafts == 1 and known:
+        # One draft: each of these rules is maximal coupling.
+        return min(1.0, float(law.inclusion_probs()[token] / target[token]))
+    prepared = verifier.prepare(target, law)
+    if with_replacement or isinstance(verifier, _ONE_RESIDUAL):
+        residual = prepared.residual(np.full(law.num_drafts, token))
+        others = float(residual.sum() - residual[always].sum())
+        if others <= 0.0:
+            return 1.0
+        rate = getattr(prepared, "rate", None)
+        rate = verifier.acceptance_rate(target, law) if rate is None else rate
+        missed = (1.0 - float(rate)) * float(residual[token]) / others
+        return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
+    if rng is None:
+        raise ValueError(
+            f"rng: got none, wanted one: drafts are drawn for {verifier!r} and {law!r}"
+        )
+    missed = 0.0
+    for draft_tokens in law.sample(rng, samples):
+        if token not in draft_tokens:
+            refused = float(np.prod(1.0 - prepared.accept_probs(draft_tokens)))
+            if refused > 0.0:
+                missed += refused * float(prepared.residual(draft_tokens)[token])
+    return 1.0 - missed / samples / float(target[token])
+
+
 def reached_by_chances(chances: FloatArray) -> FloatArray:
     """How far steps reach whose nodes are verified one after another.
 
@@ -146,10 +238,17 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     if count < cut_at:
         # The last token ends the text: nothing follows on it.
         own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
-    emits = own - np.append(own[:, 1:], np.zeros((starts, 1)), axis=1)
+    begins = step_begins(own)
+    seen = begins @ own
+    return Steps(float(seen.sum()), float(begins.sum()), seen[:-1], seen[1:])
+
+
+def step_begins(reached: FloatArray) -> FloatArray:
+    """P(a step begins at a token | the text), shape (S,), for the tokens at which ``reached`` is known."""
+    starts, depth = reached.shape[0], reached.shape[1] - 1
+    emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
     begins = np.zeros(starts + depth + 1)
     begins[: min(starts, 1)] = 1.0
     for start in range(starts):
         begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
-    seen = begins[:starts] @ own
-    return Steps(float(seen.sum()), float(begins[:starts].sum()), seen[:-1], seen[1:])
+    return begins[:starts]

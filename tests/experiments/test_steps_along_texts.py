@@ -49,9 +49,14 @@ def mean_over_texts(target, draft, state, at_token, depth=DEPTH) -> np.ndarray:
     """Tokens of the first step, by the chain alone and with the last token averaged."""
     from steps_along_text import token_level_starts
 
-    total = np.zeros(2)
+    total, known = np.zeros(2), {}
     for prob, text in texts(target, draft, depth):
-        each = [at_token(*law) for law in zip(text.target, text.draft, text.tokens, strict=True)]
+        each = []
+        for p, q, token in zip(text.target, text.draft, text.tokens, strict=True):
+            # Texts that share a context ask once.
+            key = p.tobytes(), token
+            known[key] = known.get(key) or at_token(p, q, token)
+            each.append(known[key])
         passing, rates = (np.array(part) for part in zip(*each, strict=True))
         starts = token_level_starts(passing, rates, state, depth)
         total += prob * np.array([starts.reached[0].sum(), starts.expected[0]])
@@ -62,7 +67,6 @@ TREES = {
     "RRS": (otmd.RecursiveRejection(), otmd.WithReplacement),
     "RRSw": (otmd.RecursiveRejection(), otmd.WithoutReplacement),
     "SpecHub": (otmd.SpecHub(), otmd.Hub),
-    "optimal": (otmd.Optimal(), otmd.WithReplacement),
     "optimal, without": (otmd.Optimal(), otmd.WithoutReplacement),
 }
 

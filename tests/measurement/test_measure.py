@@ -22,8 +22,8 @@ from otmd.harness import Dataset
 from otmd.measurement import DEFAULT_LAWS, measure, summarise
 from otmd.measurement.pool import THREAD_VARIABLES, run_jobs
 from otmd.measurement.run import CHUNK_SIZE, consecutive_runs
-from otmd.measurement.store import Store
 from otmd.probabilities import Processing
+from otmd.storage.store import Store
 
 LAWS = {law.__name__: law for law in DEFAULT_LAWS}
 ROWS_A_POSITION = {
@@ -313,7 +313,7 @@ def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_pat
     def full(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(Store, "add", full)
+    monkeypatch.setattr(Store, "write", full)
     monkeypatch.setattr(Future, "cancel", interrupted)
     settings = {"laws": [otmd.Greedy], "verifiers": [otmd.TargetOnly], "num_drafts": (2,)}
     with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):

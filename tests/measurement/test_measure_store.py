@@ -20,9 +20,9 @@ from toy_dump import write_dump
 import otmd
 from otmd.harness import FolderLockedError
 from otmd.measurement import load_results, measure, positions_stored
-from otmd.measurement.run import CHUNK_SIZE
-from otmd.measurement.store import Store
+from otmd.measurement.run import CHUNK_SIZE, LAYOUT
 from otmd.storage.files import PART
+from otmd.storage.store import Store
 
 SLOW = """
 import sys, time
@@ -98,7 +98,7 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_pat
     original = measure.__globals__["measure_chunk"]
 
     def watched(settings, chunk):
-        seen.extend(chunk.numbers)
+        seen.extend(place.index for place in chunk.positions)
         assert [path.stat().st_mtime_ns for path in parts(tmp_path)] == before
         return original(settings, chunk)
 
@@ -171,7 +171,7 @@ def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypat
 def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
     """It finishes between our look at the folder and our hold of it: what it measured is taken."""
     record = settings_of(dataset, tmp_path / "elsewhere")
-    begun = Store(tmp_path / "here", record)
+    begun = Store(tmp_path / "here", record, LAYOUT)
     whole = quick(dataset, output=tmp_path / "here")
     monkeypatch.setitem(measure.__globals__, "Store", lambda *_: begun)
     monkeypatch.setitem(measure.__globals__, "_run", refuse)
@@ -184,7 +184,7 @@ def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
 def test_two_at_a_time_are_refused(dataset, tmp_path, changes):
     """Neither settings are mixed, nor parts removed under the first."""
     record = settings_of(dataset, tmp_path / "elsewhere")
-    first = Store(tmp_path / "here", record)
+    first = Store(tmp_path / "here", record, LAYOUT)
     with first.held():
         with pytest.raises(FolderLockedError, match="Wait for it"):
             quick(dataset, output=tmp_path / "here", **changes)

@@ -8,6 +8,8 @@ import json
 import math
 import os
 import runpy
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,8 @@ from rich.console import Console
 
 from otmd.measurement import draw_gaps, print_report, report_json, summarise
 from otmd.measurement.figure import make_figure
-from otmd.measurement.report import law_label, processing_label, verifier_label
+from otmd.measurement.page import Table, to_csv, to_html, to_markdown
+from otmd.measurement.report import law_label, processing_label, report_tables, verifier_label
 from otmd.measurement.style import MARKS, SPARE_MARKS, marks
 from otmd.measurement.summary import DEFAULT_BY
 
@@ -236,3 +239,55 @@ def test_every_verifier_has_a_mark_of_its_own():
     assert len({mark.colour for mark in given.values()}) == len(names)
     assert len({mark.marker for mark in given.values()}) == len(names)
     assert given["Mine"] == SPARE_MARKS[0]
+
+
+def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
+    said, tables = report_tables(summary, 0.9)
+    assert said[0].startswith("What to do: draw")
+    assert "low and high are the ends of its 90%" in said[1]
+    assert [one.title for one in tables][:2] == ["all laws, best rate first", "with replacement"]
+    row = summary.filter(
+        law="WithReplacement", num_drafts=3, temperature=0.6, verifier="KSequential"
+    )
+    (found,) = [own for own in tables[1].rows if own[:3] == ["T = 0.6", 3, "K-SEQ"]]
+    wanted = row.select("rate", "gap", "gap_low", "gap_high", "optimal").row(0)
+    assert found[3:8] == [100 * value for value in wanted]
+    assert f"| {100 * wanted[0]:.2f} |" in to_markdown("Report", said, tables)
+    assert repr(found[3]) in to_csv(tables[1])
+    _, tables = report_tables(summarise(table, by=("domain", *DEFAULT_BY)))
+    assert {"greedy · code", "greedy · chat"} <= {one.title for one in tables}
+
+
+def test_unknown_cells_and_ends_are_empty():
+    one = Table("T", ["a", "v", "l", "h"], [["x", None, None, None], ["y", -1e-9, None, None]])
+    assert "| y | 0.00 | – | – |" in to_markdown("A", [], [one])
+    assert to_csv(one).splitlines()[1] == "x,,,"
+    page = to_html("A", [], [one._replace(interval=("v", "l", "h"))], {})
+    assert page.count("class=bar") == 1
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_opens_a_page_and_sorts_it(summary, tmp_path, width):
+    """A page as a browser has it after two clicks on a head; nothing is wider than the window."""
+    rows = [["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
+    heads = ["rule", "value", "low", "high"]
+    table = Table("Ranking", heads, rows, interval=("value", "low", "high"))
+    said, tables = report_tables(summary)
+    page = to_html("A & B", ["Take <a>.", *said], [table, *tables], {"made by": "a test"})
+    clicks = """<script>
+    const table = n => document.querySelectorAll("table")[n];
+    const order = n => [...table(n).tBodies[0].rows].map(r => r.cells[0].textContent).join("");
+    const click = (n, column) => table(n).querySelectorAll("th button")[column].click();
+    click(0, 1); const down = order(0); click(0, 1);
+    const gaps = () => [...table(2).tBodies[0].rows].map(r => Number(r.cells[4].dataset.value));
+    click(2, 4); const sorted = gaps().every((gap, i, all) => i === 0 || all[i - 1] >= gap);
+    document.title = `${down} ${order(0)} ${sorted} ${document.documentElement.scrollWidth <= innerWidth}`;
+    </script>"""
+    (tmp_path / "page.html").write_text(page.replace("</body>", clicks + "</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [f"file://{tmp_path}/page.html"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert "<title>abc cba true true</title>" in found
+    assert "A &amp; B" in found

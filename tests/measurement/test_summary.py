@@ -89,7 +89,8 @@ def test_intervals_over_prompts_cover_and_those_over_positions_do_not():
 
     # 400 trials: 95% coverage has a standard error of 1.1%; 30 clusters cost about 2% of it.
     assert 0.90 < coverage(over_prompts) < 0.98
-    assert coverage(over_positions) < 0.65
+    # So far below that a quarter of the trials show it.
+    assert coverage(over_positions, 100) < 0.65
 
 
 def test_undefined_positions_are_counted_and_left_out():

@@ -43,7 +43,7 @@ def pair():
     return model(0), model(1)
 
 
-def write(target, draft, texts, seed=0, **settings):
+def write(target, draft, texts, seed=0, tokens=TOKENS, **settings):
     """Tokens that assisted generation writes, prompt included."""
     torch.manual_seed(seed)
     draft.generation_config.num_assistant_tokens = 3
@@ -54,7 +54,7 @@ def write(target, draft, texts, seed=0, **settings):
         ids = torch.tensor([[start % VOCAB, 1]])
         found.append(
             target.generate(
-                ids, assistant_model=draft, do_sample=True, top_k=0, max_new_tokens=TOKENS,
+                ids, assistant_model=draft, do_sample=True, top_k=0, max_new_tokens=tokens,
                 attention_mask=torch.ones_like(ids), **settings,
             )[0].tolist()
         )  # fmt: skip
@@ -98,7 +98,7 @@ def test_dump_of_texts_is_planned(hook, pair, tmp_path):
     target, draft = pair
     texts = [
         (f"p{i}", "toy", tokens[:2], tokens[2:32])
-        for i, tokens in enumerate(write(target, draft, texts=4, seed=1))
+        for i, tokens in enumerate(write(target, draft, texts=4, seed=1, tokens=32))
     ]
     hook.write_texts(tmp_path / "texts.npz", target, draft, texts, temperature=1.0)
     dataset = open_dataset(tmp_path / "texts.npz")

@@ -9,8 +9,8 @@ import pytest
 
 import otmd
 from otmd.harness import open_dataset
-from otmd.planning.chances import drafted_chance
 from otmd.planning.texts import (
+    drafted_chance,
     longest_text,
     reached_by_block,
     reached_by_chances,
@@ -43,6 +43,7 @@ RULES = {
     "strata": (otmd.Preference(), otmd.Stratified, 2),
     "optimal": (otmd.Optimal(), otmd.WithReplacement, 2),
     "greedy": (otmd.GreedyCoupling(), otmd.Greedy, 2),
+    "SpecHub": (otmd.SpecHub(), otmd.Hub, 2),
     "certain": (otmd.TargetOnly(), certain, 2),
     "sample and match": (otmd.TargetOnly(), otmd.WithReplacement, 1),
 }
@@ -51,6 +52,19 @@ RULES = {
 def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
     rng = np.random.default_rng(seed)
     return TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
+
+
+def chance_of(verifier, law):
+    """drafted_chance of p, q, a number of drafts and a token; texts that share a context ask once."""
+    known = {}
+
+    def chance(p, q, count, token):
+        key = (p.tobytes(), count, token)
+        if key not in known:
+            known[key] = drafted_chance(verifier, p, law(q, count), token)
+        return known[key]
+
+    return chance
 
 
 def texts(target: TableModel, draft: TableModel, length: int):
@@ -102,11 +116,9 @@ def test_first_steps_are_block_efficiency(name):
     (verifier, law, count), (target, draft) = RULES[name], small_pair()
     tree = TokenTree(draft, (count,) * DEPTH, law)
     wanted = block_efficiency(TokenLevel(verifier), target, tree)
-    total = 0.0
+    total, chance = 0.0, chance_of(verifier, law)
     for prob, tokens, p, q in texts(target, draft, DEPTH):
-        chances = [
-            drafted_chance(verifier, p[t], law(q[t], count), tokens[t]) for t in range(DEPTH)
-        ]
+        chances = [chance(p[t], q[t], count, tokens[t]) for t in range(DEPTH)]
         reached = reached_by_chances(np.repeat(chances, DEPTH).reshape(DEPTH, DEPTH))
         total += prob * steps_along(reached, DEPTH).tokens
     assert total == pytest.approx(wanted.value, abs=1e-9)
@@ -150,6 +162,7 @@ def test_decoders_of_whole_texts(name):
     else:
         verifier, law, _ = RULES[name]
         rule, counts = TokenLevel(verifier), (2, 2, 1)
+        chance = chance_of(verifier, law)
         make = lambda model: TokenTree(model, counts, law)  # noqa: E731
     make_law = lambda model: make(model)  # noqa: E731
     make_law.model = draft  # type: ignore[attr-defined]
@@ -163,10 +176,7 @@ def test_decoders_of_whole_texts(name):
             every = np.arange(own)
             reached = reached_by_block(q[every, tokens[:own]] / p[every, tokens[:own]], DEPTH)
         else:
-            chances = [
-                [drafted_chance(verifier, p[t], law(q[t], n), tokens[t]) for n in counts]
-                for t in range(own)
-            ]
+            chances = [[chance(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
             reached = reached_by_chances(np.array(chances))
         # A text that ends with its last token may not be told from one that is cut there.
         ended = LENGTH + 1 if STOP in tokens and own == LENGTH else LENGTH

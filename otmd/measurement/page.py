@@ -12,23 +12,25 @@ TEMPLATE = Path(__file__).with_name("page.html")
 
 
 class Table(NamedTuple):
-    """``rows`` of cells under ``heads``, the best first; numbers are shown with ``decimals``.
+    """``rows`` of cells under ``heads``; floats are shown with ``decimals``, and None and NaN as a dash.
 
     ``interval`` names the columns of a value and of its interval's ends, which the page draws as a bar.
     """
 
     title: str
-    heads: list[str]
-    rows: list[list[Cell]]
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
     decimals: int = 2
     interval: tuple[str, str, str] | None = None
 
     def shown(self, cell: Cell) -> str:
-        """A cell as text; a dash for what is unknown."""
+        """A cell as text."""
         if cell is None or cell != cell:
             return "–"
-        return f"{cell:.{self.decimals}f}" if isinstance(cell, float) else cell.__str__()
+        # Adding zero turns −0.0 into 0.0.
+        number = isinstance(cell, float)
+        return f"{round(cell, self.decimals) + 0.0:.{self.decimals}f}" if number else str(cell)
 
 
 def to_markdown(heading: str, said: Sequence[str], tables: Sequence[Table]) -> str:
@@ -37,15 +39,13 @@ def to_markdown(heading: str, said: Sequence[str], tables: Sequence[Table]) -> s
     for table in tables:
         cells = [table.heads, ["---"] * len(table.heads)]
         cells += [[table.shown(cell) for cell in row] for row in table.rows]
-        drawn = "\n".join(
-            f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells
-        )
-        lines += [f"## {table.title}", drawn, table.note]
+        drawn = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]
+        lines += [f"## {table.title}", "\n".join(drawn), *[table.note] * bool(table.note)]
     return "\n\n".join(lines) + "\n"
 
 
 def to_csv(table: Table) -> str:
-    """One table as CSV, numbers in full."""
+    """One table as CSV, numbers in full, unknown ones empty."""
     out = io.StringIO()
     rows = [["" if cell is None or cell != cell else cell for cell in row] for row in table.rows]
     csv.writer(out, lineterminator="\n").writerows([table.heads, *rows])
@@ -55,34 +55,48 @@ def to_csv(table: Table) -> str:
 def to_html(
     heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
 ) -> str:
-    """One self-contained page: sentences, the first as the decision, tables to sort, and provenance."""
+    """One self-contained page.
+
+    Parameters
+    ----------
+    heading : str
+        The page's title.
+    said : sequence of str
+        Sentences below it; the first, the decision or verdict, stands out.
+    tables : sequence of Table
+        A click on a head sorts by that column.
+    about : mapping of str to str
+        Settings and provenance.
+
+    Returns
+    -------
+    str
+        HTML that names no other file or host.
+    """
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]
     parts += [_section(table) for table in tables]
-    rows = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in about.items()
-    )
-    parts.append(f"<h2>Settings and provenance</h2><dl>{rows}</dl>")
+    rows = [f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in about.items()]
+    parts.append(f"<h2>Settings and provenance</h2><dl>{''.join(rows)}</dl>")
     page = TEMPLATE.read_text("utf-8").replace("{title}", escape(heading))
     return page.replace("{body}", "\n".join(parts))
 
 
 def _section(table: Table) -> str:
-    bars = _bars(table)
+    bars = _bars(table) or [""] * len(table.rows)
     first = table.rows[0] if table.rows else [""] * len(table.heads)
-    heads = "".join(
+    heads = [
         f"<th{_kind(cell)}><button>{escape(head)}</button></th>"
         for head, cell in zip(table.heads, first, strict=True)
-    )
-    heads += "<th>interval</th>" * bool(bars)
-    rows = "".join(
-        f"<tr>{''.join(_cell(table, cell) for cell in row)}{bars[i] if bars else ''}</tr>\n"
-        for i, row in enumerate(table.rows)
-    )
-    drawn = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    ]
+    heads += ["<th>interval</th>"] * any(bars)
+    rows = [
+        f"<tr>{''.join(_cell(table, cell) for cell in row)}{bar}</tr>\n"
+        for row, bar in zip(table.rows, bars, strict=True)
+    ]
     return (
-        f"<h2>{escape(table.title)}</h2><div class=scroll tabindex=0>{drawn}</div>"
-        f"<p class=note>{escape(table.note)}</p>"
+        f"<h2>{escape(table.title)}</h2><div class=scroll tabindex=0><table><thead><tr>{''.join(heads)}"
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div><p class=note>{escape(table.note)}</p>"
     )
 
 
@@ -96,15 +110,24 @@ def _kind(cell: Cell) -> str:
 
 
 def _bars(table: Table) -> list[str]:
-    """For each row its interval, all on one scale."""
-    if table.interval is None or not table.rows:
+    """For each row its interval, all on one scale; without an interval the value alone."""
+    if table.interval is None:
         return []
-    places = [table.heads.index(name) for name in table.interval]
-    ends = [[float(row[place] or 0.0) for place in places] for row in table.rows]
-    least, most = min(low for _, low, _ in ends), max(high for *_, high in ends)
+    places = [list(table.heads).index(name) for name in table.interval]
+    cells = [[row[place] for place in places] for row in table.rows]
+    known = [
+        [float(value if cell is None else cell) for cell in (value, low, high)]
+        for value, low, high in cells
+        if value is not None
+    ]
+    least, most = (
+        min((low for _, low, _ in known), default=0.0),
+        max((high for *_, high in known), default=0.0),
+    )
     scale = 100.0 / ((most - least) or 1.0)
-    return [
+    drawn = iter(
         f'<td><div class=bar><i style="left:{scale * (low - least):.1f}%;width:{scale * (high - low):.1f}%">'
         f'</i><b style="left:{scale * (value - least):.1f}%"></b></div></td>'
-        for value, low, high in ends
-    ]
+        for value, low, high in known
+    )
+    return ["<td></td>" if value is None else next(drawn) for value, *_ in cells]
