@@ -11,7 +11,7 @@ from scipy import stats
 from strategies import KINDS, Array, Instance, instances, package_law, unit
 
 import otmd
-from otmd.verifiers.optimal import _OptimalRule
+from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
 ROUNDING = 1e-12
@@ -32,9 +32,9 @@ def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
     return laws
 
 
-def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> _OptimalRule:
+def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> ChoosingVerifier:
     rule = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(rule, _OptimalRule)
+    assert isinstance(rule, ChoosingVerifier)
     return rule
 
 
@@ -131,7 +131,7 @@ def test_tokens_that_lie_between_two_classes(V: int, tol: float) -> None:
         draft = otmd.probs_from_logits(logits + 0.5 * rng.standard_normal(V))
         law = otmd.WithReplacement(draft, 2)
         assert_sound(target, law, tol, (V, seed))
-        plan = prepared(tol, target, law)._plan
+        plan = prepared(tol, target, law).choice
         assert plan is not None
         for side, own in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
             share = side.locate(np.flatnonzero(own))[1] if side is not None else np.ones(1)
@@ -365,11 +365,11 @@ def test_faults_are_caught(fault: str) -> None:
     target, law = thousand_tokens()
     rule = prepared(1e-10, target, law)
     if fault == "other weights":
-        assert rule._plan is not None
-        assert rule._plan.inner is not None
-        assert rule._plan.outer is not None
-        rule._plan.inner.weights[:] = 1.0
-        rule._plan.outer.weights[:] = 1.0
+        assert rule.choice is not None
+        assert rule.choice.inner is not None
+        assert rule.choice.outer is not None
+        rule.choice.inner.weights[:] = 1.0
+        rule.choice.outer.weights[:] = 1.0
     else:
         rule.residual = lambda tokens: target
     rng = np.random.default_rng(909)

@@ -11,7 +11,7 @@ from strategies import KINDS, Array, Instance, instances, package_law, unit
 
 import otmd
 from otmd.choice import ChoicePlan
-from otmd.verifiers.optimal import _OptimalRule
+from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
 ROUNDING = 1e-12
@@ -231,9 +231,9 @@ def language_position(
 
 def plan_of(target: Array, law: otmd.WithoutReplacement, tol: float = 1e-10) -> ChoicePlan:
     rule = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(rule, _OptimalRule)
-    assert rule._plan is not None
-    return rule._plan
+    assert isinstance(rule, ChoosingVerifier)
+    assert rule.choice is not None
+    return rule.choice
 
 
 def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
