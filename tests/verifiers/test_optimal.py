@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import stats
-from strategies import KINDS, Array, Instance, instances, package_law, unit
+from strategies import KINDS, Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
 from otmd.verifiers.prepared import ChoosingVerifier
@@ -50,7 +50,7 @@ def enumerated(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, 
 
 def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -> None:
     """Output law and certificate against every tuple."""
-    rule = otmd.Optimal(tol)
+    rule = Remembering(tol)
     p = unit(target)
     output, accepted = enumerated(rule.prepare(target, law), law)
     assert np.abs(output - p).max() <= ROUNDING, where
@@ -74,7 +74,7 @@ def test_bounds_hold_the_rate_of_the_rule_itself(tol: float, asked: float) -> No
     """Of the rule with its own tolerance, whatever is asked of the bounds."""
     for instance in INSTANCES[:150]:
         for law in laws_of(instance):
-            rule = otmd.Optimal(tol)
+            rule = Remembering(tol)
             _, accepted = enumerated(rule.prepare(instance.target_probs, law), law)
             low, high = rule.acceptance_bounds(instance.target_probs, law, tol=asked)
             assert low - ROUNDING <= accepted <= high + ROUNDING, f"{law!r} {instance}"
