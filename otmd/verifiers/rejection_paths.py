@@ -48,19 +48,7 @@ _ONE = 1.0 / RATE_UNIT
 class RejectionPaths:
     """Bounds of the probability that all drafts of one position are rejected.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p.
-    law : WithoutReplacement
-        The law of the drafts.
-
-    Attributes
-    ----------
-    draft : ndarray of float64, shape (V,)
-        RATE_UNIT q.
-    interval : Interval
-        From 1 + W(1) to the largest C, in the unit of ``draft``.
+    Here ``draft`` is RATE_UNIT q, and ``interval``, from 1 + W(1) to the largest C, is in its unit.
     """
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:

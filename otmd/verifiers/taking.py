@@ -88,10 +88,9 @@ def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken
         return min(each, key=lambda taken: taken.left)
     if isinstance(law, WithReplacement) and law.num_drafts == 1:
         return TakenInCells(target, law.draft_probs, np.zeros(target.size, np.int16), 1, ())
-    if isinstance(law, WithReplacement):
+    if isinstance(law, WithReplacement) and target.size >= BlockedCurve.smallest_grouped:
         return _TakenByRatio(target, law)
-    assert isinstance(law, Independent)
-    ratio = ratios_of(target, law.draft_probs.mean(axis=0), np.arange(target.size))
+    ratio = ratios_of(target, _slots(law)[0].mean(axis=0), np.arange(target.size))
     return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
 
 
@@ -155,16 +154,10 @@ class _TakenByRatio(Taken):
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
-        # A small vocabulary is one group, which is sorted.
-        size = NUM_GROUPS if target.size >= BlockedCurve.smallest_grouped else 1
-        self._group, sums = np.zeros(target.size, np.int16), np.zeros((size, 2))
-        self._how, self._before = np.full(size, _SORTED), np.empty(size)
-        if size == 1:
-            sums[0] = target.sum(), law.draft_probs.sum()
-        else:
-            sum_groups(target, law.draft_probs, self._group, sums)
-            self._how[:] = _UNKNOWN
-        unsure = np.ones(size, np.bool_)
+        self._group, sums = np.zeros(target.size, np.int16), np.zeros((NUM_GROUPS, 2))
+        self._how, self._before = np.full(NUM_GROUPS, _UNKNOWN), np.empty(NUM_GROUPS)
+        sum_groups(target, law.draft_probs, self._group, sums)
+        unsure = np.ones(NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
             self._tokens = self._sorted_tokens(sort)
