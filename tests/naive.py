@@ -10,7 +10,7 @@ token was not among the drafts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, permutations, product
 
@@ -508,14 +508,20 @@ def greedy_coupling(p: Probs, q: Probs, n: int) -> Callable[[Tokens], Outcomes]:
     return outcomes_of
 
 
-def default_preference(p: Probs, table: Sequence[Probs], by_strata: bool) -> list[int]:
-    """Tokens by p/Σ q_j descending; of strata first those with p ≥ q_j, both runs from the tail on."""
+def default_preferences(p: Probs, table: Sequence[Probs], by_strata: bool) -> Iterator[list[int]]:
+    """Orders of which the better is taken: p/Σ q_j descending; of strata by classes of it, from the tail on.
+
+    The first order has the two classes p ≥ q_j and p < q_j, the second cuts the latter into half octaves.
+    """
     drafted = [sum(column) for column in zip(*table, strict=True)]
     tokens = range(len(p))
     if not by_strata:
-        return sorted(tokens, key=lambda y: -(p[y] / drafted[y]) if drafted[y] else -math.inf)
+        yield sorted(tokens, key=lambda y: -(p[y] / drafted[y]) if drafted[y] else -math.inf)
+        return
     number = [max((q[y] > 0, j) for j, q in enumerate(table))[1] for y in tokens]
-    return sorted(tokens, key=lambda y: (p[y] < drafted[y], -number[y]))
+    for edges in ([1], [1, *(2.0 ** (-k / 4) for k in range(1, 18, 2))]):
+        level = [sum(p[y] < edge * drafted[y] for edge in edges) for y in tokens]
+        yield sorted(tokens, key=lambda y: (level[y], -number[y]))
 
 
 def preference(

@@ -41,6 +41,11 @@ def test_no_stratum_is_empty_where_rounding_could_make_it_so(engine) -> None:
             assert number.unique().tolist() == list(range(n))
 
 
+def of_the_page(p: np.ndarray, law: otmd.Stratified) -> np.ndarray:
+    """First the liked tokens, then the others, both from the tail."""
+    return np.lexsort((-law.strata, p < law.inclusion_probs()))
+
+
 @pytest.mark.parametrize(("n", "k"), [(2, 7), (3, 7), (2, 4)])
 def test_outputs_follow_the_target_at_the_rate(engine, n: int, k: int) -> None:
     torch.manual_seed(0)
@@ -59,7 +64,7 @@ def test_outputs_follow_the_target_at_the_rate(engine, n: int, k: int) -> None:
         assert (np.abs(seen - p) < 6 * np.sqrt(p / count) + 1e-9).all()
         cut = np.where(q >= np.sort(q)[-k], q, 0.0)
         law = otmd.Stratified(cut / cut.sum(), n)
-        rate = otmd.acceptance_rate(otmd.Preference(), p, law)
+        rate = otmd.acceptance_rate(otmd.Preference(of_the_page), p, law)
         taken = which >= 0
         assert abs(taken.double().mean().item() - float(rate)) < 6 * np.sqrt(0.25 / count)
         rows = torch.arange(count)[taken]

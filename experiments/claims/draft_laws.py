@@ -33,7 +33,7 @@ from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import prompt_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
-from otmd.verifiers.taking import _shares_of_strata
+from otmd.verifiers.taking import LIKED, TakenInCells
 
 TEXTS = Path("runs/draft_laws_texts")
 ROWS = Path("runs/draft_laws_positions.parquet")
@@ -214,17 +214,19 @@ def _stratified_grid(of: Ordered) -> Rates:
 
 
 def stratified_rate(of: Ordered, weights: FloatArray, top: int, shares: FloatArray) -> float:
-    """The preference rule's rate on m certain tokens and strata of the rest.
+    """The preference rule's rate on m certain tokens and strata of the rest, in the first of its two orders.
 
-    As ``Preference`` has it for ``TopThen`` over ``Stratified``, without a sort for each set of parameters.
+    As ``Preference(own_order)`` has it for ``TopThen`` over ``Stratified``, without a sort for each set of
+    parameters.
     """
     own = np.maximum(weights[top:], np.finfo(np.float64).tiny * (of.draft[top:] > 0))
     target = of.target[top:]
     starts = _starts(own, of.support - top, shares) if shares.size > 1 else np.array([0, own.size])
-    masses = np.add.reduceat(own, starts[:-1])
-    inclusion = own / np.repeat(masses, np.diff(starts))
-    left = _shares_of_strata(target, np.arange(own.size), starts, inclusion)[2]
-    return float(of.target[:top].sum() + 1.0 - left)
+    sizes = np.diff(starts)
+    inclusion = own / np.repeat(np.add.reduceat(own, starts[:-1]), sizes)
+    number = np.repeat(np.arange(shares.size, dtype=np.int16), sizes)
+    taken = TakenInCells(target, inclusion, number, shares.size, LIKED)
+    return float(of.target[:top].sum() + taken.rate)
 
 
 def _without_replacement(target: FloatArray, draft: FloatArray) -> Rates:
@@ -301,6 +303,12 @@ def _orders(target: FloatArray, draft: FloatArray) -> Rates:
         for name, order in tried.items():
             rate = float(otmd.acceptance_rate(otmd.Preference(order), target, law))
             yield "stratified", name, n, {}, rate
+
+
+def own_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+    """First the liked tokens, p ≥ q_j, then the others, both from the tail."""
+    assert isinstance(law, otmd.Stratified)
+    return np.lexsort((-law.position_strata.number, target < law.position_strata.inclusion))
 
 
 def ratio_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:

@@ -2,8 +2,9 @@
 
     python experiments/claims/law_orders.py
 
-At the first position of each text that ``draft_laws.py`` collected, beside the law's optimum and beside the
-rule on drafts with replacement. Both orders are lossless, and which one is taken depends on p and q alone.
+At the first position of each text that ``draft_laws.py`` collected, beside the default, the law's optimum and
+the rule on drafts with replacement. The default is the better of its own order and one by half octaves of the
+ratio. All orders are lossless, and which one is taken depends on p and q alone.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import sweep_script
-from draft_laws import chosen_prompts, collected, ratio_order, text_file
+from draft_laws import chosen_prompts, collected, own_order, ratio_order, text_file
 
 import otmd
 
@@ -33,9 +34,13 @@ def orders(
             target, drafted = step(arrays["target"][at]), step(arrays[draft][at])
         law = otmd.Stratified(drafted, num_drafts)
         alike = otmd.WithReplacement(drafted, num_drafts)
-        own, ratio = (
+        own, ratio, default = (
             float(otmd.acceptance_rate(rule, target, law))
-            for rule in (otmd.Preference(), otmd.Preference(ratio_order))
+            for rule in (
+                otmd.Preference(own_order),
+                otmd.Preference(ratio_order),
+                otmd.Preference(),
+            )
         )
         yield {
             "domain": prompt.domain,
@@ -43,6 +48,7 @@ def orders(
             "own_order": own,
             "ratio_order": ratio,
             "better_order": max(own, ratio),
+            "default": default,
             "optimum": float(otmd.optimal_acceptance(target, law).rate),
             "with_replacement": float(otmd.acceptance_rate(otmd.Preference(), target, alike)),
             "greedy": float(otmd.optimal_acceptance(target, otmd.Greedy(drafted, num_drafts)).rate),
@@ -56,7 +62,13 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     )
     means = table.group_by("temperature", "draft", "num_drafts", maintain_order=True).agg(
         pl.col(
-            "own_order", "ratio_order", "better_order", "optimum", "with_replacement", "greedy"
+            "own_order",
+            "ratio_order",
+            "better_order",
+            "default",
+            "optimum",
+            "with_replacement",
+            "greedy",
         ).mean()
     )
     with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=140):

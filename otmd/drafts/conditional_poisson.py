@@ -9,9 +9,6 @@ from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# A factor is divided out of a product only where present/absent is at most this, so that errors shrink.
-_DIVISIBLE = 0.25
-
 
 class ConditionalPoisson(ProposalLaw):
     """n distinct drafts in uniform order, the subset with probability Π q_i / e_n(q).
@@ -21,15 +18,8 @@ class ConditionalPoisson(ProposalLaw):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        How many tokens are drafted.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, or more drafts than tokens with mass.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
 
     Notes
     -----
@@ -149,32 +139,16 @@ def fill_prefix_chances(absent, present, count, out):
 
 @kernel()
 def fill_chances_of_others(absent, present, count, out):
-    """out[y] = P(``count`` of the events other than y occur).
-
-    A rare event (small present/absent) is left out by division, a frequent one by the product of all before
-    it and all after it. Both are exact to rounding. With h frequent events and M = count + 1 it takes O(V M +
-    h M²).
-    """
-    is_rare = present <= _DIVISIBLE * absent
-    frequent = np.flatnonzero(~is_rare)
-    suffix = np.empty((frequent.size + 1, count + 1))
-    fill_counts(absent[is_rare], present[is_rare], suffix[-1])
-    for h in range(frequent.size - 1, -1, -1):
-        suffix[h] = suffix[h + 1]
-        _count_one_more(suffix[h], absent[frequent[h]], present[frequent[h]])
-    prefix = np.zeros(count + 1)
-    prefix[0] = 1.0
-    for h in range(frequent.size):
-        y, out[frequent[h]] = frequent[h], 0.0
-        for j in range(count + 1):
-            out[y] += prefix[j] * suffix[h + 1, count - j]
-        _count_one_more(prefix, absent[y], present[y])
+    """out[y] = P(``count`` of the events other than y occur), from those before y and those after it."""
+    after = np.empty((absent.size + 1, count + 1))
+    fill_counts_from(absent, present, after)
+    before = np.zeros(count + 1)
+    before[0] = 1.0
     for y in range(absent.size):
-        if is_rare[y]:
-            others = 0.0
-            for m in range(count + 1):
-                others = (suffix[0, m] - present[y] * others) / absent[y]
-            out[y] = others
+        out[y] = 0.0
+        for j in range(count + 1):
+            out[y] += before[j] * after[y + 1, count - j]
+        _count_one_more(before, absent[y], present[y])
 
 
 @kernel()

@@ -18,18 +18,8 @@ class ProposalLaw(DraftLaw):
     Some minimiser of p(H) − g(H) then consists of :meth:`forced_tokens` and the first of the other tokens in
     ascending order of p/q (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
 
-    Parameters
-    ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        How many tokens are drafted.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, or more distinct drafts than tokens with
-        mass.
+    Parameters and errors are those of :class:`otmd.WithReplacement`. Where ``distinct``, more drafts than
+    tokens with mass are an error, too.
     """
 
     draft_probs: FloatArray

@@ -157,15 +157,8 @@ class Greedy(TopThen):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        n; n − 1 of them are the likeliest tokens, ties to the lowest id.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, or more drafts than tokens with mass.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     """
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:

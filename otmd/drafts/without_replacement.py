@@ -23,15 +23,8 @@ class WithoutReplacement(ProposalLaw):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        How many tokens are drafted.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, or more drafts than tokens with mass.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
 
     Notes
     -----

@@ -13,6 +13,9 @@ from otmd.probabilities import validate_count
 from otmd.tensors.probabilities import check_tensors, checked_probs
 from otmd.tensors.strata import TensorStrata
 
+# Where p/q_j is cut into classes, in two ways: as otmd.verifiers.taking does, which is of a later layer.
+_LIKED, _FINE = (1.0,), (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+
 
 class TensorVerdict(NamedTuple):
     """What was decided at every position.
@@ -82,24 +85,17 @@ class TensorPreference:
         check_tensors("probs", target_probs, strata.inclusion)
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
-        count, liked = strata.num_drafts, p >= draft
-        zeros = p.new_zeros((*p.shape[:-1], count))
-        others = zeros.scatter_add(-1, number, torch.where(liked, 0.0, draft)).clamp(max=1.0)
-        # The chance that no draft of a later stratum, down to the tail, was liked.
-        after = others.flip(-1).cumprod(dim=-1).flip(-1)
-        left = after[..., :1]
-        whole = torch.cat([after[..., 1:], torch.ones_like(left)], dim=-1).gather(-1, number)
-        most = whole * draft
-        for j in range(count - 1, -1, -1):
-            some = others[..., j : j + 1]
-            share = torch.where(some > 0, left / some, 0.0)
-            own = (number == j) & ~liked
-            most = torch.where(own, share * draft, most)
-            taken = torch.where(own, torch.minimum(p, most), 0.0)
-            left = (left - taken.sum(dim=-1, keepdim=True)).clamp(min=0.0)
+        count = strata.num_drafts
+        most, rank, left = _take_cells(p, draft, number, count, _LIKED)
+        if count > 1:
+            finer = _take_cells(p, draft, number, count, _FINE)
+            better = finer[2] < left
+            most, rank, left = (
+                torch.where(better, new, old)
+                for new, old in zip(finer, (most, rank, left), strict=True)
+            )
         accepted = torch.minimum(p, most)
         chance = torch.where(most > accepted, accepted / most, 1.0)
-        rank = torch.where(liked, 0, count) + (count - 1 - number)
         return cls(p, accepted, chance, rank, left[..., 0])
 
     @classmethod
@@ -197,6 +193,25 @@ class TensorPreference:
         return TensorVerdict(
             torch.where(known, token[..., 0], -1), torch.where(known, index[..., 0], -1)
         )
+
+
+def _take_cells(
+    p: Tensor, draft: Tensor, number: Tensor, count: int, edges: tuple[float, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Take tokens cell by cell: what each takes unless thinned, its cell, (…, V), and Π_j s_j, (…, 1)."""
+    below = torch.stack([p < edge * draft for edge in edges]).sum(dim=0)
+    cell = below * count + (count - 1 - number)
+    s, each = p.new_ones((*p.shape[:-1], count)), []
+    for c in range(count * (len(edges) + 1)):
+        own = count - 1 - c % count
+        others = torch.cat([s[..., :own], s[..., own + 1 :]], dim=-1).prod(dim=-1, keepdim=True)
+        taken = torch.where(cell == c, torch.minimum(p, others * draft), 0.0).sum(dim=-1)
+        share = torch.where(others[..., 0] > 0, taken / others[..., 0], 0.0)
+        s[..., own] = (s[..., own] - share).clamp(min=0.0)
+        each.append(others)
+    most = torch.cat(each, dim=-1).gather(-1, cell) * draft
+    bad = (p + draft).sum(dim=-1, keepdim=True).isnan()
+    return most, cell, torch.where(bad, torch.nan, s.prod(dim=-1, keepdim=True))
 
 
 def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

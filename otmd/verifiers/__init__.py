@@ -62,26 +62,16 @@ __all__ = [
 def acceptance_rate(
     verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
-    """Exact acceptance rate of a verifier.
+    """Exact acceptance rate of a verifier: the middle of its bounds where only bounds are certain.
 
     Parameters
     ----------
-    verifier : Verifier
-        The verifier.
-    target_probs : array_like, shape (…, V)
-        p.
-    law : DraftLaw
-        The law of the drafts.
+    verifier, target_probs, law
+        See :func:`acceptance_bounds`, for errors as well.
 
     Returns
     -------
     float or ndarray of float64, shape (…)
-        The middle of :func:`acceptance_bounds` where only bounds are certain.
-
-    Raises
-    ------
-    ValueError
-        For invalid input; UnsupportedLaw for a law that the verifier does not serve.
     """
     validate_verifier(verifier)
     return verifier.acceptance_rate(target_probs, law)

@@ -126,19 +126,12 @@ class Verifier(ABC):
 
         Parameters
         ----------
-        target_probs : array_like, shape (V,)
-            p.
-        law : DraftLaw
-            A law without leading axes.
+        target_probs, law
+            See :meth:`prepare`, for errors as well.
 
         Returns
         -------
         OptimalityCertificate
-
-        Raises
-        ------
-        ValueError
-            For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
         p, own = self._one_position("certificate", target_probs, law)
         upper = float(optimal_acceptance(p, own).rate)

@@ -2,8 +2,6 @@
 
 from numbers import Real
 
-import numpy as np
-
 from otmd.choice import ChoicePlan, plan_independent, plan_without_replacement
 from otmd.drafts import (
     DraftLaw,
@@ -14,9 +12,9 @@ from otmd.drafts import (
     WithoutReplacement,
     WithReplacement,
 )
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import ChoosingVerifier, PreparedVerifier
+from otmd.verifiers.prepared import ChoosingVerifier
 
 
 class Optimal(Verifier):
@@ -55,39 +53,16 @@ class Optimal(Verifier):
             return law.top == law.num_drafts or law.rest in self.serves
         return type(law) in self.serves
 
-    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _OptimalRule(target, law, self.tol)
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
+        return ChoosingVerifier(target, law, self._plan)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rule = _OptimalRule(target, law, self.tol)
-        return rule.rate, rule.rate + rule.most_by_chance
+        rule = self.prepare_position(target, law)
+        by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
+        return rule.rate, rule.rate + by_chance
 
-
-class _OptimalRule(ChoosingVerifier):
-    """The optimal rule, prepared for one position."""
-
-    def __init__(self, target: FloatArray, law: DraftLaw, tol: float) -> None:
-        super().__init__(target, law)
-        self._plan: ChoicePlan | None = None
-        if isinstance(self.rest, WithoutReplacement):
-            draft, count = self.rest.draft_probs, self.rest.num_drafts
-            self._plan = plan_without_replacement(self.wanted, draft, count, tol)
-        elif isinstance(self.rest, WithReplacement | Stratified):
-            self._plan = plan_independent(self.wanted, self.rest, tol)
-
-    @property
-    def accepted(self) -> FloatArray:
-        return self._plan.accepted if self._plan else np.zeros(self.target.size)
-
-    @property
-    def chosen_mass(self) -> float:
-        return self._plan.rate if self._plan else 0.0
-
-    @property
-    def most_by_chance(self) -> float:
-        """How much more, at most, is accepted because a residual token happens to be a draft."""
-        return self._plan.most_by_chance if self._plan else 0.0
-
-    def chances(self, draft_tokens: IntArray) -> FloatArray:
-        assert self._plan is not None
-        return self._plan.chances(draft_tokens)
+    def _plan(self, target: FloatArray, law: DraftLaw) -> ChoicePlan:
+        if isinstance(law, WithoutReplacement):
+            return plan_without_replacement(target, law.draft_probs, law.num_drafts, self.tol)
+        assert isinstance(law, WithReplacement | Stratified)
+        return plan_independent(target, law, self.tol)

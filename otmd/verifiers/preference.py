@@ -14,10 +14,6 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from otmd.drafts import (
     DraftLaw,
     Greedy,
@@ -28,19 +24,20 @@ from otmd.drafts import (
     TopThen,
     WithReplacement,
 )
-from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Verifier, bounds_by_position, family
-from otmd.verifiers.prepared import ChoosingVerifier, PreparedVerifier
+from otmd.probabilities import FloatArray
+from otmd.verifiers.base import Verifier
+from otmd.verifiers.prepared import ChoosingVerifier
 from otmd.verifiers.taking import Order, take_tokens
 
 
 class Preference(Verifier):
     """Accept the most preferred draft, thinned so that no token is emitted more often than p says.
 
-    The default order takes the tokens by p/q descending (with replacement; within a group of similar p/q by
-    id where the rate is the same), by p/Σ_j q_j descending (different drafters), and for strata first the
-    liked tokens, p(y) ≥ q_j(y), and then the others, both stratum by stratum from the tail to the head.
-    Tokens that are always drafted come last.
+    By default tokens are taken by p/q descending (with replacement; within a group of similar p/q by id where
+    the rate is the same) or by p/Σ_j q_j descending (different drafters). Of strata the better of two orders
+    is taken at each position, which depends on p and q alone. One takes first the liked tokens, with p(y) at
+    least q_j(y), and then the others, both stratum by stratum from the tail to the head. The other one does
+    so for half octaves of p/q_j below 1, too. Tokens that are always drafted come last.
 
     With one draft it is maximal coupling. On greedy drafts it is greedy coupling. On SpecHub's pairs it
     accepts as often as SpecHub. These three are optimal. With replacement it is optimal wherever the tokens
@@ -65,44 +62,12 @@ class Preference(Verifier):
             return law.top >= law.num_drafts - 1 or law.rest in self.serves
         return type(law) in self.serves
 
-    def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _PreferenceRule(target, law, self.order)
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
+        return ChoosingVerifier(target, law, lambda p, rest: take_tokens(p, rest, self.order))
 
-    def family_bounds(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """See :class:`Verifier`."""
-
-        def rates(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            every = [_PreferenceRule(p, each, self.order).rate for each in family(own, counts)]
-            return [(rate, rate) for rate in every]
-
-        return bounds_by_position(target, law, len(counts), rates)
-
-
-class _PreferenceRule(ChoosingVerifier):
-    """The rule at one position. On rejection the residual holds no draft but those always drafted."""
-
-    def __init__(self, target: FloatArray, law: DraftLaw, order: Order | None) -> None:
-        super().__init__(target, law)
-        self._taken = take_tokens(self.wanted, self.rest, order)
-
-    @property
-    def accepted(self) -> FloatArray:
-        return np.zeros(self.target.size) if self._taken is None else self._taken.accepted
-
-    @property
-    def chosen_mass(self) -> float:
-        return 0.0 if self._taken is None else 1.0 - self._taken.left
-
-    def chances(self, draft_tokens: IntArray) -> FloatArray:
-        assert self._taken is not None
-        rank, chance = self._taken.preferred(draft_tokens)
-        chosen, left = np.empty(draft_tokens.size), 1.0
-        for i in np.argsort(rank, kind="stable"):
-            chosen[i] = left * chance[i]
-            left -= chosen[i]
-        return chosen
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = self.prepare_position(target, law).rate
+        return rate, rate
 
 
 class MaximalCoupling(Preference):

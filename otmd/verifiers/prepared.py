@@ -1,7 +1,10 @@
 """A verifier prepared for one position: what it accepts, and what it draws when it accepts nothing."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -106,62 +109,70 @@ class PreparedVerifier(ABC):
         )
 
 
+class Choice(Protocol):
+    """How one of the drafts by chance, or none, is chosen at one position."""
+
+    @cached_property
+    def accepted(self) -> FloatArray:
+        """Probability that each token is chosen, shape (V,)."""
+        ...
+
+    @cached_property
+    def rate(self) -> float:
+        """Probability that some draft is chosen."""
+        ...
+
+    def chances(self, tokens: IntArray, /) -> FloatArray:
+        """Probability that each of the drafts (m,) is chosen, shape (m,)."""
+        ...
+
+
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and chooses one of them or none.
 
     Tokens that are always drafted are never chosen: the residual serves them, and then they count as
-    accepted. So the rule is one for the other drafts.
-
-    Parameters
-    ----------
-    target, law
-        See :class:`PreparedVerifier`.
-
-    Attributes
-    ----------
-    wanted : ndarray of float64, shape (V,)
-        p, 0 for the tokens that are always drafted.
-    rest : DraftLaw or None
-        The law of the other drafts; None where there are none.
+    accepted. So ``choose`` is given p, 0 for those tokens, and the law of the other drafts. ``choice`` is
+    what it returns; None where there are no other drafts.
     """
 
-    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
+    def __init__(
+        self, target: FloatArray, law: DraftLaw, choose: Callable[[FloatArray, DraftLaw], Choice]
+    ) -> None:
         super().__init__(target, law)
-        self.always, self.rest = drafts_by_chance(law)
-        self.wanted = target
-        if self.always.size:
-            self.wanted = target.copy()
-            self.wanted[self.always] = 0.0
+        self._always, rest = drafts_by_chance(law)
+        wanted = target
+        if self._always.size:
+            wanted = target.copy()
+            wanted[self._always] = 0.0
+        self.choice = choose(wanted, rest) if rest is not None else None
 
     @property
-    @abstractmethod
     def accepted(self) -> FloatArray:
         """Probability that each token is chosen, shape (V,)."""
-
-    @property
-    @abstractmethod
-    def chosen_mass(self) -> float:
-        """Probability that some draft is chosen."""
-
-    @abstractmethod
-    def chances(self, draft_tokens: IntArray) -> FloatArray:
-        """Probability that each of the drafts by chance (m,) is chosen, shape (m,)."""
+        return self.choice.accepted if self.choice else np.zeros(self.target.size)
 
     @property
     def rate(self) -> float:
         """The acceptance rate: what is chosen, and the tokens that are always drafted."""
-        return float(self.target[self.always].sum()) + self.chosen_mass
+        chosen = self.choice.rate if self.choice else 0.0
+        return float(self.target[self._always].sum()) + chosen
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         chosen = np.zeros(draft_tokens.size)
-        if self.rest is not None:
-            able = ~np.isin(draft_tokens, self.always)
-            chosen[able] = self.chances(draft_tokens[able])
+        if self.choice and self._always.size == 0:
+            chosen = self.choice.chances(draft_tokens)
+        elif self.choice:
+            able = ~np.isin(draft_tokens, self._always)
+            chosen[able] = self.choice.chances(draft_tokens[able])
         # As asked for: draft by draft, each given that those before it were not chosen.
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
         return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
+        return self._residual
+
+    @cached_property
+    def _residual(self) -> FloatArray:
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
 
 

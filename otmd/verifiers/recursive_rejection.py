@@ -8,7 +8,7 @@ from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.base import Verifier, bounds_by_position, family
+from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_paths import RejectionPaths
 
@@ -42,19 +42,15 @@ class RecursiveRejection(Verifier):
             curve = RatioCurve.unchecked(target, law.draft_probs)
             rates = curve.recursive_rejection_rates(counts)
             return rates, rates
+        return super().family_bounds(target, law, counts, tol)
 
-        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            laws = family(own, counts)
-            most = laws[-1]
-            if isinstance(most, WithoutReplacement):
-                rejected = RejectionPaths(p, most).bounds(counts, tol)
-                return [(1.0 - high, 1.0 - low) for low, high in rejected]
-            rates = [
-                _IndependentRule(p, each).rate for each in laws if isinstance(each, Independent)
-            ]
-            return [(rate, rate) for rate in rates]
-
-        return bounds_by_position(target, law, len(counts), bounds)
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        if isinstance(law, WithoutReplacement):
+            low, high = RejectionPaths(target, law).bounds(tol)
+            return 1.0 - high, 1.0 - low
+        assert isinstance(law, Independent)
+        rate = _IndependentRule(target, law).rate
+        return rate, rate
 
 
 class _WithReplacementRule(PreparedVerifier):

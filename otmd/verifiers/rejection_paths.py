@@ -11,7 +11,6 @@ Draft masses are counted in units of 1/RATE_UNIT, and C accordingly: C is finite
 subnormal, and C q has full precision.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -47,32 +46,20 @@ _ONE = 1.0 / RATE_UNIT
 
 
 class RejectionPaths:
-    """Bounds of the probability that all drafts of one position are rejected, for any number of drafts.
+    """Bounds of the probability that all drafts of one position are rejected.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p.
-    law : WithoutReplacement
-        Its number of drafts is the most that will be asked for.
-
-    Attributes
-    ----------
-    draft : ndarray of float64, shape (V,)
-        RATE_UNIT q.
-    interval : Interval
-        From 1 + W(1) to the largest C, in the unit of ``draft``.
+    Here ``draft`` is RATE_UNIT q, and ``interval``, from 1 + W(1) to the largest C, is in its unit.
     """
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         self.target, self.draft = target, RATE_UNIT * law.draft_probs
+        self._num_drafts = law.num_drafts
         self._first = float(hockey_stick(target, law.draft_probs, 1.0))
         # Without the cancellation of 1 − q where a token has more than half of q.
         self._beside_most = RATE_UNIT * mass_beside_most(law.draft_probs)
         self.interval = Interval(
             _ONE, _ONE * (1.0 + self._first), self._farthest(law.draft_probs, law.num_drafts)
         )
-        self._last: tuple[float, Classes] | None = None
 
     def _farthest(self, draft_probs: FloatArray, num_drafts: int) -> float:
         """A bound of every C: W falls, so each step is at most W over the mass the largest token leaves."""
@@ -106,70 +93,40 @@ class RejectionPaths:
         """A ratio between C = 1 and the next C, far enough from both for their rounding."""
         return _ONE * (1.0 + 0.5 * self._first)
 
-    def bounds(self, counts: Sequence[int], tol: float) -> list[tuple[float, float]]:
-        """Bounds of P(all drafts are rejected), for several numbers of drafts.
+    def bounds(self, tol: float) -> tuple[float, float]:
+        """Certain bounds of P(all drafts are rejected), equal for n ≤ 2.
 
-        Parameters
-        ----------
-        counts : sequence of int
-            The numbers n, ascending.
-        tol : float
-            How far apart the bounds may be.
-
-        Returns
-        -------
-        list of (low, high)
-            Equal for n ≤ 2. For n ≥ 3 tokens are first put into classes of similar draft mass. The
-            classes are refined until the bounds meet ``tol``, every class has tokens of one mass only, or
-            the limit of work is reached. The bounds are certain in every case.
+        For more drafts tokens are first put into classes of similar draft mass. The classes are refined
+        until the bounds are at most ``tol`` apart, every class has tokens of one mass only, or the limit of
+        work is reached.
         """
-        found = []
-        for n in counts:
-            if n <= 2:
-                rejected = self._first if n == 1 else self._two()
-                found.append((rejected, rejected))
-                continue
-            low, high = self._of_classes(n, tol)
-            found.append((low, high))
-            # Classes too wide for fewer drafts are too wide for more.
-            if high - low > tol:
-                self._last = None
-        return found
-
-    def _two(self) -> float:
-        return two_draft_rejection(
-            self.curve, self.target, self.draft, self._first, self._beside_most
-        )
-
-    def _of_classes(self, num_drafts: int, tol: float) -> tuple[float, float]:
-        """Bounds for n ≥ 3 drafts, from the last classes on or from some that mostly do at once."""
-        low, high, work = 0.0, 1.0, 0
-        widest, classes = self._last or (_WIDEST * tol, self.classes(_WIDEST * tol))
-        negligible = _UNOPENED * tol
+        if self._num_drafts == 1:
+            return self._first, self._first
+        if self._num_drafts == 2:
+            rejected = two_draft_rejection(
+                self.curve, self.target, self.draft, self._first, self._beside_most
+            )
+            return rejected, rejected
+        low, high, work, count = 0.0, 1.0, 0, 0
+        widest, negligible = _WIDEST * tol, _UNOPENED * tol
         while True:
-            self._last = widest, classes
+            # One set of classes is held at a time: they are as large as the vocabulary.
+            classes = None
+            classes = self.classes(widest)
+            equal = bool((classes.smallest == classes.largest).all())
+            if classes.size.size == count and not equal:
+                widest *= 2.0**-10
+                continue
+            count = classes.size.size
             least, most, looked = rejection_bounds(
-                self.curve, classes, num_drafts, negligible, _MOST_NODES - work
+                self.curve, classes, self._num_drafts, negligible, _MOST_NODES - work
             )
             low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
             work += looked
-            equal = bool((classes.smallest == classes.largest).all())
             if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
                 return low, high
-            count, negligible = classes.size.size, 0.0 if equal else negligible / 2.0
-            # One set of classes is held at a time: they are as large as the vocabulary.
-            self._last = classes = None
-            widest, classes = self._finer(widest, count)
-
-    def _finer(self, widest: float, count: int) -> tuple[float, Classes]:
-        """Classes of half the width; narrower ones until there are more than ``count``, if there can be."""
-        # Mass times range: half the width has a quarter of it.
-        widest /= 4.0
-        classes = self.classes(widest)
-        while classes.size.size == count and (classes.smallest != classes.largest).any():
-            widest *= 2.0**-10
-            classes = self.classes(widest)
-        return widest, classes
+            # Mass times range: half the width has a quarter of it.
+            widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
 
     def classes(self, widest: float) -> Classes:
         """Tokens in classes of similar draft mass; total mass times range of q is at most ``widest``."""

@@ -122,24 +122,10 @@ def tables_of_classes(
     middle: float,
     widest: float,
 ) -> Classes:
-    """Put the tokens with draft mass into classes.
+    """Put the tokens with draft mass into classes of mass times range at most ``widest``.
 
-    Parameters
-    ----------
-    target, draft : ndarray of float64, shape (V,)
-        p and q.
-    kept : ndarray of int32
-        The tokens with p/q inside the interval, sorted by p/q.
-    interval : Interval
-        Tokens outside it are merged.
-    middle : float
-        The ratio that stands for the tokens between 1 and the interval.
-    widest : float
-        The most that a class's total mass times its range of masses may be.
-
-    Returns
-    -------
-    Classes
+    ``kept`` are the tokens inside the interval, sorted by p/q. ``middle`` is the ratio that stands for the
+    tokens between 1 and the interval.
     """
     mass = np.sort(draft)
     mass = mass[mass.size - np.count_nonzero(mass) :][::-1]

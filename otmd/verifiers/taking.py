@@ -6,15 +6,15 @@ quicker in their default order.
 With replacement, most tokens are taken in groups of similar p/q, in which all are accepted whole or all are
 thinned. Only the tokens of the other groups are sorted.
 
-With strata and the default order nothing is sorted. Liked tokens, p(y) ≥ q_j(y), are accepted whole. Let
-d_j = Σ q_j(y) over the other tokens of stratum j, and A = Π_j d_j. Stratum by stratum from the tail to the
-head, a(y) = min(p(y), A q_j(y)/d_j) for the others, and A falls by their sum. A is constant within a stratum,
-as the chance of all other slots A/d_j is. The rate is 1 − A at the end.
+With strata, tokens are taken in cells: classes of similar p/q_j, the largest first, and in each class stratum
+by stratum from the tail to the head. T_j = Π_{i≠j} s_i does not change within a cell, so a(y) = min(p(y),
+T_j q_j(y)) there in any order, and s_j falls by their sum over T_j. Nothing is sorted.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,11 @@ from otmd.verifiers.prepared import accept_prob
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
+LIKED = (1.0,)
+"""Where p/q_j is cut into the two classes of liked tokens and others."""
+FINE = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+"""The others cut into half octaves as well, but not at ratios that round numbers have."""
+
 _MOST_STEPS = 100
 # How all tokens of a group are taken.
 _WHOLE, _THINNED, _SORTED, _UNKNOWN = range(4)
@@ -46,30 +51,46 @@ class Taken(ABC):
 
     left: float
 
-    @property
+    @cached_property
+    def rate(self) -> float:
+        """The probability that some draft is accepted."""
+        return 1.0 - self.left
+
+    @cached_property
     @abstractmethod
     def accepted(self) -> FloatArray:
         """A of each token, shape (V,)."""
 
     @abstractmethod
-    def preferred(self, tokens: IntArray) -> tuple[FloatArray | IntArray, FloatArray]:
+    def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         """Numbers that ascend in the order of preference, and c, of tokens (m,) drafted together."""
 
+    def chances(self, tokens: IntArray, /) -> FloatArray:
+        """Probability that each of these drafts (m,) is accepted."""
+        rank, chance = self.preferred(tokens)
+        chosen, left = np.empty(tokens.size), 1.0
+        for i in np.argsort(rank, kind="stable"):
+            chosen[i] = left * chance[i]
+            left -= chosen[i]
+        return chosen
 
-def take_tokens(target: FloatArray, law: DraftLaw | None, order: Order | None) -> Taken | None:
-    """Take the tokens of one position, with p (V,), in an order or the law's default; None without drafts."""
-    if law is None:
-        return None
+
+def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken:
+    """Take the tokens of one position, with p (V,), in an order or the law's default."""
     if order is not None:
         return _TakenInOrder(target, law, order(target, law))
     if isinstance(law, Stratified):
-        return _TakenByStrata(target, law)
+        strata = law.position_strata
+        each = (
+            TakenInCells(target, strata.inclusion, strata.number, law.num_drafts, edges)
+            for edges in ((LIKED, FINE) if law.num_drafts > 1 else (LIKED,))
+        )
+        return min(each, key=lambda taken: taken.left)
     if isinstance(law, WithReplacement) and law.num_drafts == 1:
-        return _TakenAlone(target, law.draft_probs)
-    if isinstance(law, WithReplacement):
+        return TakenInCells(target, law.draft_probs, np.zeros(target.size, np.int16), 1, ())
+    if isinstance(law, WithReplacement) and target.size >= BlockedCurve.smallest_grouped:
         return _TakenByRatio(target, law)
-    assert isinstance(law, Independent)
-    ratio = ratios_of(target, law.draft_probs.mean(axis=0), np.arange(target.size))
+    ratio = ratios_of(target, _slots(law)[0].mean(axis=0), np.arange(target.size))
     return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
 
 
@@ -82,57 +103,46 @@ class _TakenInOrder(Taken):
         self._accepted, self._chance = np.zeros((2, target.size))
         self.left = _accept_in_order(order, target, *_slots(law), self._accepted, self._chance)
 
-    @property
+    @cached_property
     def accepted(self) -> FloatArray:
         return self._accepted
 
-    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+    def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         return self._rank[tokens], self._chance[tokens]
 
 
-class _TakenAlone(Taken):
-    """Tokens of a single draft, whose order does not matter."""
+class TakenInCells(Taken):
+    """Tokens by classes of p/q_j, and in each class by strata from the tail to the head.
 
-    def __init__(self, target: FloatArray, draft: FloatArray) -> None:
+    ``draft`` is the q_j of each token's stratum, ``number`` that stratum, both (V,).
+    """
+
+    def __init__(
+        self,
+        target: FloatArray,
+        draft: FloatArray,
+        number: NDArray[np.int16],
+        num_strata: int,
+        edges: tuple[float, ...],
+    ) -> None:
         self._target, self._draft = target, draft
-        self.left = 1.0 - float(np.minimum(target, draft).sum())
-
-    @property
-    def accepted(self) -> FloatArray:
-        return np.minimum(self._target, self._draft)
-
-    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        return tokens, accept_prob(self._target[tokens], self._draft[tokens])
-
-
-class _TakenByStrata(Taken):
-    """Liked tokens, then the others, stratum by stratum from the tail."""
-
-    def __init__(self, target: FloatArray, law: Stratified) -> None:
-        self._target, self._strata = target, law.position_strata
-        _, tokens, starts, draft, _ = self._strata
-        self._whole, self._thinned, self.left = _shares_of_strata(target, tokens, starts, draft)
-
-    @property
-    def accepted(self) -> FloatArray:
-        return self._accepted
+        # Wide enough for ten thousand strata.
+        self._cell = (num_strata - 1 - number).astype(np.int32)
+        if edges:
+            _add_classes(target, draft, np.array(edges), num_strata, self._cell)
+        sizes = np.bincount(self._cell, minlength=num_strata * (len(edges) + 1))
+        starts = np.concatenate([[0], sizes.cumsum()])
+        tokens = np.empty(target.size, np.int32)
+        _group_tokens(self._cell, starts[:-1].copy(), tokens)
+        self._others, self.left = _take_cells(target, draft, tokens, starts, num_strata)
 
     @cached_property
-    def _accepted(self) -> FloatArray:
-        return np.minimum(self._target, self._most(np.arange(self._target.size))[0])
+    def accepted(self) -> FloatArray:
+        return np.minimum(self._target, self._others[self._cell] * self._draft)
 
-    def _most(self, tokens: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """The chance that a token comes before any other is accepted, and whether it is liked."""
-        draft, number = self._strata.inclusion[tokens], self._strata.number[tokens]
-        liked = self._target[tokens] >= draft
-        return np.where(liked, self._whole[number], self._thinned[number]) * draft, liked
-
-    def preferred(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        most, liked = self._most(tokens)
-        # Drafts are of different strata, so that tokens of one stratum may share a rank.
-        from_tail = self._whole.size - self._strata.number[tokens].astype(np.int64)
-        rank = from_tail + np.where(liked, 0, self._whole.size)
-        return rank, accept_prob(self._target[tokens], most)
+    def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
+        cell = self._cell[tokens]
+        return cell, accept_prob(self._target[tokens], self._others[cell] * self._draft[tokens])
 
 
 class _TakenByRatio(Taken):
@@ -144,16 +154,10 @@ class _TakenByRatio(Taken):
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
-        # A small vocabulary is one group, which is sorted.
-        size = NUM_GROUPS if target.size >= BlockedCurve.smallest_grouped else 1
-        self._group, sums = np.zeros(target.size, np.int16), np.zeros((size, 2))
-        self._how, self._before = np.full(size, _SORTED), np.empty(size)
-        if size == 1:
-            sums[0] = target.sum(), law.draft_probs.sum()
-        else:
-            sum_groups(target, law.draft_probs, self._group, sums)
-            self._how[:] = _UNKNOWN
-        unsure = np.ones(size, np.bool_)
+        self._group, sums = np.zeros(target.size, np.int16), np.zeros((NUM_GROUPS, 2))
+        self._how, self._before = np.full(NUM_GROUPS, _UNKNOWN), np.empty(NUM_GROUPS)
+        sum_groups(target, law.draft_probs, self._group, sums)
+        unsure = np.ones(NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
             self._tokens = self._sorted_tokens(sort)
@@ -179,11 +183,11 @@ class _TakenByRatio(Taken):
         _take_each(self._how, self._before, self._tokens, *self._known, accepted, before)
         return accepted, before
 
-    @property
+    @cached_property
     def accepted(self) -> FloatArray:
         return self._each[0]
 
-    def preferred(self, tokens: IntArray) -> tuple[FloatArray, FloatArray]:
+    def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         accepted, before = (each[tokens] for each in self._each)
         # The c with a = Π s − Π (s − c q). What comes later finds less left of the product.
         part = np.divide(accepted, before, out=np.zeros(accepted.size), where=before > 0.0)
@@ -205,34 +209,37 @@ def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
     return probs, np.ones(law.num_drafts, np.int64)
 
 
-@kernel(error_model="numpy")
-def _shares_of_strata(target, tokens, starts, draft):
-    """The chance of all other slots when liked and other tokens of each stratum come, and A at the end.
+@kernel()
+def _add_classes(target, draft, edges, num_strata, cell):
+    """Add to each cell (V,) the number of strata times that of the edges above the token's p/q_j."""
+    for edge in edges:
+        for y in range(cell.size):
+            cell[y] += num_strata if target[y] < edge * draft[y] else 0
 
-    ``tokens`` (V,) are grouped by stratum, ``starts`` (n + 1,); ``draft`` (V,) is q_j by token id.
-    """
-    size = starts.size - 1
-    whole, thinned, disliked = np.empty(size), np.empty(size), np.zeros(size)
-    left = 1.0
-    for j in range(size - 1, -1, -1):
+
+@kernel()
+def _group_tokens(cell, places, tokens):
+    """Fill the tokens (V,), grouped by cell; ``places`` says where each group starts, and is used up."""
+    for y in range(cell.size):
+        tokens[places[cell[y]]] = y
+        places[cell[y]] += 1
+
+
+@kernel(error_model="numpy")
+def _take_cells(target, draft, tokens, starts, num_strata):
+    """Take the tokens cell by cell, from ``starts`` (M + 1,): T of each cell, and Π_j s_j at the end."""
+    others, s = np.ones(starts.size - 1), np.ones(num_strata)
+    for c in range(others.size):
+        own = num_strata - 1 - c % num_strata
+        for j in range(num_strata):
+            others[c] *= s[j] if j != own else 1.0
         mass = 0.0
-        for i in range(starts[j], starts[j + 1]):
-            y = np.uint64(tokens[i])
-            # A factor in place of a branch, which would be mispredicted over and over.
-            mass += draft[y] * (1.0 if target[y] < draft[y] else 0.0)
-        disliked[j] = min(mass, 1.0)
-        whole[j] = left
-        left *= disliked[j]
-    for j in range(size - 1, -1, -1):
-        share = left / disliked[j] if disliked[j] > 0.0 else 0.0
-        mass = 0.0
-        for i in range(starts[j], starts[j + 1]):
-            y = np.uint64(tokens[i])
-            factor = 1.0 if target[y] < draft[y] else 0.0
-            mass += factor * min(target[y], share * draft[y])
-        thinned[j] = share
-        left = max(left - mass, 0.0)
-    return whole, thinned, left
+        for i in range(starts[c], starts[c + 1]):
+            y = tokens[i]
+            mass += min(target[y], others[c] * draft[y])
+        if others[c] > 0.0:
+            s[own] = max(s[own] - mass / others[c], 0.0)
+    return others, s.prod()
 
 
 @kernel()

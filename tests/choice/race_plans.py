@@ -11,7 +11,7 @@ from strategies import Array
 import otmd
 from otmd.choice import ChoicePlan, without_replacement
 from otmd.choice.race_tail import Tail, ratio_values
-from otmd.verifiers.optimal import _OptimalRule
+from otmd.verifiers.prepared import ChoosingVerifier
 
 
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
@@ -24,9 +24,9 @@ def prepared(
     tol: float, target: Array, law: otmd.WithoutReplacement
 ) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
     rule = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(rule, _OptimalRule)
-    assert rule._plan is not None
-    return rule, rule._plan
+    assert isinstance(rule, ChoosingVerifier)
+    assert rule.choice is not None
+    return rule, rule.choice
 
 
 def assert_lossless(

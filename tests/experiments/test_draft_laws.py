@@ -40,7 +40,7 @@ def test_rates_are_those_of_the_laws_and_rules() -> None:
                 shares = falling ** np.arange(n)
                 law = otmd.Stratified(draft, n, 1.4, shares)
                 given = (("falling", falling), ("sharpness", 1.4), ("top", 0))
-                rate = otmd.acceptance_rate(otmd.Preference(), target, law)
+                rate = otmd.acceptance_rate(otmd.Preference(draft_laws.own_order), target, law)
                 assert table["stratified", "preference", n, given] == pytest.approx(float(rate))
             given = (("falling", 1.0), ("sharpness", 1.0), ("top", n - 1))
             assert table["stratified", "preference", n, given] == pytest.approx(float(greedy))
@@ -147,8 +147,9 @@ def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) 
     for row, (target, draft) in zip(rows, pairs(4), strict=True):
         law = otmd.Stratified(draft, 3)
         assert row["own_order"] == pytest.approx(
-            float(otmd.acceptance_rate(otmd.Preference(), target, law))
+            float(otmd.acceptance_rate(otmd.Preference(law_orders.own_order), target, law))
         )
+        assert row["own_order"] <= row["default"] <= row["optimum"] + 1e-9
         assert row["better_order"] == max(row["own_order"], row["ratio_order"])
         assert row["better_order"] <= row["optimum"] + 1e-9
 

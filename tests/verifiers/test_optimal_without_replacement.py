@@ -7,11 +7,11 @@ from itertools import pairwise
 import naive
 import numpy as np
 import pytest
-from strategies import KINDS, Array, Instance, instances, package_law, unit
+from strategies import KINDS, Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
 from otmd.choice import ChoicePlan
-from otmd.verifiers.optimal import _OptimalRule
+from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
 ROUNDING = 1e-12
@@ -34,7 +34,7 @@ def by_sets(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, flo
 
 def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -> None:
     """Output law, certificate and bounds against every set of drafts."""
-    rule, p = otmd.Optimal(tol), unit(target)
+    rule, p = Remembering(tol), unit(target)
     output, accepted = by_sets(rule.prepare(target, law), law)
     assert np.abs(output - p).max() <= ROUNDING, where
     proof = rule.certificate(target, law)
@@ -75,13 +75,14 @@ def test_eight_drafts_of_ten_tokens(kind: str, tol: float) -> None:
     for seed in range(3):
         target, draft = KINDS[kind](np.random.default_rng([59, seed]), 10)
         law = otmd.WithoutReplacement(draft, 8)
-        rule, output = otmd.Optimal(tol).prepare(target, law), np.zeros(10)
+        optimal = Remembering(tol)
+        rule, output = optimal.prepare(target, law), np.zeros(10)
         chances = naive.drawn_set(draft.tolist(), 8)
         for number in np.flatnonzero(chances):
             tokens = np.flatnonzero((number >> np.arange(10)) & 1)
             output += chances[number] * rule.conditional_law(tokens)
         assert np.abs(output - target).max() <= ROUNDING, seed
-        proof = otmd.Optimal(tol).certificate(target, law)
+        proof = optimal.certificate(target, law)
         assert -ROUNDING <= proof.gap <= max(tol, GAP), seed
 
 
@@ -231,9 +232,9 @@ def language_position(
 
 def plan_of(target: Array, law: otmd.WithoutReplacement, tol: float = 1e-10) -> ChoicePlan:
     rule = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(rule, _OptimalRule)
-    assert rule._plan is not None
-    return rule._plan
+    assert isinstance(rule, ChoosingVerifier)
+    assert rule.choice is not None
+    return rule.choice
 
 
 def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
