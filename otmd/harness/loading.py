@@ -73,7 +73,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     if not local:
         commit = _commit_of(name, revision)
         return *_load(name, name, dtype, revision=commit), f"commit:{commit}"
-    gguf = fetch(DEFAULT_MODEL, progress)[0] if name == "default" else Path(name)
+    gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
     if not gguf.is_file():
         raise ValueError(f"there is no GGUF file {name!r}")
     folder = converted_gguf(gguf, progress)
