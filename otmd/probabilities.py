@@ -384,10 +384,9 @@ def _keep_top_p(scores: FloatArray, top_p: float) -> None:
 
 def validate_positive(name: str, value: object) -> float:
     """Return a positive finite number, or raise ValueError."""
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool):
-        number = float(np.real(value))
-        if 0.0 < number < np.inf:
-            return number
+    number = _as_float(value)
+    if 0.0 < number < np.inf:
+        return number
     raise ValueError(f"{name}: got {value!r}, wanted a positive number")
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+# For torch, which reads it when it is imported: on small matrices its threads wait for each other far longer
+# than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -21,6 +21,7 @@ from otmd.harness.models import LanguageModel
 from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import Prompt, check_unique, load_prompts, prompt_tokens
 from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
+from otmd.probabilities import Processing, validate_count
 from otmd.storage.store import Store
 
 FORMAT = 1
@@ -40,16 +41,12 @@ class RunSettings:
 
     def __post_init__(self):
         for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.mode not in {"samples", "text"}:
-            raise ValueError(f"mode must be 'samples' or 'text', got {self.mode!r}")
-        if self.dtype not in {"float32", "float16"}:
-            raise ValueError(f"dtype must be 'float32' or 'float16', got {self.dtype!r}")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be finite and >= 0, got {self.temperature}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
+            validate_count(name, getattr(self, name))
+        validate_count("seed", self.seed, minimum=0)
+        Processing(self.temperature)  # refuses a bad temperature
+        for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted one of {known}")
 
 
 def collect(

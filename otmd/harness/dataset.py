@@ -1,7 +1,7 @@
 """Stored next-token distributions of two models, read a few rows at a time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,6 @@ class Dataset:
     positions: list[Position]
     vocab_size: int
     _tables: list[tuple[StoredArray, StoredArray]]
-    _places: np.ndarray
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -89,7 +88,9 @@ class Dataset:
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
-        numbers, rows = self._places[wanted].T
+        starts = np.cumsum([0, *(len(target.raw) for target, _ in self._tables)])
+        numbers = np.searchsorted(starts, wanted, side="right") - 1
+        rows = wanted - starts[numbers]
         target, draft = (
             np.empty(
                 (len(wanted), self.vocab_size),
@@ -143,9 +144,9 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         if not (folder / RECORD).is_file():
             raise ValueError(f"path: {folder} is no folder made by collect")
         raise DatasetError(f"{folder} is unfinished; call collect again to go on where it stopped")
-    manifest = read_manifest(folder)
-    tables = []
-    for entry in manifest.shards:
+    entries, metadata = read_manifest(folder)
+    shards = []
+    for entry in entries:
         shard_path = folder / entry["name"]
         if shard_path.is_file() and shard_path.stat().st_size != entry["bytes"]:
             raise DatasetError(
@@ -155,18 +156,14 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         shard = read_shard(shard_path, None if verify else entry["sha256"])
         if shard.sha256 != entry["sha256"]:
             raise DatasetError(f"the shard {shard_path} is not the one the manifest means")
-        tables.append((shard.target, shard.draft))
-    positions = [
-        Position(index, row.prompt_id, row.domain, row.position, row.token)
-        for index, row in enumerate(manifest.rows)
-    ]
+        shards.append(shard)
+    rows = [row for shard in shards for row in shard.rows]
+    positions = [Position(index, **asdict(row)) for index, row in enumerate(rows)]
+    tables = [(shard.target, shard.draft) for shard in shards]
     vocab_size = tables[0][0].raw.shape[1]
     if any(target.raw.shape[1] != vocab_size for target, _ in tables):
         raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
-    if any(row >= len(tables[number][0].raw) for number, row in manifest.places):
-        raise DatasetError(f"{folder} has a manifest with rows that its shards lack")
-    places = np.array(manifest.places, dtype=np.int64).reshape(-1, 2)
-    return Dataset(folder, "logits", manifest.metadata, positions, vocab_size, tables, places)
+    return Dataset(folder, "logits", metadata, positions, vocab_size, tables)
 
 
 def _open_dump(path: Path) -> Dataset:
@@ -192,8 +189,7 @@ def _open_dump(path: Path) -> Dataset:
     ]
     metadata = _json(path, "metadata", texts.get("metadata", "{}"), dict)
     metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
-    rows = np.stack([np.zeros(count, np.int64), np.arange(count)], axis=1)
-    return Dataset(path, kind, metadata, positions, vocab_size, [(target, draft)], rows)
+    return Dataset(path, kind, metadata, positions, vocab_size, [(target, draft)])
 
 
 def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:

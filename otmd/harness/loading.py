@@ -5,7 +5,7 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,11 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     if not local:
         commit = _commit_of(name, revision)
         return *_load(name, name, dtype, revision=commit), f"commit:{commit}"
-    gguf = fetch(DEFAULT_MODEL, progress)[0] if name == "default" else Path(name)
+    gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
     if not gguf.is_file():
         raise ValueError(f"there is no GGUF file {name!r}")
-    folder = converted_gguf(gguf, progress)
+    # Converted once: later loads take a fraction of a second.
+    folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
     return *_load(str(folder), name, dtype), f"sha256:{folder.name}"
 
 
@@ -138,60 +139,53 @@ def _weights_hash(folder: Path) -> str:
     return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
 
 
-def converted_gguf(path: Path, progress: bool = True) -> Path:
-    """Folder with the float32 weights and the tokenizer of a GGUF file, named by its SHA-256.
+def _convert(path: Path, folder: Path, progress: bool) -> None:
+    """Write the float32 weights and the tokenizer of a GGUF file into a folder.
 
-    The file is converted once; later loads take a fraction of a second. Raises ValueError if transformers
-    cannot read the file.
+    Raises ValueError if transformers cannot read the file.
     """
-
-    def fill(folder: Path) -> None:
-        with progress_bar(f"Converting {path.name}, once", 3, progress) as update:
-            _convert(path, folder, update)
-
-    return cached("models", sha256_of(path), fill)
-
-
-def _convert(path: Path, folder: Path, update: Callable[[float, str], None]) -> None:
     import torch
-    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    try:
-        # transformers draws a bar of its own here, which cannot be turned off.
-        with quiet_transformers(), redirect_stderr(io.StringIO()):
-            update(0, "tokenizer")
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
-            update(1, "weights")
-            loaded = AutoModelForCausalLM.from_pretrained(
-                str(path.parent), dtype=torch.float32, **where
-            )
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
-        raise ValueError(f"{path}: transformers cannot read this GGUF file ({error})") from error
-    pre = GGUFReader(os.fspath(path)).fields.get("tokenizer.ggml.pre")
-    if pre is not None and pre.contents() == "smollm":
-        split_digits(tokenizer)
-    update(2, "saving")
-    # A model that came out of a quantised file refuses to be saved: its configuration still says
-    # quantised. The same weights under a configuration that never was can be saved.
-    left_out = {"quantization_config", "_name_or_path", "model_type"}
-    settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
-    model = type(loaded)(type(loaded.config)(**settings))
-    model.load_state_dict(loaded.state_dict())
-    with quiet_transformers():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    update(3, "")
+    with progress_bar(f"Converting {path.name}, once", 3, progress) as update:
+        try:
+            # transformers draws a bar of its own here, which cannot be turned off.
+            with quiet_transformers(), redirect_stderr(io.StringIO()):
+                update(0, "tokenizer")
+                tokenizer = AutoTokenizer.from_pretrained(str(path.parent), **where)
+                update(1, "weights")
+                loaded = AutoModelForCausalLM.from_pretrained(
+                    str(path.parent), dtype=torch.float32, **where
+                )
+        except (OSError, ValueError, KeyError, NotImplementedError) as error:
+            raise ValueError(
+                f"{path}: transformers cannot read this GGUF file ({error})"
+            ) from error
+        _split_digits_as_in(path, tokenizer)
+        update(2, "saving")
+        # A model that came out of a quantised file refuses to be saved: its configuration still says
+        # quantised. The same weights under a configuration that never was can be saved.
+        left_out = {"quantization_config", "_name_or_path", "model_type"}
+        settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
+        model = type(loaded)(type(loaded.config)(**settings))
+        model.load_state_dict(loaded.state_dict())
+        with quiet_transformers():
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        update(3, "")
 
 
-def split_digits(tokenizer: Any) -> None:
-    """Give a converted tokenizer back the splitting of digits that conversion loses."""
+def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
+    """Give a tokenizer converted from a GGUF file back the splitting of digits that conversion loses."""
+    from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
+    pre = GGUFReader(os.fspath(path)).fields.get("tokenizer.ggml.pre")
+    if pre is not None and pre.contents() == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
 
 
 @contextmanager

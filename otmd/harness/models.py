@@ -94,6 +94,7 @@ class LanguageModel:
         ``max_new_tokens``; only tokens of the tokenizer are drawn. Returns the new tokens of each prompt.
         """
         import torch
+        from torch.nn.utils.rnn import pad_sequence
         from transformers import DynamicCache
 
         if temperature < 0 or max_new_tokens < 1:
@@ -103,7 +104,10 @@ class LanguageModel:
             )
         if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
             raise ValueError("wanted one generator for each prompt, and no prompt empty")
-        inputs, mask = (values.to(self.model.device) for values in _padded(prompts))
+        tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
+        left = {"batch_first": True, "padding_side": "left"}
+        inputs = pad_sequence(tokens, **left)
+        mask = pad_sequence([torch.ones_like(each) for each in tokens], **left)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         new: list[list[int]] = [[] for _ in prompts]
         running = set(range(len(prompts)))
@@ -127,7 +131,7 @@ class LanguageModel:
                     running.discard(row)
             if not running:
                 break
-            inputs = torch.tensor([[tokens[-1]] for tokens in new], device=inputs.device)
+            inputs = torch.tensor([[own[-1]] for own in new], device=inputs.device)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             places = places[:, -1:] + 1
         return new
@@ -178,16 +182,3 @@ def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generato
     cumulative = np.cumsum(np.exp(scaled - scaled.max()))
     chosen = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
     return int(chosen)
-
-
-def _padded(prompts: Sequence[Sequence[int]]) -> tuple[Any, Any]:
-    """Token ids padded on the left, and 1 where there is a token: tensors (B, T)."""
-    import torch
-
-    longest = max(map(len, prompts))
-    pairs = [
-        ([0] * (longest - len(p)) + list(p), [0] * (longest - len(p)) + [1] * len(p))
-        for p in prompts
-    ]
-    inputs, mask = zip(*pairs, strict=True)
-    return torch.tensor(inputs), torch.tensor(mask)

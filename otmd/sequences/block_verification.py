@@ -10,47 +10,6 @@ from otmd.sequences.trees import Context, DraftTree, Prefix
 from otmd.verifiers import UnsupportedLaw
 
 
-class BlockVerification(SequenceRule):
-    """Accept a prefix of one path, judged by its tokens together (Sun et al. 2024).
-
-    M is the target, D the draft distribution. A coin of its own accepts or refuses each prefix of i tokens,
-    with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), p_0 = 1. The *longest* accepted
-    prefix counts, whatever the coins of shorter ones said.
-    """
-
-    def __repr__(self) -> str:
-        return "BlockVerification()"
-
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
-        prefix: Prefix = ()
-        reached, accepted = 1.0, prefix
-        output = None
-        while True:
-            target = context.target(prefix)
-            node = tree.node(prefix)
-            if node is None:
-                warranted, after = reached, target
-            else:
-                if node.tokens.size > 1:
-                    raise UnsupportedLaw(
-                        f"BlockVerification: got {node.tokens.size} drafts after {prefix}, wanted a "
-                        "single path; Traversal serves trees"
-                    )
-                left, after = leftover(reached, target, context.draft(prefix))
-                warranted = chance_of_stopping(reached, left)
-            if not prefix or chance.accepts(warranted):
-                accepted, output = prefix, after
-            if node is None:
-                break
-            token = int(node.tokens[0])
-            draft = context.draft(prefix)
-            reached = min(reached * float(target[token]) / float(draft[token]), 1.0)
-            prefix = (*prefix, token)
-        assert output is not None
-        return (*accepted, chance.token(output))
-
-
 def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
     """The sum of (reached·M − D)₊ and its distribution, shape (V,); M itself where the sum is 0."""
     rest = np.maximum(reached * target - draft, 0.0)
@@ -110,3 +69,28 @@ class Traversal(SequenceRule):
         if prefix and not chance.accepts(reached):
             return None
         return (*prefix, chance.token(target))
+
+
+class BlockVerification(Traversal):
+    """Accept a prefix of one path, judged by its tokens together (Sun et al. 2024).
+
+    M is the target, D the draft distribution. A coin of its own accepts or refuses each prefix of i tokens,
+    with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), p_0 = 1. The longest accepted
+    prefix counts. So the longest is looked at first, which makes it the rule of :class:`Traversal` for trees
+    that are a single path.
+    """
+
+    def __repr__(self) -> str:
+        return "BlockVerification()"
+
+    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+        """See :class:`SequenceRule`."""
+        prefix: Prefix = ()
+        while (node := tree.node(prefix)) is not None:
+            if node.tokens.size > 1:
+                raise UnsupportedLaw(
+                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, wanted a single "
+                    "path; Traversal serves trees"
+                )
+            prefix = (*prefix, int(node.tokens[0]))
+        return super().emit(context, tree, chance)

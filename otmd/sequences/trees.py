@@ -191,6 +191,9 @@ class DraftTree:
         return frozenset(found)
 
     def _draw(self, prefix: Prefix) -> Node | None:
+        if len(prefix) == self._context.law.depth:
+            # Nothing is drafted below: the draft model need not be asked.
+            return None
         if prefix:
             parent = self.node(prefix[:-1])
             if parent is None or prefix[-1] not in parent.tokens:

@@ -146,17 +146,15 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)
-            # Dictionary and run-length encoding store a number in less than its width.
+            # Dictionary and run-length encoding store a number in less than its width. Only lists have more
+            # than one value a row, so that a batch of a few rows may be large.
             numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
-            unpacked += max(column.total_uncompressed_size, numbers if _is_list(column) else 0)
+            unpacked += max(
+                column.total_uncompressed_size, numbers if "." in column.path_in_schema else 0
+            )
             stored += column.total_compressed_size
         if unpacked > 2 * stored + MOST_UNPACKED:
             raise ValueError(
                 f"{path}: got a row group of {group.num_rows} rows that unpacks from {stored} to {unpacked} "
                 f"bytes, wanted at most {2 * stored + MOST_UNPACKED}: write fewer rows a group"
             )
-
-
-def _is_list(column: Any) -> bool:
-    # Other columns have one value a row, so that a batch of few rows is small.
-    return "." in column.path_in_schema

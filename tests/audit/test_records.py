@@ -282,15 +282,15 @@ def entry(shape, offsets, dtype="F64"):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"target_probs": entry([1 << 40, 1 << 20], [0, 16])}, "has 16 bytes for the shape"),
+        ({"target_probs": entry([1 << 40, 1 << 20], [0, 16])}, "overflow computing"),
         ({"target_probs": entry([1, 2], [0, 1 << 50])}, "torn"),
-        ({"target_probs": entry([-1, -2], [0, 16])}, "negative"),
+        ({"target_probs": entry([-1, -2], [0, 16])}, "invalid JSON in header"),
         ({"target_probs": entry([2], [0, 16])}, "got shape"),
-        ({"target_probs": entry([1] * 99, [0, 16])}, "too many axes"),
+        ({"target_probs": entry([1] * 99, [0, 16])}, "invalid shape"),
         ({"target_probs": entry([1, 2], [0, 16], "C64")}, "got type C64"),
-        ({"target_probs": entry([1, 1 << 23], [0, 16])}, "has 16 bytes"),
-        ({"target_probs": 3}, "header cannot be read"),
-        ([1], "header cannot be read"),
+        ({"target_probs": entry([1, 1 << 23], [0, 16])}, "torn"),
+        ({"target_probs": 3}, "invalid JSON in header"),
+        ([1], "invalid JSON in header"),
         ({"other": entry([2], [0, 16])}, "other: got an unknown field"),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_default_draft_is_as_close_as_it_is_said_to_be(default, tmp_path):
 
 
 def test_a_gguf_file_is_loaded_by_its_path(default, tmp_path):
-    (packed,) = fetch(DEFAULT_MODEL, progress=False)
+    packed = fetch(DEFAULT_MODEL, progress=False)
     copy = shutil.copy(packed, tmp_path / "copy.gguf")
     again = load_target(str(copy), device="cpu", progress=False)
     assert again.revision == default.revision

@@ -31,19 +31,23 @@ def entry(begin: int, end: int) -> dict:
 )
 def test_arrays_that_overlap_or_leave_gaps(tmp_path, places):
     header = {f"a{i}": entry(*place) for i, place in enumerate(places)}
-    with pytest.raises(DatasetError, match="overlap or leave gaps"):
+    with pytest.raises(DatasetError, match="invalid offset for tensor"):
         read_safetensors(stored(tmp_path / "a.safetensors", header, max(end for _, end in places)))
 
 
-def test_an_axis_longer_than_any(tmp_path):
-    header = {"a": {"dtype": "F32", "shape": [2**70, 0], "data_offsets": [0, 0]}}
-    with pytest.raises(DatasetError, match="an axis longer than"):
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [([2**70, 0], "invalid JSON"), ([2**60, 0], "too long ones"), ([0] * 70, "too many axes")],
+)
+def test_axes_that_no_array_has(tmp_path, shape, said):
+    header = {"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    with pytest.raises(DatasetError, match=said):
         read_safetensors(stored(tmp_path / "a.safetensors", header, 0))
 
 
 @pytest.mark.parametrize("metadata", [3, [], {"domain": 3}, {"metadata": None}])
 def test_metadata_that_are_no_texts(tmp_path, metadata):
-    with pytest.raises(DatasetError, match="header cannot be read"):
+    with pytest.raises(DatasetError, match="invalid JSON in header"):
         read_safetensors(stored(tmp_path / "a.safetensors", {"__metadata__": metadata}, 0))
 
 
@@ -51,7 +55,7 @@ def test_a_header_of_millions_of_lists_costs_little(tmp_path):
     header = b'{"a":[' + b"[]," * (1 << 20) + b"[]]}"
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(DatasetError, match="more than 1048576 brackets"):
+    with pytest.raises(DatasetError, match="invalid JSON in header"):
         read_safetensors(path)
 
 

@@ -33,7 +33,7 @@ def packages(tmp_path, monkeypatch):
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
     homes = {package: tmp_path / name for name, package in prompts.PROMPT_PACKAGES.items()}
-    monkeypatch.setattr(prompts, "fetch", lambda package, progress: (homes[package],))
+    monkeypatch.setattr(prompts, "fetch", lambda package, progress: homes[package])
 
 
 def test_every_domain(packages):

@@ -51,15 +51,15 @@ def make_wheel(folder, files, links=()):
     return path
 
 
-def package(path, *files, sha256=None):
+def package(path, file, sha256=None):
     digest = sha256 or hashlib.sha256(path.read_bytes()).hexdigest()
-    return Package(NAME, "1.0", digest, path.stat().st_size, files, "none", "made in a test")
+    return Package(NAME, "1.0", digest, path.stat().st_size, file)
 
 
 def test_fetches_only_what_is_wanted_and_only_once(index, monkeypatch):
     path = make_wheel(index, {"a/data.txt": "hello", "a/__init__.py": "raise SystemExit"})
     wanted = package(path, "a/data.txt")
-    (found,) = fetch(wanted, progress=False)
+    found = fetch(wanted, progress=False)
     assert found.read_text() == "hello"
     assert found.is_relative_to(cache_folder())
     assert not (found.parent / "__init__.py").exists()
@@ -68,7 +68,7 @@ def test_fetches_only_what_is_wanted_and_only_once(index, monkeypatch):
         raise AssertionError("a second call must not run pip")
 
     monkeypatch.setattr(subprocess, "Popen", no_pip)
-    assert fetch(wanted, progress=False) == (found,)
+    assert fetch(wanted, progress=False) == found
 
 
 def test_shows_a_bar(index, capsys):
@@ -92,17 +92,16 @@ def test_a_download_that_was_cut_short_is_refused_and_tried_again(index):
         fetch(wanted, progress=False)
     assert list((cache_folder() / "wheels").iterdir()) == []
     path.write_bytes(whole)
-    (found,) = fetch(wanted, progress=False)
+    found = fetch(wanted, progress=False)
     assert found.read_text() == "x" * 1000
 
 
 def test_a_file_that_has_gone_from_the_cache_is_fetched_again(index):
-    path = make_wheel(index, {"one.txt": "1", "two.txt": "2"})
-    wanted = package(path, "one.txt", "two.txt")
-    one, two = fetch(wanted, progress=False)
+    wanted = package(make_wheel(index, {"one.txt": "1"}), "one.txt")
+    one = fetch(wanted, progress=False)
     one.unlink()
-    assert fetch(wanted, progress=False) == (one, two)
-    assert (one.read_text(), two.read_text()) == ("1", "2")
+    assert fetch(wanted, progress=False) == one
+    assert one.read_text() == "1"
 
 
 def test_no_room_for_a_download_is_said_before_the_network_is_blamed(index):
@@ -120,7 +119,7 @@ def test_the_hash_is_checked_by_us_too(index, monkeypatch):
 
 
 def test_no_network_gives_advice(index):
-    missing = Package(NAME, "1.0", "0" * 64, 1, ("data.txt",), "none", "nowhere")
+    missing = Package(NAME, "1.0", "0" * 64, 1, "data.txt")
     with pytest.raises(FetchError, match=r"network.*PIP_INDEX_URL"):
         fetch(missing, progress=False)
 
@@ -130,7 +129,7 @@ def test_no_pip_gives_advice(index, tmp_path, monkeypatch):
     python.write_text("#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    missing = Package(NAME, "1.0", "0" * 64, 1, ("data.txt",), "none", "nowhere")
+    missing = Package(NAME, "1.0", "0" * 64, 1, "data.txt")
     with pytest.raises(FetchError, match="ensurepip"):
         fetch(missing, progress=False)
 
@@ -142,7 +141,7 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path, name):
     path = make_wheel(tmp_path, {name: "evil"})
     (tmp_path / "deep" / "out").mkdir(parents=True)
     with pytest.raises(FetchError, match="refused"):
-        unpack(path, (name,), tmp_path / "deep" / "out")
+        unpack(path, name, tmp_path / "deep" / "out")
     assert not list(tmp_path.rglob("evil*"))
 
 
@@ -150,13 +149,13 @@ def test_links_and_folders_are_refused(tmp_path):
     path = make_wheel(tmp_path, {"folder/": ""}, links=[("link.txt", "/etc/passwd")])
     for name in ("link.txt", "folder/"):
         with pytest.raises(FetchError, match="regular file"):
-            unpack(path, (name,), tmp_path)
+            unpack(path, name, tmp_path)
 
 
 def test_a_missing_member_is_named(tmp_path):
     path = make_wheel(tmp_path, {"data.txt": "x"})
     with pytest.raises(FetchError, match=r"other\.txt"):
-        unpack(path, ("other.txt",), tmp_path)
+        unpack(path, "other.txt", tmp_path)
 
 
 def test_the_cache_is_where_the_platform_has_it(tmp_path, monkeypatch):
@@ -177,7 +176,7 @@ def test_a_fetch_that_was_killed_leaves_nothing_after_the_next(index, monkeypatc
     monkeypatch.setattr(
         wheels_module, "sha256_of", lambda wheel: seen.append(wheel) or sha256_of(wheel)
     )
-    (found,) = fetch(package(path, "data.txt"), progress=False)
+    found = fetch(package(path, "data.txt"), progress=False)
     assert list((cache_folder() / "wheels").iterdir()) == [found.parent]
     # What is downloaded lies in such a folder, too.
     assert PART in str(seen[0].relative_to(cache_folder()))
