@@ -48,21 +48,22 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 from otmd.verifiers import Verifier
 
 NUM_STATEMENTS = 3
-"""That share the false-alarm rate: the test of the law, the bound of the total variation, the acceptance."""
+"""The test of the law, the bound and the acceptance share the false-alarm rate."""
 _RARE_MASS = 1e-6
+_PROOF = "of the tokens have target probability zero: proof"
 
 
 @dataclass(frozen=True)
 class Losslessness:
     """What an audit by samples found.
 
-    All statements in it hold together with probability 1 − ``false_alarm`` or more: the test of the law, the
-    bound of the total variation and the acceptance share it equally (union bound).
+    All statements hold together with probability 1 − ``false_alarm`` or more: the test of the law, the bound
+    of the total variation and the acceptance have a third of it each (union bound).
 
     Attributes
     ----------
     num_samples, num_cells : int
-        How many samples were drawn, and in how many cells their tokens were counted.
+        Of the tokens drawn, and of the cells in which they were counted.
     false_alarm : float
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
@@ -71,7 +72,7 @@ class Losslessness:
     total_variation_bound : float
         The output is at least this far from p.
     detectable : float
-        A total variation between the laws of the cells that the test would have found with probability 0.9.
+        The total variation on the cells that the test finds with probability 0.9.
     acceptance : Acceptance
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
@@ -99,7 +100,7 @@ class Losslessness:
         law = f"p-value {self.p_value:.1e} (alarm at {self.share:.1e})"
         accepts = f"it accepts {own.rate:.4f} (at least {own.low:.4f})"
         found = {
-            f"{self.impossible} of the tokens have target probability zero: proof": self.impossible,
+            f"{self.impossible} {_PROOF}": self.impossible,
             f"the output does not follow the target: {law}": self.p_value <= self.share,
             f"the total variation from the target is at least {bound:.4f}": bound > 0,
             f"{accepts}, and no lossless rule accepts more than {own.ceiling:.4f}": own.too_high,
@@ -116,10 +117,9 @@ class Losslessness:
         """One sentence."""
         if self.faulty:
             return "not lossless: " + "; ".join(self.reasons)
-        return (
-            f"no fault found in {self.num_samples} samples; a total variation of {self.detectable:.4f} that "
-            "shows on the cells would have been found with probability 0.9"
-        )
+        size = f"a total variation of {self.detectable:.4f} that shows on the cells"
+        told = f"no fault found in {self.num_samples} samples; {size}"
+        return f"{told} would have been found with probability 0.9"
 
     def __str__(self) -> str:
         own = self.acceptance
@@ -253,29 +253,27 @@ def samples_to_detect(
     level = validate_level(false_alarm) / NUM_STATEMENTS
     order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
-        told = "both or neither of it and total_variation"
-        raise wrong("output_law", told, "exactly one")
+        raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
     if total_variation is not None:
         validate_fraction("total_variation", total_variation)
-        output, divergence = None, 2.0 * total_variation**2
-    else:
-        output, divergence = validate_probs("output_law", output_law), 0.0  # type: ignore[arg-type]
-        if output.shape != p.shape:
-            raise wrong("output_law", f"shape {output.shape}", p.shape)
+    output = None if output_law is None else validate_probs("output_law", output_law)
+    if output is not None and output.shape != p.shape:
+        raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
-        cells, possible, own = token_cells(p, order, number), 1.0, divergence
+        cells, possible = token_cells(p, order, number), 1.0
         if output is not None:
-            pooled = cells.pooled(output)
-            possible = float(pooled.sum())
+            pooled = cells.counts(cells.labels, output)
+            possible = min(1.0, float(pooled.sum()))
             if possible == 0:
                 return 1.0
-            own = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
-        degrees = cells.probs.size - 1
-        missed = 1.0 - level
-        if degrees and own > 0:
-            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * own))
-        return 1.0 - min(possible, 1.0) ** number * missed
+            divergence = float(xlogy(pooled, pooled / pooled.sum() / cells.probs).sum())
+        else:
+            divergence = 2.0 * (total_variation or 0.0) ** 2
+        degrees, missed = cells.probs.size - 1, 1.0 - level
+        if degrees and divergence > 0:
+            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * divergence))
+        return 1.0 - possible**number * missed
 
     return fewest(chance_to_find, power)
 
@@ -283,10 +281,9 @@ def samples_to_detect(
 class SequentialAudit:
     """An audit that may be looked at after every batch, and stopped at any time.
 
-    Half of the stake bets that the tokens do not follow p, on coarse and fine cells of the tokens and for
-    large and small deviations. The other half bets that the acceptance rate is above what a lossless rule can
-    have. For a lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability
-    (Ville's inequality), so nothing has to be decided in advance.
+    Half of the stake bets that the tokens do not follow p: on coarse and fine cells, for large and small
+    deviations. The other half bets that the acceptance rate is above that of any lossless rule. For a
+    lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability (Ville 1939).
 
     Parameters
     ----------
@@ -320,10 +317,8 @@ class SequentialAudit:
         every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
         # Two parts without a cut between them: the rare tokens, and everything else.
         every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
-        self._cells = [cells for cells in every if cells.probs.size > 1] or every[:1]
-        self._bets = [
-            [CellBets(cells.probs.size, caution) for caution in CAUTIONS] for cells in self._cells
-        ]
+        used = [cells for cells in every if cells.probs.size > 1] or every[:1]
+        self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
         self._chances = [ChanceBets(stake) for stake in STAKES]
         self._counts = np.zeros(self._target.size, np.int64)
         self.num_samples = self.impossible = 0
@@ -354,11 +349,7 @@ class SequentialAudit:
         """Logarithm of the wealth after each of the samples (M,)."""
         impossible = self._target[tokens] == 0
         possible = tokens[~impossible]
-        on_cells = [
-            bet.update(cells.labels[possible], cells.probs)
-            for cells, bets in zip(self._cells, self._bets, strict=True)
-            for bet in bets
-        ]
+        on_cells = [bet.update(own.labels[possible], own.probs) for own, bet in self._bets]
         on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
         path = np.full(tokens.size, np.inf)
         if self.impossible == 0:
@@ -387,13 +378,10 @@ class SequentialAudit:
     def verdict(self) -> str:
         """One sentence."""
         if self.impossible:
-            told = "of the tokens have target probability zero: proof"
-            return f"not lossless: {self.impossible} {told}"
+            return f"not lossless: {self.impossible} {_PROOF}"
         if self.faulty:
-            return (
-                f"not lossless: found after {self.detected_at} samples, p-value {self.p_value:.1e} however "
-                "often one looked"
-            )
+            told = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
+            return f"not lossless: {told} however often one looked"
         return f"no fault found so far, in {self.num_samples} samples"
 
     def __str__(self) -> str:

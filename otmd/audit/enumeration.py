@@ -1,4 +1,4 @@
-"""Is a rule lossless, exactly: every tuple of drafts enumerated."""
+"""Is a rule lossless, exactly: its output law by enumeration of all tuples of drafts."""
 
 from dataclasses import dataclass
 
@@ -16,19 +16,19 @@ from otmd.audit.samples import (
     wrong,
 )
 from otmd.drafts import DraftLaw
-from otmd.probabilities import FloatArray, IntArray, validate_probs
+from otmd.probabilities import FloatArray, validate_probs
 from otmd.verifiers import Verifier
 
 
 @dataclass(frozen=True)
 class GuiltyDrafts:
-    """A tuple of drafts on which a rule emits tokens that it emits too often.
+    """Drafts x on which a faulty rule emits tokens that it emits too often.
 
     Attributes
     ----------
     tokens : tuple of int
     prob : float
-        How likely these drafts are.
+        Q(x), the probability of these drafts.
     excess : float
         Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
     """
@@ -40,20 +40,20 @@ class GuiltyDrafts:
 
 @dataclass(frozen=True, eq=False)
 class EnumeratedAudit:
-    """The output law of a rule, held against the target token by token.
+    """The output law of a rule, compared with the target at each token.
 
     Attributes
     ----------
     target_probs, output_law : ndarray of float64, shape (V,)
         p and r.
     tol : float
-        How far apart they may be at a token.
+        The largest difference allowed at a token.
     acceptance, ceiling : float
-        P(the output token is among the drafts), and the most that a lossless rule can have.
+        P(the output token is among the drafts), and the largest value for a lossless rule.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     worst_drafts : tuple of GuiltyDrafts
-        The tuples with the largest parts of the total variation; empty for a rule that is not faulty.
+        The drafts with the largest parts of the total variation. Empty if the rule is not faulty.
     """
 
     target_probs: FloatArray
@@ -71,12 +71,12 @@ class EnumeratedAudit:
 
     @property
     def total_variation(self) -> float:
-        """Half of the sum of the deviations' sizes."""
+        """½ Σ|r − p|."""
         return 0.5 * float(np.abs(self.deviation).sum())
 
     @property
     def faulty(self) -> bool:
-        """Whether some token's probability is off by more than ``tol``."""
+        """Whether r and p differ by more than ``tol`` at a token."""
         return bool(np.abs(self.deviation).max() > self.tol)
 
     @property
@@ -93,15 +93,12 @@ class EnumeratedAudit:
     def __str__(self) -> str:
         if not self.faulty:
             return self.verdict
-        guilty = "\n".join(
-            f"  {own.tokens}: drafted with probability {own.prob:.4g}, part of the total variation "
-            f"{own.excess:.4g}"
-            for own in self.worst_drafts
-        )
-        return (
-            f"{self.verdict}\nlargest deviations of the output law:\n"
-            f"{deviation_table(self.worst, '.6f')}\ndrafts on which the excess is emitted:\n{guilty}"
-        )
+        guilty = [
+            f"  {x.tokens}: drafted with probability {x.prob:.4g}, part of the total variation {x.excess:.4g}"
+            for x in self.worst_drafts
+        ]
+        table = "largest deviations of the output law:", deviation_table(self.worst, ".6f")
+        return "\n".join([self.verdict, *table, "drafts on which the excess is emitted:", *guilty])
 
 
 def enumerated(
@@ -110,7 +107,7 @@ def enumerated(
     law: DraftLaw,
     tol: float = 1e-12,
 ) -> EnumeratedAudit:
-    """Audit a rule whose law given the drafts is known, over all tuples of drafts; for small vocabularies.
+    """Audit a rule whose law given the drafts is known. All tuples of drafts are enumerated.
 
     Parameters
     ----------
@@ -121,7 +118,7 @@ def enumerated(
     law : DraftLaw
         The law of the drafts, without leading axes.
     tol : float
-        How far a token's probability may be off.
+        The largest difference allowed at a token.
 
     Raises
     ------
@@ -135,13 +132,13 @@ def enumerated(
     p = validate_position(target_probs, law)
     if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
         raise wrong("tol", repr(tol), "a positive number")
-    conditional = (
-        verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
-    )
+    rule = verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     output, accepted = np.zeros(p.size), 0.0
     tuples, probs = law.enumerate()
     for tokens, prob in zip(tuples, probs, strict=True):
-        given = _law_given(conditional, tokens, p.size)
+        given = validate_probs("verifier", rule(tokens))
+        if given.shape != p.shape:
+            raise wrong("verifier", f"a law of shape {given.shape}", p.shape)
         output += prob * given
         accepted += prob * float(given[np.unique(tokens)].sum())
     guilty: list[GuiltyDrafts] = []
@@ -149,15 +146,8 @@ def enumerated(
         excess = np.maximum(output - p, 0.0)
         share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
         for tokens, prob in zip(tuples, probs, strict=True):
-            part = float(prob * (_law_given(conditional, tokens, p.size) @ share))
+            part = float(prob * (validate_probs("verifier", rule(tokens)) @ share))
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
     worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
     ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
     return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
-
-
-def _law_given(conditional: ConditionalLaw, draft_tokens: IntArray, vocab_size: int) -> FloatArray:
-    law = validate_probs("verifier", conditional(draft_tokens))
-    if law.shape != (vocab_size,):
-        raise wrong("verifier", f"a law of shape {law.shape}", f"({vocab_size},)")
-    return law

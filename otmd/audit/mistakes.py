@@ -27,10 +27,10 @@ from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 from otmd.verifiers import KSequential, Preference, Verifier
 from otmd.verifiers.prepared import normalised
 
-TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
-TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
-TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
-COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
+_TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
+_TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
+_TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
+_COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
 _LAWS: dict[type[ProposalLaw], str] = {
     WithReplacement: "drawn independently, with replacement",
@@ -115,7 +115,7 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
         yield Mistake("one draw repeated for every draft", "", partial(_prob_of_copies, q, 1.0))
     if n > 1 and type(law) is WithReplacement:
         kind = "each draft at times a copy of the one before it"
-        for share in COPIES:
+        for share in _COPIES:
             yield Mistake(kind, f"with probability {share}", partial(_prob_of_copies, q, share))
     if n > 1 and type(law) is Stratified:
         kind = "one draw from each stratum, the tail first"
@@ -135,14 +135,14 @@ def other_distributions(probs: FloatArray) -> Iterator[tuple[str, str, FloatArra
     """What a distribution (V,) becomes by another temperature or truncation: mistake, setting, law (V,)."""
     descending = np.sort(probs)[::-1]
     reached = descending.cumsum()
-    for t in TEMPERATURES:
+    for t in _TEMPERATURES:
         powers = (probs / descending[0]) ** (1.0 / t)
         yield "at another temperature", f"temperature × {t}", powers / powers.sum()
-    for k in TOP_K:
+    for k in _TOP_K:
         if k < np.count_nonzero(probs):
             kept = np.where(probs >= descending[k - 1], probs, 0.0)
             yield "cut to the likeliest tokens", f"top_k = {k}", kept / kept.sum()
-    for mass in TOP_P:
+    for mass in _TOP_P:
         last = min(int(np.searchsorted(reached, mass)), probs.size - 1)
         kept = np.where(probs >= descending[last], probs, 0.0)
         yield "cut to the likeliest mass", f"top_p = {mass}", kept / kept.sum()

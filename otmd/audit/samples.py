@@ -144,10 +144,10 @@ def emitted_tokens(
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
     tokens = [np.asarray(as_array(verifier(own))) for own in draft_tokens]
-    for token in tokens:
-        if token.ndim:
-            told = f"an array of shape {token.shape} for one draw of drafts"
-            raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
+    shape = next((token.shape for token in tokens if token.ndim), None)
+    if shape is not None:
+        told = f"an array of shape {shape} for one draw of drafts"
+        raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
     return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
 
 
@@ -183,10 +183,12 @@ def sampler_of(
 
     def sample(draft_tokens: IntArray) -> IntArray:
         every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
-        which = which.ravel()
+        order, ends = (
+            np.argsort(which.ravel(), kind="stable"),
+            np.cumsum(np.bincount(which.ravel())),
+        )
         tokens = np.empty(len(draft_tokens), np.int64)
-        rows = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
-        for own, where in zip(every, rows, strict=True):
+        for own, where in zip(every, np.split(order, ends[:-1]), strict=True):
             key = tuple(own.tolist())
             if key not in known:
                 known[key] = validate_probs("verifier", verifier(own))
