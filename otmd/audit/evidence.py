@@ -11,14 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from otmd.audit.counts import (
     IMPOSSIBLE,
     detectable_total_variation,
     exact_p_value,
+    make_cells,
+    ratio_order,
     total_variation_bound,
 )
+from otmd.audit.samples import (
+    PROOF,
+    TokenDeviation,
+    acceptance_ceiling,
+    as_array,
+    deviation_table,
+    is_accepted,
+    largest_deviations,
+    validate_emitted,
+    validate_level,
+    validate_position,
+    wrong,
+)
+from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 MOST_CELLS = 16
@@ -46,6 +63,7 @@ NUMBERS_OF_CELLS = (2, 4, 16, 64)
 STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 """Of the bets on an acceptance above the ceiling, see :class:`ChanceBets`."""
 _ROWS_AT_ONCE = 4096
+_RARE_MASS = 1e-6
 
 
 class CellBets:
@@ -116,6 +134,117 @@ def anytime_p_value(path: FloatArray) -> float:
 def _before(start: FloatArray, steps: FloatArray) -> FloatArray:
     """Running sums (M + 1, K) that begin with ``start``."""
     return start + np.concatenate([np.zeros((1, start.size)), np.cumsum(steps, axis=0)])
+
+
+class SequentialAudit:
+    """An audit that may be looked at after every batch, and stopped at any time.
+
+    Half of the stake bets that the tokens do not follow p: on coarse and fine cells, for large and small
+    deviations. The other half bets that the acceptance rate is above that of any lossless rule. For a
+    lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability (Ville 1939).
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (V,)
+    law : DraftLaw
+        The law that the drafts are drawn from, without leading axes.
+    false_alarm : float
+        Probability, at most, that a lossless rule is ever called faulty.
+
+    Attributes
+    ----------
+    num_samples, impossible : int
+        How many samples were seen, and how many of them have p = 0.
+    log_wealth : float
+        Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
+    detected_at : int or None
+        The sample at which the fault was found.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
+    """
+
+    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
+        self._target = validate_position(target_probs, law)
+        self.false_alarm = validate_level(false_alarm)
+        self._law = law
+        self._ceiling = acceptance_ceiling(self._target, law)
+        order = ratio_order(self._target, law.inclusion_probs())
+        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        # Two parts without a cut between them: the rare tokens, and everything else.
+        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        used = [cells for cells in every if cells.probs.size > 1] or every[:1]
+        self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
+        self._chances = [ChanceBets(stake) for stake in STAKES]
+        self._counts = np.zeros(self._target.size, np.int64)
+        self.num_samples = self.impossible = 0
+        self.log_wealth = self.largest_log_wealth = 0.0
+        self.detected_at: int | None = None
+
+    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
+        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
+
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
+        """
+        tuples = self._law.validate_tokens(as_array(draft_tokens))
+        if tuples.ndim != 2:
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
+        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
+        if not out.size:
+            return
+        path = self._bet(out, is_accepted(tuples, out))
+        crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
+        if self.detected_at is None and crossed.size:
+            self.detected_at = self.num_samples + int(crossed[0]) + 1
+        self._counts += np.bincount(out, minlength=self._target.size)
+        self.num_samples += out.size
+        self.log_wealth = float(path[-1])
+        self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
+
+    def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
+        """Logarithm of the wealth after each of the samples (M,)."""
+        impossible = self._target[tokens] == 0
+        possible = tokens[~impossible]
+        on_cells = [bet.update(own.labels[possible], own.probs) for own, bet in self._bets]
+        on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
+        path = np.full(tokens.size, np.inf)
+        if self.impossible == 0:
+            before = np.cumsum(impossible) == 0
+            whole = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
+            path[before] = whole[: np.count_nonzero(before)]
+        self.impossible += int(np.count_nonzero(impossible))
+        return path
+
+    @property
+    def p_value(self) -> float:
+        """Valid at any time: 1/(the largest wealth so far), at most x with probability at most x."""
+        return float(np.exp(-self.largest_log_wealth))
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found, now or at an earlier sample."""
+        return self.detected_at is not None
+
+    @property
+    def worst(self) -> tuple[TokenDeviation, ...]:
+        """The tokens with the largest deviations so far."""
+        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.impossible:
+            return f"not lossless: {self.impossible} {PROOF}"
+        if self.faulty:
+            told = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
+            return f"not lossless: {told} however often one looked"
+        return f"no fault found so far, in {self.num_samples} samples"
+
+    def __str__(self) -> str:
+        head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
+        return f"{head}\n{deviation_table(self.worst)}"
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from otmd.audit.next_drafts import next_draft_laws
+from otmd.audit.samples import next_draft_laws
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,

@@ -151,14 +151,14 @@ def _explanations(
 
     Wrong drafts make the output wrong as well, so the output is explained only if the drafts are sound.
     """
-    for side, claims, explain in (
-        ("drafts", (DRAFTS, SLOTS, ROWS), explain_drafts),
-        ("output", (OUTPUT_BY_MASS, OUTPUT), explain_output),
-    ):
-        about = [name for name in claims if name in refuted]
-        if about:
+    explained = {
+        "drafts": ((DRAFTS, SLOTS, ROWS), explain_drafts),
+        "output": ((OUTPUT_BY_MASS, OUTPUT), explain_output),
+    }
+    for side, (claims, explain) in explained.items():
+        for name in (name for name in claims if name in refuted):
             found = explain(partial(_first_positions, source, defaults, make, side))
-            return {} if found is None else {about[0]: found}
+            return {} if found is None else {name: found}
     return {}
 
 
@@ -169,10 +169,9 @@ def _first_positions(
     seen = numbers = 0
     for record in read_records(source, defaults):
         own = _position(record, make, side)
-        if own is None:
-            continue
-        yield own
-        seen, numbers = seen + 1, numbers + record.vocab_size
+        if own is not None:
+            yield own
+            seen, numbers = seen + 1, numbers + record.vocab_size
         enough = seen >= _FEWEST_POSITIONS and numbers >= _MOST_NUMBERS
         if seen >= _MOST_POSITIONS[side] or enough:
             return

@@ -6,10 +6,9 @@ from collections.abc import Callable
 import numpy as np
 
 from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence
-from otmd.audit.next_drafts import SERVED, ceiling, next_draft_laws, num_forced
 from otmd.audit.records import NOT_DECIDED, Record
 from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS, ROWS, SLOTS
-from otmd.audit.samples import wrong
+from otmd.audit.samples import SERVED, ceiling, next_draft_laws, num_forced, wrong
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
@@ -142,7 +141,7 @@ class Tally:
             self._look_at_output(record, target, draft, law)
 
     def positions(self) -> IntArray:
-        """Depth, number of drafts, whether it was reached, whether a draft was accepted: (N, 4)."""
+        """Depth, number of drafts, whether it was reached, whether a draft was accepted; (N, 4)."""
         return np.array(self._positions, np.int64).reshape(-1, 4)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:

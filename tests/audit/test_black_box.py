@@ -13,7 +13,7 @@ from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.black_box import judge_tokens
+from otmd.audit.rules import judge_tokens
 from otmd.audit.samples import acceptance_ceiling
 
 FALSE_ALARM = 1e-3
