@@ -123,28 +123,28 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     yield Mistake(
         "always the likeliest token", "", lambda x: (x == likeliest).all(axis=-1).astype(float)
     )
-    for kind, setting, probs in other_distributions(q):
-        if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
-            other = copy.copy(law)
-            other.draft_probs = probs
-            yield Mistake(kind, setting, partial(_prob_within_support, other))
+    for kind, settings, laws in other_distributions(q):
+        for setting, probs in zip(settings, laws, strict=True):
+            if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
+                other = copy.copy(law)
+                other.draft_probs = probs
+                yield Mistake(kind, setting, partial(_prob_within_support, other))
 
 
-def other_distributions(probs: FloatArray) -> Iterator[tuple[str, str, FloatArray]]:
-    """What a distribution (V,) becomes by another temperature or truncation: mistake, setting, law (V,)."""
-    descending = np.sort(probs)[::-1]
-    reached = descending.cumsum()
-    for t in _TEMPERATURES:
-        powers = (probs / descending[0]) ** (1.0 / t)
-        yield "at another temperature", f"temperature × {t}", powers / powers.sum()
-    for k in _TOP_K:
-        if k < np.count_nonzero(probs):
-            kept = np.where(probs >= descending[k - 1], probs, 0.0)
-            yield "cut to the likeliest tokens", f"top_k = {k}", kept / kept.sum()
-    for mass in _TOP_P:
-        last = min(int(np.searchsorted(reached, mass)), probs.size - 1)
-        kept = np.where(probs >= descending[last], probs, 0.0)
-        yield "cut to the likeliest mass", f"top_p = {mass}", kept / kept.sum()
+def other_distributions(probs: FloatArray) -> Iterator[tuple[str, list[str], FloatArray]]:
+    """What (V,) becomes by another temperature or truncation: mistake, its S settings, laws (S, V)."""
+    descending, support = np.sort(probs)[::-1], np.count_nonzero(probs)
+    powers = (probs / descending[0]) ** (1.0 / np.array(_TEMPERATURES))[:, None]
+    counts = [k for k in _TOP_K if k < support]
+    last = np.searchsorted(descending.cumsum(), _TOP_P).clip(max=probs.size - 1)
+    by_count = np.where(probs >= descending[np.array(counts, int) - 1][:, None], probs, 0.0)
+    by_mass = np.where(probs >= descending[last][:, None], probs, 0.0)
+    for kind, name, settings, masses in (
+        ("at another temperature", "temperature ×", _TEMPERATURES, powers),
+        ("cut to the likeliest tokens", "top_k =", counts, by_count),
+        ("cut to the likeliest mass", "top_p =", _TOP_P, by_mass),
+    ):
+        yield kind, [f"{name} {own}" for own in settings], masses / masses.sum(-1, keepdims=True)
 
 
 def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray:
@@ -294,11 +294,10 @@ def explain_output(positions: Positions) -> Explanation | None:
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
         declared = own.log_likelihood(_lossless_law(likeliest, own, own.target))
-        others = list(other_distributions(own.target))
-        laws = _lossless_law(likeliest, own, np.stack([target for *_, target in others]))
-        more = (own.log_likelihood(laws) - declared).tolist()
-        for (kind, setting, _), gain in zip(others, more, strict=True):
-            gains[f"the target is {kind}", setting] += gain
+        for kind, settings, targets in other_distributions(own.target):
+            more = own.log_likelihood(_lossless_law(likeliest, own, targets)) - declared
+            for setting, gain in zip(settings, more.tolist(), strict=True):
+                gains[f"the target is {kind}", setting] += gain
         for kind, law in _faulty_laws(own):
             gains[kind, ""] += float(own.log_likelihood(law) - declared)
     return _best_gain(gains)
