@@ -52,15 +52,15 @@ class Engine:
     def _step(self, rows, step, last, at, rng) -> int:
         reached, drafted_path = True, last
         for depth in range(self.depth + 1):
-            p, law, decide, recorded = at(last if reached else drafted_path)
+            p, law, rule, recorded = at(last if reached else drafted_path)
             row = recorded | {"step": step, "depth": depth}
             tokens = np.empty(0, np.int64)
             if depth < self.depth:
                 tokens = law.sample(rng)
                 row["draft_tokens"] = tokens
             if reached:
-                output = decide(tokens, rng) if tokens.size else rng.choice(p.size, p=p)
-                last = row["output_token"] = int(output)
+                output = rule(tokens) if tokens.size else p
+                last = row["output_token"] = int(rng.choice(p.size, p=output / output.sum()))
                 reached = last in tokens
             elif not self.record_unreached or depth == self.depth:
                 break
@@ -77,17 +77,11 @@ class Engine:
         if self.verified_draft is not None:
             told = self.law(self.verified_draft(draft_logits), self.num_drafts)
         if isinstance(self.rule, Verifier):
-            prepared = self.rule.prepare(p, told)
-            decide = lambda tokens, rng: prepared.verify(tokens, rng).token  # noqa: E731
+            rule = self.rule.prepare(p, told).conditional_law
         else:
-            steps = self.rule(p, told)
-
-            def decide(tokens, rng):
-                output = steps(tokens)
-                return rng.choice(output.size, p=output / output.sum())
-
+            rule = self.rule(p, told)
         recorded = {
             "target_probs": (self.recorded_target or self.target)(target_logits),
             "draft_probs": (self.recorded_draft or self.draft)(draft_logits),
         }
-        return p, law, decide, recorded
+        return p, law, rule, recorded

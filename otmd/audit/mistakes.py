@@ -44,18 +44,16 @@ _LEAST_GAIN = float(np.log(1000.0))
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
 
-TupleProb = Callable[[IntArray], FloatArray]
-"""From tuples (T, n) to their probabilities (T,)."""
 Rule = Callable[[IntArray], FloatArray]
 """From drafts (n,) to the law of the output token (V,)."""
 
 
 class Mistake(NamedTuple):
-    """A law that drafts have if a mistake was made; its parameter in words, or an empty setting."""
+    """A law that drafts have if a mistake was made, by the probabilities (T,) of tuples (T, n)."""
 
     kind: str
     setting: str
-    tuple_prob: TupleProb
+    tuple_prob: Callable[[IntArray], FloatArray]
 
 
 @dataclass(frozen=True)
