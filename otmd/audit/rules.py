@@ -252,14 +252,13 @@ def samples_to_detect(
 
     def chance_to_find(number: int) -> float:
         cells, possible = token_cells(p, order, number), 1.0
+        divergence = 2.0 * (total_variation or 0.0) ** 2
         if output is not None:
             pooled = cells.counts(cells.labels, output)
             possible = min(1.0, float(pooled.sum()))
             if possible == 0:
                 return 1.0
             divergence = float(xlogy(pooled, pooled / pooled.sum() / cells.probs).sum())
-        else:
-            divergence = 2.0 * (total_variation or 0.0) ** 2
         degrees, missed = cells.probs.size - 1, 1.0 - level
         if degrees and divergence > 0:
             missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * divergence))
