@@ -5,9 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.black_box import losslessness
 from otmd.audit.counts import chance_at_least, chance_at_most
-from otmd.audit.enumeration import enumerated
+from otmd.audit.rules import enumerated, losslessness
 from otmd.audit.samples import (
     ConditionalLaw,
     Sampler,

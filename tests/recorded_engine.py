@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,25 +40,27 @@ class Engine:
         contexts = 20
         target = rng.normal(0, 2, (contexts, self.vocab_size))
         draft = target + rng.normal(0, self.disagreement, target.shape)
+        # Few contexts, many rows: what a context decides is made once.
+        at = cache(lambda context: self._position(target[context], draft[context]))
         rows: list[Row] = []
         last, step = 0, 0
         while len(rows) < num_rows:
-            last = self._step(rows, step, last, target, draft, rng)
+            last = self._step(rows, step, last, lambda own: at(own % contexts), rng)
             step += 1
         return rows
 
-    def _step(self, rows, step, last, target, draft, rng) -> int:
+    def _step(self, rows, step, last, at, rng) -> int:
         reached, drafted_path = True, last
         for depth in range(self.depth + 1):
-            context = (last if reached else drafted_path) % len(target)
-            row = self._recorded(target[context], draft[context]) | {"step": step, "depth": depth}
-            p = self.target(target[context])
+            p, law, rule, recorded = at(last if reached else drafted_path)
+            row = recorded | {"step": step, "depth": depth}
             tokens = np.empty(0, np.int64)
             if depth < self.depth:
-                tokens = self.law(self.draft(draft[context]), self.num_drafts).sample(rng)
+                tokens = law.sample(rng)
                 row["draft_tokens"] = tokens
             if reached:
-                last = row["output_token"] = self._decide(p, draft[context], tokens, rng)
+                output = rule(tokens) if tokens.size else p
+                last = row["output_token"] = int(rng.choice(p.size, p=output / output.sum()))
                 reached = last in tokens
             elif not self.record_unreached or depth == self.depth:
                 break
@@ -67,17 +70,18 @@ class Engine:
                 break
         return last
 
-    def _decide(self, p, draft_logits, tokens, rng) -> int:
-        if not tokens.size:
-            return int(rng.choice(p.size, p=p))
-        law = self.law((self.verified_draft or self.draft)(draft_logits), self.num_drafts)
+    def _position(self, target_logits, draft_logits) -> tuple[Any, ProposalLaw, Callable, Row]:
+        """What the engine uses in a context, its rule, and what it writes down."""
+        p, law = self.target(target_logits), self.law(self.draft(draft_logits), self.num_drafts)
+        told = law
+        if self.verified_draft is not None:
+            told = self.law(self.verified_draft(draft_logits), self.num_drafts)
         if isinstance(self.rule, Verifier):
-            return int(self.rule.verify(p, law, tokens, rng=rng).token)
-        output = self.rule(p, law)(tokens)
-        return int(rng.choice(output.size, p=output / output.sum()))
-
-    def _recorded(self, target_logits, draft_logits) -> Row:
-        return {
+            rule = self.rule.prepare(p, told).conditional_law
+        else:
+            rule = self.rule(p, told)
+        recorded = {
             "target_probs": (self.recorded_target or self.target)(target_logits),
             "draft_probs": (self.recorded_draft or self.draft)(draft_logits),
         }
+        return p, law, rule, recorded

@@ -1,15 +1,16 @@
 """Audits: is a rule lossless, and were its drafts drawn from the declared law."""
 
-from otmd.audit.black_box import (
+from otmd.audit.draft_samples import DraftLawAudit, draft_law
+from otmd.audit.evidence import Band, Claim, SequentialAudit
+from otmd.audit.mistakes import Control, Explanation, negative_controls
+from otmd.audit.rules import (
+    EnumeratedAudit,
+    GuiltyDrafts,
     Losslessness,
-    SequentialAudit,
+    enumerated,
     losslessness,
     samples_to_detect,
 )
-from otmd.audit.draft_samples import DraftLawAudit, draft_law
-from otmd.audit.enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
-from otmd.audit.evidence import Band, Claim
-from otmd.audit.mistakes import Control, Explanation, negative_controls
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import BoundaryCase, Metric, PooledAcceptance, RecordedRunAudit
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of

@@ -1,15 +1,17 @@
-"""Tests of counts: cells of known probability, an exact G-test, confidence bounds, and the power of both.
+"""Tests of counts: cells of known probability, an exact G-test, confidence bounds, and the power of the test.
 
-A cell is a class of outcomes that is fixed before any sample is seen. All p-values and bounds hold for any
-number of samples; only the power (:func:`detectable_total_variation`) is an approximation.
+A cell is a class of outcomes. Cells are fixed before any sample is seen. All p-values and bounds are valid
+for any number of samples. Only the power (:func:`detectable_total_variation`) is approximate.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betaincinv, chdtri, chndtrinc, gammaln, xlogy
 
 from otmd.drafts.base import validate_rng
@@ -19,7 +21,7 @@ IMPOSSIBLE = -1
 """The label of an outcome that has probability zero."""
 MOST_CELLS = 64
 _SAMPLES_A_CELL = 50
-# Tokens that together are expected less often than this have a cell of their own: two of them are suspicious.
+# Tokens that are expected less often than this, all together, share a cell: two of them are suspicious.
 _RARE_COUNT = 0.01
 _MOST_ENUMERATED = 20_000
 _SMALLEST_LEVEL = 1e-6
@@ -30,34 +32,21 @@ _TIE = 1e-9
 _DEVIATIONS = (0.0, 1.0, 2.0, 4.0, 8.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """A partition of the possible outcomes.
-
-    Attributes
-    ----------
-    labels : ndarray of int64, shape (V,)
-        The cell of each outcome; :data:`IMPOSSIBLE` where its probability is zero.
-    probs : ndarray of float64, shape (K,)
-        Probability of each cell, none of them zero.
-    """
+class Cells(NamedTuple):
+    """A partition of V outcomes: the cell of each (V,), or :data:`IMPOSSIBLE`, and the cells' masses (K,)."""
 
     labels: IntArray
     probs: FloatArray
 
-    def counts(self, labels: IntArray) -> IntArray:
-        """How often each cell occurs among labels (M,), shape (K,)."""
-        return np.bincount(labels[labels != IMPOSSIBLE], minlength=self.probs.size)
-
-    def pooled(self, law: FloatArray) -> FloatArray:
-        """Mass that another law (V,) of the outcomes gives to each cell, shape (K,)."""
-        possible = self.labels != IMPOSSIBLE
-        masses = np.bincount(self.labels[possible], law[possible], minlength=self.probs.size)
-        return masses.astype(np.float64)
+    def counts(self, labels: IntArray, weights: FloatArray | None = None) -> NDArray:
+        """How often each cell occurs among labels (M,), or the sum of their weights (M,); shape (K,)."""
+        possible = labels != IMPOSSIBLE
+        own = None if weights is None else weights[possible]
+        return np.bincount(labels[possible], own, minlength=self.probs.size)
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
-    """The tokens by p/q ascending, ties by their ids, those without target mass first.
+    """Sort tokens by p/q, smallest first: ties by id, tokens without target mass before all others.
 
     Faults of verifiers move mass along this order, so cells of neighbours show them at any vocabulary.
     ``drafted`` (V,) is q, or P(the token is among the drafts).
@@ -68,11 +57,10 @@ def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
 
 
 def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
-    """Mass before each outcome in an order, shape (V,).
+    """The mass before each outcome in an order, shape (V,).
 
-    ``places[y] + probs[y] * rng.random()`` is uniform on [0, 1) if y is drawn from the probabilities,
-    whatever they are: the randomised probability integral transform. So positions with different targets
-    have one expected law, even where a position depends on the tokens before it.
+    If y is drawn from ``probs``, then ``places[y] + probs[y] * rng.random()`` is uniform on [0, 1): the
+    randomised probability integral transform.
     """
     places = np.empty(probs.size)
     places[order] = np.concatenate([[0.0], np.cumsum(probs[order])[:-1]])
@@ -80,11 +68,10 @@ def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut the outcomes (V,), in an order, into cells of about equal probability.
+    """Cut outcomes (V,), in an order, into cells of about equal probability.
 
-    An outcome belongs to the cell that holds the middle of its interval of [0, 1), so an outcome as likely as
-    a few cells has a cell of its own. The least likely outcomes, together at most ``rare_mass`` likely, are
-    another cell.
+    Each outcome is an interval of [0, 1). The cell that holds its middle is its cell. The least likely
+    outcomes, with at most ``rare_mass`` together, are a further cell.
     """
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
@@ -97,7 +84,7 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:
-    """The cells in which so many samples of a position's tokens are counted; see :func:`make_cells`."""
+    """The cells in which this many tokens are counted; see :func:`make_cells`."""
     num_cells = max(2, min(MOST_CELLS, num_samples // _SAMPLES_A_CELL))
     return make_cells(target, order, num_cells, rare_mass=_RARE_COUNT / num_samples)
 
@@ -110,10 +97,7 @@ def rare(probs: FloatArray, mass: float) -> IntArray:
 
 
 def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
-    """G = 2 Σ O log(O/E), twice the log-likelihood ratio of the frequencies against the law.
-
-    ``counts`` (…, K) are how often each cell occurred, ``probs`` (K,) the cells' probabilities, positive.
-    """
+    """G = 2 Σ O log(O/E) for counts O (…, K) and the cells' probabilities (K,), all positive."""
     total = counts.sum(axis=-1, keepdims=True)
     return 2.0 * xlogy(counts, counts / np.maximum(total, 1) / probs).sum(axis=-1)
 
@@ -121,15 +105,10 @@ def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
 def exact_p_value(
     counts: IntArray, probs: FloatArray, level: float, *, rng: np.random.Generator
 ) -> float:
-    """P-value of G for counts (K,) with a multinomial law: at most x with probability at most x.
+    """P-value of G for multinomial counts (K,): at most x with probability at most x.
 
-    Few possible outcomes are listed. Otherwise up to 10/``level`` outcomes are drawn, as ``level`` is the
-    smallest p-value that must be told apart.
-
-    Raises
-    ------
-    ValueError
-        For a level below 1e-6, which would take too many draws.
+    If few outcomes are possible, all are listed. Otherwise up to 10/``level`` are drawn: p-values above and
+    below ``level`` must be told apart. A level below 1e-6 takes too many draws: ValueError.
     """
     validate_rng(rng)
     total, cells = int(counts.sum()), probs.size
@@ -153,9 +132,8 @@ def p_value_of_exchangeable(
 ) -> float:
     """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
 
-    Under the claim all ways to split the pooled samples are equally likely, so the counts of the first set
-    are multivariate hypergeometric. The statistic is G of both sets against the pooled frequencies. Level
-    and errors are those of :func:`exact_p_value`.
+    If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric. The
+    statistic is the sum of both sets' G. ``level`` is that of :func:`exact_p_value`.
     """
     used = (seen + reference) > 0
     seen, pooled = seen[used], (seen + reference)[used]
@@ -176,10 +154,9 @@ def _p_value_by_draws(
     draw: Callable[[int], IntArray],
     level: float,
 ) -> float:
-    """(1 + draws at least as extreme)/(1 + draws): exact, as the observed counts are exchangeable with them.
+    """(1 + extreme draws)/(1 + draws), where a draw is extreme if its statistic is at least that observed.
 
-    Drawing stops at the 20th draw as extreme; the p-value is then 20 over the number drawn (Besag & Clifford
-    1991).
+    It stops at the 20th extreme draw, with 20/draws (Besag & Clifford 1991).
     """
     if level < _SMALLEST_LEVEL:
         raise ValueError(
@@ -205,11 +182,10 @@ def every_count(total: int, cells: int) -> Iterator[list[int]]:
 
 
 def chance_at_least(hits: int, trials: int, level: float) -> float:
-    """Lower bound of a chance by hits in trials, too high with probability ≤ ``level`` ≤ 1/4.
+    """Lower bound of a chance (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
-    Clopper & Pearson (1934). It also bounds the mean chance of independent trials with different chances:
-    beyond one hit above the mean, their number of hits has no heavier tail than the binomial (Hoeffding
-    1956). For a single hit the bound is Markov's.
+    It also bounds the mean of unequal chances, if trials are independent: beyond one hit above the mean, the
+    number of hits has no heavier tail than the binomial (Hoeffding 1956). One hit has Markov's bound.
     """
     if hits == 0:
         return 0.0
@@ -224,11 +200,11 @@ def chance_at_most(hits: int, trials: int, level: float) -> float:
 
 
 def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
-    """Lower bound of the mean chance of events that may depend on those before them.
+    """Lower bound of the mean chance of dependent events, too high with probability at most ``level``.
 
-    It is too high with probability ``level`` at most, and sharpest where ``guess`` is the mean chance. For
-    events X with chances m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. By concavity
-    the sum of logarithms is at most that of the mean chance, and Markov's inequality gives the bound.
+    Let event X have the chance m given the past. Then exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
+    logarithm is concave, so the mean chance may stand for each m; then Markov's inequality gives the bound.
+    It is sharpest if ``guess``, known before, is the mean chance.
     """
     rate = min(max(guess, 1e-6), 1.0 - 1e-6)
     spread = np.sqrt(2.0 * rate * (1.0 - rate) * np.log(1.0 / level) / trials)
@@ -243,19 +219,10 @@ def total_variation_bound(
     """Lower bound of the total variation from the expected law, too high with probability ≤ ``level``.
 
     The first half of the samples picks a set A of cells that occur too often. The second half bounds P(A)
-    from below: P(A) − expected(A) is at most the total variation, whatever A is.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (M,)
-        The cell of each sample; :data:`IMPOSSIBLE` counts as too often.
-    probs : ndarray of float64, shape (K,) or (M, K)
-        Expected law of the cells, of all samples or of each one.
-    level : float
-        In (0, 1/4].
-    independent : bool
-        Whether the samples are independent. If not, each law is that of a sample given those before, and the
-        bound is of the mean over the second half.
+    from below. P(A) − expected(A) is at most the total variation, for any A. ``labels`` (M,) are the cells of
+    the samples; :data:`IMPOSSIBLE` counts as too often. ``probs`` is the expected law: (K,) of all samples,
+    or (M, K). If the samples are not ``independent``, each law is that given the samples before, and the
+    bound is of the mean over the second half.
     """
     half, cells = labels.size // 2, probs.shape[-1]
     if half < 2:
@@ -297,14 +264,6 @@ def detectable_total_variation(
 
 
 def fewest(found: Callable[[int], float], wanted: float, most: int = 10**12) -> int | None:
-    """The smallest number with ``found(number) ≥ wanted``, by doubling and halving; None beyond ``most``."""
-    high = 1
-    while found(high) < wanted:
-        high *= 2
-        if high > most:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if found(middle) >= wanted else (middle, high)
-    return high
+    """The smallest number with ``found(number) ≥ wanted``, where found grows; None beyond ``most``."""
+    number = 1 + bisect_left(range(1, most + 1), wanted, key=found)
+    return number if number <= most else None

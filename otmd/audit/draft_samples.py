@@ -210,23 +210,18 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, 
 def _counts_of_last(
     law: DraftLaw, tokens: IntArray, order: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    size, within = order.size, np.zeros(order.size, dtype=bool)
-    sizes = np.unique(np.append(np.geomspace(1, size, _CELLS).astype(np.int64), size))
-    ends, chances, reached, contained = [], [], 0.0, 0.0
-    # Cells end where enough probability has come together since the last one.
-    for number in sizes:
-        within[order[:number]] = True
-        contained = float(law.containment(within))
-        if contained - reached >= _LEAST_CELL:
+    rank = np.argsort(order)
+    ends, reached, contained = [], [0.0], 0.0
+    # A cell ends where enough probability has come together since the last one.
+    for number in np.unique(np.geomspace(1, order.size, _CELLS).astype(np.int64)):
+        contained = float(law.containment(rank < number))
+        if contained - reached[-1] >= _LEAST_CELL:
             ends.append(number)
-            chances.append(contained - reached)
-            reached = contained
+            reached.append(contained)
     # The last cell takes what is left, which may be too little for a cell of its own.
-    ends[-1], chances[-1] = size, chances[-1] + contained - reached
-    rank = np.empty(size, np.int64)
-    rank[order] = np.arange(size)
+    ends[-1], reached[-1] = order.size, contained
     cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
-    probs = np.array(chances)
+    probs = np.diff(reached)
     return np.bincount(cell, minlength=probs.size), probs / probs.sum()
 
 

@@ -1,8 +1,8 @@
-"""A claim about many positions: what speaks for or against it, bets against it, and how it is judged.
+"""Claims about many positions: bets against a claim, what is recorded of it, and how it is judged.
 
-A bet pays a factor whose expectation is at most 1 under the claim, given what came before. By Ville's
-inequality (1939) the product of the factors ever reaches 1/a with probability at most a. So one may look
-after every sample and stop at will (Shafer & Vovk 2019; Waudby-Smith & Ramdas 2024).
+A bet multiplies its wealth, 1 at first, by a factor. If the claim holds, the factor's expectation given the
+past is at most 1. Then the wealth ever reaches 1/a with probability at most a (Ville 1939), so one may stop
+at any time (Shafer & Vovk 2019; Waudby-Smith & Ramdas 2024).
 """
 
 from array import array
@@ -11,19 +11,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from otmd.audit.counts import (
     IMPOSSIBLE,
     detectable_total_variation,
     exact_p_value,
+    make_cells,
+    ratio_order,
     total_variation_bound,
 )
+from otmd.audit.samples import (
+    PROOF,
+    TokenDeviation,
+    acceptance_ceiling,
+    as_array,
+    deviation_table,
+    is_accepted,
+    largest_deviations,
+    validate_emitted,
+    validate_level,
+    validate_position,
+    wrong,
+)
+from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 MOST_CELLS = 16
-"""In which the numbers of a claim are counted."""
-# Over positions that differ a fault is smooth along the order, and fewer cells show it sooner.
+"""The largest number of equal cells in which the numbers of a claim are counted."""
+# Where positions differ, a fault is smooth along the order: few cells show it sooner.
 _SAMPLES_A_CELL = 100
 BY_RATIO = (
     "drafted much more than wanted (p/q < 1/2)",
@@ -41,49 +58,45 @@ BY_MASS = (
     "the likeliest token",
 )
 CAUTIONS = (30.0, 1_000.0, 30_000.0)
-"""How many samples' worth of trust in the claim the bets have, see :class:`CellBets`."""
+"""Of the bets on cells, see :class:`CellBets`."""
 NUMBERS_OF_CELLS = (2, 4, 16, 64)
 STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 """Of the bets on an acceptance above the ceiling, see :class:`ChanceBets`."""
 _ROWS_AT_ONCE = 4096
+_RARE_MASS = 1e-6
 
 
 class CellBets:
-    """Bets that the cells occur as often as they did before, not as the claim expects.
+    """Bets that the cells go on as they did so far, and not as the claim expects.
 
-    The factor for a sample in cell k is r(k)/π(k) with the predicted r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)),
-    O_k how often k occurred before and E_k how often it was expected. With one π for all samples this is the
-    likelihood ratio of a Dirichlet mixture with parameters cπ against π. The caution c > 0 says how many
-    samples' worth of trust in the claim there is: the larger, the smaller the deviations sought.
+    The factor for a sample in cell k is r(k)/π(k). The claim expects π. The bet predicts
+    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), where O_k counts the samples so far in k and E_k is what the
+    claim expected of them. The caution c > 0 is a weight for the claim, in samples: a large one suits small
+    deviations. If π is fixed, this is the likelihood ratio of a Dirichlet mixture with parameters cπ.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
-        self.caution = caution
-        self.log_wealth = 0.0
-        self._observed = np.zeros(num_cells)
-        self._expected = np.zeros(num_cells)
+        self.caution, self.log_wealth = caution, 0.0
+        self._observed, self._expected = np.zeros(num_cells), np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
         """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
 
-        ``labels`` (M,) are their cells, ``probs`` (K,) or (M, K) is π, which may depend on those before.
+        ``labels`` (M,) are their cells. ``probs`` is π: (K,), or (M, K) which may depend on the past.
         """
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
-        path = np.empty(labels.size)
-        for start in range(0, labels.size, _ROWS_AT_ONCE):
-            own = slice(start, start + _ROWS_AT_ONCE)
-            path[own] = self._bet(labels[own], expected[own])
-        return path
+        parts = range(0, labels.size, _ROWS_AT_ONCE)
+        own = [slice(start, start + _ROWS_AT_ONCE) for start in parts]
+        return np.concatenate([np.empty(0), *(self._bet(labels[i], expected[i]) for i in own)])
 
     def _bet(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        happened = np.zeros(probs.shape)
-        happened[np.arange(labels.size), labels] = 1.0
+        happened, rows = np.zeros(probs.shape), np.arange(labels.size)
+        happened[rows, labels] = 1.0
         observed, expected = _before(self._observed, happened), _before(self._expected, probs)
         trust = self.caution * probs
         factor = (observed[:-1] + trust) / np.where(probs > 0, expected[:-1] + trust, 1.0)
-        own = factor[np.arange(labels.size), labels]
         with np.errstate(divide="ignore"):
-            gains = np.log(own) - np.log((probs * factor).sum(axis=-1))
+            gains = np.log(factor[rows, labels]) - np.log((probs * factor).sum(axis=-1))
         self._observed, self._expected = observed[-1], expected[-1]
         path = self.log_wealth + np.cumsum(gains)
         self.log_wealth = float(path[-1])
@@ -91,14 +104,13 @@ class CellBets:
 
 
 class ChanceBets:
-    """Bets that something happens more often than a largest chance allows.
+    """Bets that events happen more often than their largest chances a, at a stake s in (0, 1).
 
-    The factor is 1 + s(X/a − 1) for a chance of at most a, with the stake s in (0, 1).
+    The factor is 1 + s(X/a − 1), where X is 1 if the event happens and 0 if not.
     """
 
     def __init__(self, stake: float) -> None:
-        self.stake = stake
-        self.log_wealth = 0.0
+        self.stake, self.log_wealth = stake, 0.0
 
     def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:
         """Bet on events (M,) in turn, each with its largest chance; logarithms of wealth (M,)."""
@@ -110,8 +122,13 @@ class ChanceBets:
 
 
 def mean_wealth(paths: Sequence[FloatArray]) -> FloatArray:
-    """Logarithm of the mean of wealths: the stake is shared, so it is a bet as well."""
+    """Logarithm of the mean of wealths: a bet as well, that shares its stake among them."""
     return logsumexp(np.stack(paths), axis=0) - np.log(len(paths))
+
+
+def anytime_p_value(path: FloatArray) -> float:
+    """1/(the largest wealth) by the logarithms of wealth (M,): at most x with probability at most x."""
+    return float(np.exp(-path.max(initial=0.0)))
 
 
 def _before(start: FloatArray, steps: FloatArray) -> FloatArray:
@@ -119,19 +136,124 @@ def _before(start: FloatArray, steps: FloatArray) -> FloatArray:
     return start + np.concatenate([np.zeros((1, start.size)), np.cumsum(steps, axis=0)])
 
 
-@dataclass(eq=False)
-class Evidence:
-    """What a claim is judged by, in the order in which it was recorded.
+class SequentialAudit:
+    """An audit that may be looked at after every batch, and stopped at any time.
+
+    Half of the stake bets that the tokens do not follow p: on coarse and fine cells, for large and small
+    deviations. The other half bets that the acceptance rate is above that of any lossless rule. For a
+    lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability (Ville 1939).
+
+    Parameters
+    ----------
+    target_probs : array_like, shape (V,)
+    law : DraftLaw
+        The law that the drafts are drawn from, without leading axes.
+    false_alarm : float
+        Probability, at most, that a lossless rule is ever called faulty.
 
     Attributes
     ----------
-    numbers : sequence of float, M of them
-        In [0, 1), uniform given everything before if the claim holds.
-    impossible : sequence of bool, M of them
-        Where an outcome has probability zero under the claim.
-    classes : list of (sequence of int, sequence of float)
-        Classes of the same outcomes that are alike from position to position: the label of each outcome, and
-        the M·K chances that the claim gives the K classes.
+    num_samples, impossible : int
+        How many samples were seen, and how many of them have p = 0.
+    log_wealth : float
+        Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
+    detected_at : int or None
+        The sample at which the fault was found.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
+    """
+
+    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
+        self._target = validate_position(target_probs, law)
+        self.false_alarm = validate_level(false_alarm)
+        self._law = law
+        self._ceiling = acceptance_ceiling(self._target, law)
+        order = ratio_order(self._target, law.inclusion_probs())
+        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        # Two parts without a cut between them: the rare tokens, and everything else.
+        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        used = [cells for cells in every if cells.probs.size > 1] or every[:1]
+        self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
+        self._chances = [ChanceBets(stake) for stake in STAKES]
+        self._counts = np.zeros(self._target.size, np.int64)
+        self.num_samples = self.impossible = 0
+        self.log_wealth = self.largest_log_wealth = 0.0
+        self.detected_at: int | None = None
+
+    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
+        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
+
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
+        """
+        tuples = self._law.validate_tokens(as_array(draft_tokens))
+        if tuples.ndim != 2:
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
+        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
+        if not out.size:
+            return
+        path = self._bet(out, is_accepted(tuples, out))
+        crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
+        if self.detected_at is None and crossed.size:
+            self.detected_at = self.num_samples + int(crossed[0]) + 1
+        self._counts += np.bincount(out, minlength=self._target.size)
+        self.num_samples += out.size
+        self.log_wealth = float(path[-1])
+        self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
+
+    def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
+        """Logarithm of the wealth after each of the samples (M,)."""
+        impossible = self._target[tokens] == 0
+        possible = tokens[~impossible]
+        on_cells = [bet.update(own.labels[possible], own.probs) for own, bet in self._bets]
+        on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
+        path = np.full(tokens.size, np.inf)
+        if self.impossible == 0:
+            before = np.cumsum(impossible) == 0
+            whole = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
+            path[before] = whole[: np.count_nonzero(before)]
+        self.impossible += int(np.count_nonzero(impossible))
+        return path
+
+    @property
+    def p_value(self) -> float:
+        """Valid at any time: 1/(the largest wealth so far), at most x with probability at most x."""
+        return float(np.exp(-self.largest_log_wealth))
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found, now or at an earlier sample."""
+        return self.detected_at is not None
+
+    @property
+    def worst(self) -> tuple[TokenDeviation, ...]:
+        """The tokens with the largest deviations so far."""
+        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.impossible:
+            return f"not lossless: {self.impossible} {PROOF}"
+        if self.faulty:
+            told = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
+            return f"not lossless: {told} however often one looked"
+        return f"no fault found so far, in {self.num_samples} samples"
+
+    def __str__(self) -> str:
+        head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
+        return f"{head}\n{deviation_table(self.worst)}"
+
+
+@dataclass(eq=False)
+class Evidence:
+    """What is recorded of a claim: for each of M outcomes a number, and its class in each of several ways.
+
+    The ``numbers`` in [0, 1) are uniform given the past if the claim holds. ``impossible`` outcomes have
+    probability zero under the claim. Each of ``classes`` has the labels of the M outcomes, and the M·K
+    chances that the claim gives to its K classes.
     """
 
     numbers: Any = field(default_factory=lambda: array("d"))
@@ -140,11 +262,11 @@ class Evidence:
 
     @classmethod
     def empty(cls, num_classes: int) -> "Evidence":
-        """No outcomes yet, to be sorted into classes in so many ways."""
+        """No outcomes yet, to be classed in this many ways."""
         return cls(classes=[(array("q"), array("d")) for _ in range(num_classes)])
 
     def add(self, number: float, impossible: bool, *classes: tuple[int, Any]) -> None:
-        """Add an outcome, with its label and the chances (K,) of the labels for each way of sorting."""
+        """Add an outcome; for each way its label, and the chances (K,) of the classes."""
         self.numbers.append(number)
         self.impossible.append(impossible)
         for (labels, probs), (label, law) in zip(self.classes, classes, strict=True):
@@ -162,13 +284,13 @@ class Claim:
         The claim, in words.
     num_samples : int
     p_value : float
-        Of the exact G-test of counts in equal cells; valid if the number of rows was decided in advance.
+        Of the exact G-test of counts in equal cells. It is valid if the number of rows was fixed in advance.
     betting_p_value : float
-        Valid whenever one looks and stops recording.
+        Valid at any time, even if recording stopped because of what was seen.
     total_variation_bound : float
-        Of the laws claimed and the laws in fact, at least, on average over the second half of the positions.
+        Lower bound of the total variation from the laws claimed, on average over the second half.
     detectable : float
-        A total variation on the cells that the test would have found with probability 0.9.
+        The total variation on the cells that the test finds with probability 0.9.
     level : float
         The false-alarm rate of each of the three statements.
     """
@@ -189,10 +311,10 @@ class Claim:
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
-    """Test a claim by three statements, each at a false-alarm rate of ``level``.
+    """Test a claim by three statements, each with false-alarm rate ``level``.
 
-    The numbers are counted in equal cells. Bets and the bound of the total variation use the cells and the
-    classes; an impossible outcome counts in the bound alone.
+    The G-test counts the numbers in equal cells. Bets and the bound use these cells and the classes. Only the
+    bound counts impossible outcomes.
     """
     numbers, impossible = np.array(evidence.numbers, float), np.array(evidence.impossible, bool)
     size, possible = numbers.size, ~impossible
@@ -210,16 +332,13 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
         for own, probs in counted
     ]
     counts = np.bincount(labels[possible], minlength=cells)
-    wealth = 0.0
-    if possible.any():
-        by_cells = [_bets(*_equal_cells(numbers[possible], own)) for own in NUMBERS_OF_CELLS]
-        by_class = [_bets(own[possible], probs[possible]) for own, probs in classes]
-        wealth = max(0.0, float(mean_wealth([mean_wealth(by_cells), *by_class]).max()))
+    by_cells = [_bets(*_equal_cells(numbers[possible], own)) for own in NUMBERS_OF_CELLS]
+    by_class = [_bets(own[possible], probs[possible]) for own, probs in classes]
     return Claim(
         name=name,
         num_samples=size,
         p_value=exact_p_value(counts, uniform, level, rng=rng),
-        betting_p_value=float(np.exp(-wealth)),
+        betting_p_value=anytime_p_value(mean_wealth([mean_wealth(by_cells), *by_class])),
         total_variation_bound=max(bounds),
         detectable=detectable_total_variation(max(1, counts.sum()), cells, level),
         level=level,
@@ -243,12 +362,10 @@ class Band:
     Attributes
     ----------
     name : str
-    observed : int
-        How many output tokens were of the class.
-    expected : float
-        How many the target gives it.
+    observed, expected : int, float
+        The number of output tokens in the class, and its mean under the targets.
     deviations : float
-        The difference in standard deviations, given the targets; 0 where nothing may vary.
+        Their difference in standard deviations; 0 if the number cannot vary.
     """
 
     name: str
@@ -258,14 +375,13 @@ class Band:
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
-    """The classes of these names, :data:`BY_RATIO` or :data:`BY_MASS`, that any mass or token was in."""
+    """The classes with these names, :data:`BY_RATIO` or :data:`BY_MASS`, without those that stayed empty."""
     labels, chances = output.classes[0]
     probs = np.array(chances, np.float64).reshape(-1, len(names))
     observed = np.bincount(np.array(labels, np.int64), minlength=len(names))
     expected, spread = probs.sum(axis=0), np.sqrt((probs * (1.0 - probs)).sum(axis=0))
     off = observed - expected
     deviations = np.divide(off, spread, out=np.zeros(off.size), where=spread > 1e-6)
-    return tuple(
-        Band(names[k], int(observed[k]), float(expected[k]), float(deviations[k]))
-        for k in np.flatnonzero((observed > 0) | (expected > 0))
-    )
+    columns = observed.tolist(), expected.tolist(), deviations.tolist()
+    every = map(Band, names, *columns)
+    return tuple(own for own in every if own.observed or own.expected)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln
 
-from otmd.audit.next_drafts import next_draft_laws
+from otmd.audit.samples import next_draft_laws
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
@@ -25,12 +25,11 @@ from otmd.drafts import (
 from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 from otmd.verifiers import KSequential, Preference, Verifier
-from otmd.verifiers.prepared import normalised
 
-TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
-TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
-TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
-COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
+_TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
+_TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
+_TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
+_COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
 _LAWS: dict[type[ProposalLaw], str] = {
     WithReplacement: "drawn independently, with replacement",
@@ -45,18 +44,16 @@ _LEAST_GAIN = float(np.log(1000.0))
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
 
-TupleProb = Callable[[IntArray], FloatArray]
-"""From tuples (T, n) to their probabilities (T,)."""
 Rule = Callable[[IntArray], FloatArray]
 """From drafts (n,) to the law of the output token (V,)."""
 
 
 class Mistake(NamedTuple):
-    """A law that drafts have if a mistake was made; its parameter in words, or an empty setting."""
+    """A law that drafts have if a mistake was made, by the probabilities (T,) of tuples (T, n)."""
 
     kind: str
     setting: str
-    tuple_prob: TupleProb
+    tuple_prob: Callable[[IntArray], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Explanation:
     mistake : str
         In words, with its best setting.
     log_likelihood : float
-        Natural logarithm of the samples' likelihood, less the logarithm of the number of settings tried.
+        Natural logarithm of the samples' likelihood, less that of the number of settings tried.
     """
 
     mistake: str
@@ -115,7 +112,7 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
         yield Mistake("one draw repeated for every draft", "", partial(_prob_of_copies, q, 1.0))
     if n > 1 and type(law) is WithReplacement:
         kind = "each draft at times a copy of the one before it"
-        for share in COPIES:
+        for share in _COPIES:
             yield Mistake(kind, f"with probability {share}", partial(_prob_of_copies, q, share))
     if n > 1 and type(law) is Stratified:
         kind = "one draw from each stratum, the tail first"
@@ -124,28 +121,28 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     yield Mistake(
         "always the likeliest token", "", lambda x: (x == likeliest).all(axis=-1).astype(float)
     )
-    for kind, setting, probs in other_distributions(q):
-        if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
-            other = copy.copy(law)
-            other.draft_probs = probs
-            yield Mistake(kind, setting, partial(_prob_within_support, other))
+    for kind, settings, laws in other_distributions(q):
+        for setting, probs in zip(settings, laws, strict=True):
+            if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
+                other = copy.copy(law)
+                other.draft_probs = probs
+                yield Mistake(kind, setting, partial(_prob_within_support, other))
 
 
-def other_distributions(probs: FloatArray) -> Iterator[tuple[str, str, FloatArray]]:
-    """What a distribution (V,) becomes by another temperature or truncation: mistake, setting, law (V,)."""
-    descending = np.sort(probs)[::-1]
-    reached = descending.cumsum()
-    for t in TEMPERATURES:
-        powers = (probs / descending[0]) ** (1.0 / t)
-        yield "at another temperature", f"temperature × {t}", powers / powers.sum()
-    for k in TOP_K:
-        if k < np.count_nonzero(probs):
-            kept = np.where(probs >= descending[k - 1], probs, 0.0)
-            yield "cut to the likeliest tokens", f"top_k = {k}", kept / kept.sum()
-    for mass in TOP_P:
-        last = min(int(np.searchsorted(reached, mass)), probs.size - 1)
-        kept = np.where(probs >= descending[last], probs, 0.0)
-        yield "cut to the likeliest mass", f"top_p = {mass}", kept / kept.sum()
+def other_distributions(probs: FloatArray) -> Iterator[tuple[str, list[str], FloatArray]]:
+    """What (V,) becomes by another temperature or truncation: mistake, its S settings, laws (S, V)."""
+    descending, support = np.sort(probs)[::-1], np.count_nonzero(probs)
+    powers = (probs / descending[0]) ** (1.0 / np.array(_TEMPERATURES))[:, None]
+    counts = [k for k in _TOP_K if k < support]
+    last = np.searchsorted(descending.cumsum(), _TOP_P).clip(max=probs.size - 1)
+    by_count = np.where(probs >= descending[np.array(counts, int) - 1][:, None], probs, 0.0)
+    by_mass = np.where(probs >= descending[last][:, None], probs, 0.0)
+    for kind, name, settings, masses in (
+        ("at another temperature", "temperature ×", _TEMPERATURES, powers),
+        ("cut to the likeliest tokens", "top_k =", counts, by_count),
+        ("cut to the likeliest mass", "top_p =", _TOP_P, by_mass),
+    ):
+        yield kind, [f"{name} {own}" for own in settings], masses / masses.sum(-1, keepdims=True)
 
 
 def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray:
@@ -191,7 +188,7 @@ class RejectionSteps:
     Parameters
     ----------
     target_probs : ndarray of float64, shape (V,)
-        p.
+        p; or several targets, shape (…, V).
     law : DraftLaw
         The law that the rule takes the drafts to be drawn from. Draft j is held against the law of draft j
         given those before it, so the rule is lossless for every law that draws one draft after another.
@@ -208,34 +205,39 @@ class RejectionSteps:
         self.target_probs, self.law, self.fault = target_probs, law, fault
 
     def __call__(self, draft_tokens: IntArray) -> FloatArray:
-        """Law of the output token given the drafts (n,), shape (V,)."""
+        """Law of the output token given the drafts (n,), of the shape of the targets."""
         p, fault, rejected = self.target_probs, self.fault, []
         laws = next_draft_laws(self.law, draft_tokens)
-        output, undecided = np.zeros(p.size), 1.0
+        output, undecided = np.zeros(p.shape), np.ones(p.shape[:-1])
         for token, q in zip(draft_tokens.tolist(), laws, strict=True):
             if fault is RuleFault.DUPLICATES_SKIPPED and token in rejected:
                 continue
-            chance = self.chance_to_accept(float(p[token]), float(q[token]))
-            output[token] += undecided * chance
-            undecided *= 1.0 - chance
+            chance = self.chance_to_accept(p[..., token], float(q[token]))
+            output[..., token] += undecided * chance
+            undecided = undecided * (1.0 - chance)
             rejected.append(token)
             left = np.maximum(p - q, 0.0)
-            p = left if fault is RuleFault.NOT_NORMALISED else normalised(left, p)
+            total = left.sum(axis=-1, keepdims=True)
+            if fault is not RuleFault.NOT_NORMALISED:
+                left = np.divide(left, total, out=p.copy(), where=total > 0)
+            p = left
         if fault is RuleFault.RESIDUAL_FROM_TARGET:
             p = self.target_probs
         elif fault is RuleFault.RESIDUAL_FROM_DRAFT:
             p = laws[0]
-        # What an unnormalised residual lacks to 1 falls to the last token, as in a search of running sums.
-        lacking = 1.0 - p.sum() if fault is RuleFault.NOT_NORMALISED else 0.0
-        return output + undecided * (p + lacking * (np.arange(p.size) == p.size - 1))
+        elif fault is RuleFault.NOT_NORMALISED:
+            # What it lacks to 1 falls to the last token, as in a search of running sums.
+            p = p.copy()
+            p[..., -1] += 1.0 - p.sum(axis=-1)
+        return output + undecided[..., None] * p
 
-    def chance_to_accept(self, wanted: float, drawn: float) -> float:
+    def chance_to_accept(self, wanted: FloatArray, drawn: float) -> FloatArray:
         """P(u < p/q) for a uniform u; 0 for a draft that q cannot draw."""
-        ratio = min(1.0, wanted / drawn) if drawn > 0 else 0.0
         if self.fault is RuleFault.FIRST_DRAFT_KEPT:
-            return 1.0
+            return np.ones_like(wanted)
+        ratio = np.minimum(wanted, drawn) / drawn if drawn > 0 else np.zeros_like(wanted)
         if self.fault is RuleFault.COARSE_COIN:
-            return min(1.0, (np.floor(ratio * self.coin_values) + 1.0) / self.coin_values)
+            return np.minimum(1.0, (np.floor(ratio * self.coin_values) + 1.0) / self.coin_values)
         return ratio
 
 
@@ -250,11 +252,10 @@ class Position(NamedTuple):
     draft_tokens: IntArray
     output_token: int
 
-    def log_likelihood(self, rule: Rule) -> float:
-        """Logarithm of the chance that a rule emits the token, or p does by a rare error."""
-        token, p = self.output_token, self.target
-        law = rule(self.draft_tokens)
-        return float(np.log((1.0 - _ERRING) * law[token] + _ERRING * p[token]))
+    def log_likelihood(self, laws: FloatArray) -> FloatArray:
+        """Logarithm of the chance (…) that laws (…, V) emit the token, or p does by a rare error."""
+        token = self.output_token
+        return np.log((1.0 - _ERRING) * laws[..., token] + _ERRING * self.target[token])
 
 
 Positions = Callable[[], Iterable[Position]]
@@ -284,19 +285,19 @@ def explain_output(positions: Positions) -> Explanation | None:
     The lossless rule is the likeliest of recursive rejection, the verifiers in closed form that serve the
     law, and a token drawn from p alone.
     """
-    totals = [0.0] * len(_LOSSLESS)
+    totals = np.zeros(len(_LOSSLESS))
     for own in positions():
-        for i, kind in enumerate(_LOSSLESS):
-            totals[i] += own.log_likelihood(_lossless_rule(kind, own, own.target))
-    likeliest = _LOSSLESS[int(np.argmax(totals))]
+        totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
+    likeliest = _LOSSLESS[int(totals.argmax())]
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
-        declared = own.log_likelihood(_lossless_rule(likeliest, own, own.target))
-        for kind, setting, probs in other_distributions(own.target):
-            rule = _lossless_rule(likeliest, own, probs)
-            gains[f"the target is {kind}", setting] += own.log_likelihood(rule) - declared
-        for kind, rule in _faulty_rules(own):
-            gains[kind, ""] += own.log_likelihood(rule) - declared
+        declared = own.log_likelihood(_lossless_law(likeliest, own, own.target))
+        for kind, settings, targets in other_distributions(own.target):
+            more = own.log_likelihood(_lossless_law(likeliest, own, targets)) - declared
+            for setting, gain in zip(settings, more.tolist(), strict=True):
+                gains[f"the target is {kind}", setting] += gain
+        for kind, law in _faulty_laws(own):
+            gains[kind, ""] += float(own.log_likelihood(law) - declared)
     return _best_gain(gains)
 
 
@@ -305,28 +306,32 @@ def _best_gain(gains: dict[tuple[str, str], float]) -> Explanation | None:
     return best[0] if best and best[0].log_likelihood >= _LEAST_GAIN else None
 
 
-def _lossless_rule(kind: Verifier | str, position: Position, target: FloatArray) -> Rule:
-    """A lossless rule for a target (V,), which need not be the recorded one; else p alone."""
-    law = position.law
-    if law is not None and kind == "steps":
-        return RejectionSteps(target, law)
-    if law is not None and isinstance(kind, Verifier) and kind.supports(law):
-        return kind.prepare_position(target, law).conditional_law
-    return lambda _: target
+def _lossless_law(rule: Verifier | str, position: Position, targets: FloatArray) -> FloatArray:
+    """What a lossless rule for targets (…, V) emits, or the targets if it does not serve."""
+    law, tokens = position.law, position.draft_tokens
+    if law is not None and rule == "steps":
+        return RejectionSteps(targets, law)(tokens)
+    if law is not None and isinstance(rule, Verifier) and rule.supports(law):
+        every = targets.reshape(-1, targets.shape[-1])
+        found = [rule.prepare_position(own, law).conditional_law(tokens) for own in every]
+        return np.reshape(found, targets.shape)
+    return targets
 
 
-def _faulty_rules(position: Position) -> Iterator[tuple[str, Rule]]:
-    """Recursive rejection with a fault, and with the wrong law; p alone where no drafts count."""
-    p, law = position.target, position.law
+def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
+    """What recursive rejection emits with a fault, or with the wrong law; p where no drafts count."""
+    p, law, tokens = position.target, position.law, position.draft_tokens
     for fault in RuleFault:
-        yield fault.value, (lambda _: p) if law is None else RejectionSteps(p, law, fault)
+        yield fault.value, p if law is None else RejectionSteps(p, law, fault)(tokens)
     if isinstance(law, ProposalLaw) and law.num_drafts > 1:
         independent = isinstance(law, WithReplacement)
-        other = unchecked(
-            WithoutReplacement if independent else WithReplacement, law.draft_probs, law.num_drafts
-        )
+        kind = WithoutReplacement if independent else WithReplacement
         believed = "distinct" if independent else "independent"
-        yield f"the drafts are verified as if they were {believed}", RejectionSteps(p, other)
+        other = unchecked(kind, law.draft_probs, law.num_drafts)
+        yield (
+            f"the drafts are verified as if they were {believed}",
+            RejectionSteps(p, other)(tokens),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,21 +373,18 @@ def negative_controls() -> list[Control]:
     cold = WithReplacement(probs_from_logits(draft_logits, temperature=0.7), 2)
     no_mass = np.where(np.arange(p.size) == q.argmax(), 0.0, p)
     no_mass /= no_mass.sum()
-    believed = {
-        "drafts from the top 6, verified with all of q": (cut, two),
-        "drafts at temperature 0.7, verified at 1": (cold, two),
-        "distinct drafts verified as independent": (distinct, three),
-        "independent drafts verified as distinct": (three, distinct),
-    }
-    coin = RuleFault.COARSE_COIN
+    coin, skipped = RuleFault.COARSE_COIN, RuleFault.DUPLICATES_SKIPPED
+    every = [
+        ("duplicates skipped", p, three, three, skipped),
+        ("residual not renormalised", p, two, two, RuleFault.NOT_NORMALISED),
+        ("residual from p", p, two, two, RuleFault.RESIDUAL_FROM_TARGET),
+        ("coin may equal 0, u ≤ p/q", no_mass, two, two, coin),
+        ("drafts from the top 6, verified with all of q", p, cut, two, None),
+        ("drafts at temperature 0.7, verified at 1", p, cold, two, None),
+        ("distinct drafts verified as independent", p, distinct, three, None),
+        ("independent drafts verified as distinct", p, three, distinct, None),
+    ]
     return [
-        Control(
-            "duplicates skipped", p, three, RejectionSteps(p, three, RuleFault.DUPLICATES_SKIPPED)
-        ),
-        Control(
-            "residual not renormalised", p, two, RejectionSteps(p, two, RuleFault.NOT_NORMALISED)
-        ),
-        Control("residual from p", p, two, RejectionSteps(p, two, RuleFault.RESIDUAL_FROM_TARGET)),
-        Control("coin may equal 0, u ≤ p/q", no_mass, two, RejectionSteps(no_mass, two, coin)),
-        *(Control(name, p, law, RejectionSteps(p, own)) for name, (law, own) in believed.items()),
+        Control(name, target, law, RejectionSteps(target, believed, fault))
+        for name, target, law, believed, fault in every
     ]

@@ -43,12 +43,10 @@ Source = str | Path | Sequence[Row]
 
 
 class _Side(NamedTuple):
-    """What a row has of one model: numbers of all tokens, or of the tokens ``ids``, ascending."""
+    """The distribution of ``size`` tokens, all or those of ``ids``, ascending; or what is wrong with it."""
 
-    numbers: NDArray
-    is_logits: bool
-    tolerance: float
-    processing: Processing
+    probs: FloatArray | str
+    size: int
     ids: IntArray | None
 
 
@@ -115,8 +113,8 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         row=number,
         vocab_size=size,
         is_full=is_full,
-        target=_probs(target, size),
-        draft=_probs(draft, size) if draft is not None and tokens.size else None,
+        target=_spread(target, size),
+        draft=_spread(draft, size) if draft is not None and tokens.size else None,
         draft_tokens=tokens,
         output_token=output,
         request=_read_label("request", given.get("request", "")),
@@ -127,9 +125,9 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
 
 def _vocab_size(target: _Side, draft: _Side | None, largest_token: int) -> tuple[int, bool]:
     sides = [target] if draft is None else [target, draft]
-    full = {side.numbers.size for side in sides if side.ids is None}
+    full = {side.size for side in sides if side.ids is None}
     if len(full) > 1:
-        told = f"{sides[1].numbers.size} tokens and a target with {target.numbers.size}"
+        told = f"{sides[1].size} tokens and a target with {target.size}"
         raise wrong("draft", told, "equally many")
     largest = [int(side.ids[-1]) for side in sides if side.ids is not None]
     size = min(full) if full else 1 + max(*largest, largest_token)
@@ -161,33 +159,33 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         values, ids = values[order], ids[order]
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
-    return _Side(values, is_logits, tolerance, _processing(side, is_logits, given, default), ids)
+    processing = _processing(side, is_logits, given, default)
+    numbers = values.astype(np.float64)
+    return _Side(_probs(numbers, processing if is_logits else None, tolerance), values.size, ids)
 
 
-def _probs(side: _Side, vocab_size: int) -> FloatArray | str:
-    """The distribution (V,) that was recorded, or what is wrong with it."""
-    numbers = side.numbers.astype(np.float64)
+def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
+    """The distribution of the recorded numbers, or what is wrong with them."""
     if np.isnan(numbers).any():
         return "nan"
     if (numbers == np.inf).any():
         return "infinite"
-    if side.is_logits:
-        if numbers.max() == -np.inf:
-            return "empty"
-        numbers = side.processing(numbers)
-    elif (numbers < 0).any():
+    if of_logits is not None:
+        return "empty" if numbers.max() == -np.inf else of_logits(numbers)
+    if (numbers < 0).any():
         return "negative"
-    else:
-        total = numbers.sum()
-        if abs(total - 1.0) > side.tolerance:
-            return "sum"
-        numbers = numbers / total
-    if side.ids is None:
-        return numbers
+    total = numbers.sum()
+    return "sum" if abs(total - 1.0) > tolerance else numbers / total
+
+
+def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
+    """The distribution over all tokens (V,), or what is wrong with it."""
+    if isinstance(side.probs, str) or side.ids is None:
+        return side.probs
     if side.ids[-1] >= vocab_size:
         return "id"
     spread = np.zeros(vocab_size)
-    spread[side.ids] = numbers
+    spread[side.ids] = side.probs
     return spread
 
 

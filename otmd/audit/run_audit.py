@@ -16,6 +16,7 @@ from otmd.audit.evidence import (
     BY_RATIO,
     STAKES,
     ChanceBets,
+    anytime_p_value,
     bands_of,
     judge_claim,
     mean_wealth,
@@ -24,6 +25,7 @@ from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_o
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.audit.run_report import (
     DRAFTS,
+    KINDS,
     NUM_STATEMENTS,
     OUTCOMES,
     OUTPUT,
@@ -99,29 +101,24 @@ def recorded_run(
     if tally.num_rows == 0:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
-    evidence = {
-        OUTPUT: tally.output_by_ratio,
-        OUTPUT_BY_MASS: tally.output_by_mass,
-        DRAFTS: tally.drafts,
-        SLOTS: tally.dependence.slots,
-        ROWS: tally.dependence.rows,
-    }
-    claims = tuple(
-        judge_claim(name, own, level, rng=rng) for name, own in evidence.items() if own.numbers
-    )
+    recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
+    claims = tuple(judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
     # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
-    proved = not OUTCOMES.isdisjoint(tally.cases.found)
+    proved = not OUTCOMES.isdisjoint(tally.cases)
     return RecordedRunAudit(
         num_rows=tally.num_rows,
         law=_name_of(law),
         false_alarm=false_alarm,
         bias=float(bias),
-        cases=BoundaryCase.of(tally.cases.found),
-        vocabularies={int(size): own for size, own in tally.vocabularies.found.items()},
+        cases=tuple(BoundaryCase(own, *tally.cases[own]) for own in KINDS if own in tally.cases),
+        vocabularies={int(size): own for size, own in tally.vocabularies.items()},
         claims=claims,
         acceptance=_pooled_acceptance(tally, level),
-        bands=(bands_of(BY_RATIO, tally.output_by_ratio), bands_of(BY_MASS, tally.output_by_mass)),
+        bands=(
+            bands_of(BY_RATIO, tally.evidence[OUTPUT]),
+            bands_of(BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
+        ),
         explanations={} if proved else _explanations(refuted, source, defaults, make),
         most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
         metrics=metrics_of(tally.positions(), tally.ceilings),
@@ -142,10 +139,9 @@ def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
     accepted, ceilings = np.array(tally.accepted, bool), np.array(tally.ceilings)
     if not accepted.size:
         return None
-    paths = [ChanceBets(stake).update(accepted, ceilings) for stake in STAKES]
-    p_value = float(np.exp(-max(0.0, float(mean_wealth(paths).max()))))
+    wealth = mean_wealth([ChanceBets(stake).update(accepted, ceilings) for stake in STAKES])
     rate, mean_ceiling = float(accepted.mean()), float(ceilings.mean())
-    return PooledAcceptance(accepted.size, rate, mean_ceiling, p_value, level)
+    return PooledAcceptance(accepted.size, rate, mean_ceiling, anytime_p_value(wealth), level)
 
 
 def _explanations(
@@ -155,14 +151,14 @@ def _explanations(
 
     Wrong drafts make the output wrong as well, so the output is explained only if the drafts are sound.
     """
-    for side, claims, explain in (
-        ("drafts", (DRAFTS, SLOTS, ROWS), explain_drafts),
-        ("output", (OUTPUT_BY_MASS, OUTPUT), explain_output),
-    ):
-        about = [name for name in claims if name in refuted]
-        if about:
+    explained = {
+        "drafts": ((DRAFTS, SLOTS, ROWS), explain_drafts),
+        "output": ((OUTPUT_BY_MASS, OUTPUT), explain_output),
+    }
+    for side, (claims, explain) in explained.items():
+        for name in (name for name in claims if name in refuted):
             found = explain(partial(_first_positions, source, defaults, make, side))
-            return {} if found is None else {about[0]: found}
+            return {} if found is None else {name: found}
     return {}
 
 
@@ -173,10 +169,9 @@ def _first_positions(
     seen = numbers = 0
     for record in read_records(source, defaults):
         own = _position(record, make, side)
-        if own is None:
-            continue
-        yield own
-        seen, numbers = seen + 1, numbers + record.vocab_size
+        if own is not None:
+            yield own
+            seen, numbers = seen + 1, numbers + record.vocab_size
         enough = seen >= _FEWEST_POSITIONS and numbers >= _MOST_NUMBERS
         if seen >= _MOST_POSITIONS[side] or enough:
             return

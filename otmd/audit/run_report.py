@@ -1,6 +1,6 @@
 """What an audit of a recorded run found, and how it reads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -118,11 +118,6 @@ class BoundaryCase:
     count: int
     first_rows: tuple[int, ...]
 
-    @classmethod
-    def of(cls, found: Mapping[str, tuple[int, tuple[int, ...]]]) -> tuple["BoundaryCase", ...]:
-        """The kinds that were seen, each with its count and first rows, in the order of :data:`KINDS`."""
-        return tuple(cls(kind, *found[kind]) for kind in KINDS if kind in found)
-
     @property
     def what(self) -> str:
         """The kind, in words."""
@@ -134,7 +129,8 @@ class BoundaryCase:
         return KINDS[self.kind][1]
 
     def __str__(self) -> str:
-        return f"{_rows(self.count, self.first_rows)}: {self.what}; usually {self.usually}"
+        rows = _rows(self.count, self.first_rows)
+        return f"{rows}: {self.what}; usually {self.usually}"
 
 
 @dataclass(frozen=True)
@@ -241,17 +237,17 @@ class RecordedRunAudit:
     @property
     def rows_needed(self) -> int | None:
         """About how many rows of this kind let :attr:`bias` be found; None where nothing is tested."""
-        needed = 0.0
-        for own in self._decisive:
-            # Far enough that the total variation is below 1, from where it falls with the root of the number.
-            at_a_million = detectable_total_variation(10**6, MOST_CELLS, own.level)
-            samples = 1e6 * (at_a_million / self.bias) ** 2
-            needed = max(needed, samples * self.num_rows / own.num_samples)
-        return int(np.ceil(needed)) or None
+        if not self._decisive:
+            return None
+        # It falls with the root of the number, once it is below 1, as it is at a million.
+        level = self._decisive[0].level
+        samples = 1e6 * (detectable_total_variation(10**6, MOST_CELLS, level) / self.bias) ** 2
+        fewest = min(own.num_samples for own in self._decisive)
+        return int(np.ceil(samples * self.num_rows / fewest))
 
     @property
     def outcome(self) -> str:
-        """PASS, FAULTY, or INCONCLUSIVE where too few rows were recorded to tell."""
+        """PASS, FAULTY, or INCONCLUSIVE if there are too few rows to tell."""
         if self.faulty:
             return "FAULTY"
         return "PASS" if self._decisive and self.detectable <= self.bias else "INCONCLUSIVE"
@@ -263,52 +259,50 @@ class RecordedRunAudit:
     @property
     def verdict(self) -> str:
         """One sentence, which begins with the outcome."""
-        rows = f"{self.num_rows:,} row{'s' if self.num_rows > 1 else ''}"
+        many = self.num_rows > 1
+        rows = f"{self.num_rows:,} row{'s' if many else ''}"
         if self.faulty:
             return f"FAULTY: in {rows}, {'; '.join(self.reasons)}"
         if self.outcome == "PASS":
             return f"PASS: no fault found in {rows}"
         if not self._decisive:
             return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
-        return (
-            f"INCONCLUSIVE: no fault found, but {rows} {'are' if self.num_rows > 1 else 'is'} too few to "
-            f"find a bias of {self.bias:g}; about {self.rows_needed:,} would do"
-        )
+        few = f"{rows} {'are' if many else 'is'} too few to find a bias of {self.bias:g}"
+        return f"INCONCLUSIVE: no fault found, but {few}; about {self.rows_needed:,} would do"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON takes it."""
-        found = asdict(self)
-        for own, case in zip(found["cases"], self.cases, strict=True):
-            own |= {"what": case.what, "usually": case.usually}
-        for own, claim in zip(found["claims"], self.claims, strict=True):
-            own["refuted"] = claim.refuted
-        head = {"outcome": self.outcome, "verdict": self.verdict, "faulty": self.faulty}
-        return head | {"rows_needed": self.rows_needed} | found
+        names = ("outcome", "verdict", "faulty", "rows_needed")
+        return (
+            {name: getattr(self, name) for name in names}
+            | asdict(self)
+            | {
+                "cases": [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.cases],
+                "claims": [asdict(x) | {"refuted": x.refuted} for x in self.claims],
+            }
+        )
 
     def __str__(self) -> str:
-        sizes = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
+        sizes = [f"{size} tokens: {_rows(*where)}" for size, where in self.vocabularies.items()]
+        alarm = f"{self.false_alarm / NUM_STATEMENTS:.1e}"
         parts = {
-            "": self._lines_of_outcome(),
-            "Rows that no sound engine writes; each is proof of a fault:": list(
-                map(str, self.cases)
+            "Rows that no sound engine writes; each is proof of a fault:": self.cases,
+            "Rows of several vocabularies; if they are of several models, audit them apart:": (
+                sizes if len(sizes) > 1 else ()
             ),
-            "Rows of several vocabularies; if they are of several models, audit them apart:": [
-                f"{size} tokens: {_rows(*where)}" for size, where in sizes
-            ],
-            "Tests. An alarm is a p-value of at most "
-            f"{self.false_alarm / NUM_STATEMENTS:.1e}, or a bias above 0:": self._lines_of_claims(),
+            f"Tests. An alarm is a p-value of at most {alarm}, or a bias above 0:": (
+                _table(_HEAD_OF_CLAIMS, map(_line_of_claim, self.claims))
+            ),
             "Output tokens by class. Deviations without an alarm above mean nothing:": [
-                line for bands in self.bands for line in _lines_of_bands(bands)
+                line
+                for bands in self.bands
+                for line in _table(_HEAD_OF_BANDS, map(_line_of_band, bands))
             ],
             "Metrics:": [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
         }
         # A heading without lines says nothing.
-        shown = [
-            "\n".join([*([head] if head else []), *(f"  {own}" if head else own for own in lines)])
-            for head, lines in parts.items()
-            if lines
-        ]
-        return "\n\n".join(shown)
+        shown = ["\n  ".join([head, *map(str, lines)]) for head, lines in parts.items() if lines]
+        return "\n\n".join(["\n".join(self._lines_of_outcome()), *shown])
 
     def _lines_of_outcome(self) -> list[str]:
         own, lines, alarm = self.acceptance, [self.verdict], f"{self.false_alarm:g} at most."
@@ -334,25 +328,27 @@ class RecordedRunAudit:
             )
         return lines
 
-    def _lines_of_claims(self) -> list[str]:
-        lines = [
-            f"{own.name:<51} {own.num_samples:>8} {own.p_value:>8.1e} {own.betting_p_value:>8.1e} "
-            f"{own.total_variation_bound:>7.4f} {own.detectable:>6.3f}{'  REFUTED' if own.refuted else ''}"
-            for own in self.claims
-        ]
-        head = (
-            f"{'claim':<51} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'finds':>6}"
-        )
-        return [head, *lines] if lines else []
+
+_HEAD_OF_CLAIMS = (
+    f"{'claim':<51} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'finds':>6}"
+)
+_HEAD_OF_BANDS = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
 
 
-def _lines_of_bands(bands: tuple[Band, ...]) -> list[str]:
-    head = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
-    lines = [
-        f"{own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
-        for own in bands
-    ]
-    return [head, *lines] if lines else []
+def _line_of_claim(own: Claim) -> str:
+    tests = f"{own.p_value:>8.1e} {own.betting_p_value:>8.1e} {own.total_variation_bound:>7.4f}"
+    alarm = "  REFUTED" if own.refuted else ""
+    return f"{own.name:<51} {own.num_samples:>8} {tests} {own.detectable:>6.3f}{alarm}"
+
+
+def _line_of_band(own: Band) -> str:
+    return f"{own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
+
+
+def _table(head: str, lines: Iterable[str]) -> list[str]:
+    """The lines below their head; nothing if there are none."""
+    found = list(lines)
+    return [head, *found] if found else []
 
 
 def _have(count: int) -> str:
@@ -367,9 +363,8 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
     """The metrics in use, by counting; those that nothing was recorded for are left out.
 
-    ``positions`` (N, 4) holds depth, number of drafts, whether the position was reached, whether a draft was
-    accepted. A step is a row of depth 0 with what follows it. ``ceilings`` are α* at the positions that were
-    reached with sound drafts.
+    ``positions`` (N, 4): depth, number of drafts, whether it was reached, whether a draft was accepted. A
+    step begins at depth 0. ``ceilings`` are α* at the positions that were reached with sound drafts.
     """
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)
@@ -385,11 +380,12 @@ def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]
     found = [Metric(name, values[name], told) for name, told in _METRICS.items() if name in values]
     if not steps or not depth[verified].any():
         return tuple(found)
-    by_depth, hits = np.bincount(depth[verified]), np.bincount(depth[hit == 1])
+    by_depth = np.bincount(depth[verified])
+    hits = np.bincount(depth[hit == 1], minlength=by_depth.size)
     for own in np.flatnonzero(by_depth):
-        hits_here = int(hits[own]) if own < hits.size else 0
-        name, share = f"conditional acceptance at depth {own}", hits_here / int(by_depth[own])
-        found.append(Metric(name, share, "accepted / reached at this depth"))
+        share, per_step = float(hits[own] / by_depth[own]), float(hits[own] / steps)
+        told = "accepted / reached at this depth"
+        found.append(Metric(f"conditional acceptance at depth {own}", share, told))
         told = "accepted at this depth / steps (vLLM's per-position acceptance rate)"
-        found.append(Metric(f"acceptance per step at depth {own}", hits_here / steps, told))
+        found.append(Metric(f"acceptance per step at depth {own}", per_step, told))
     return tuple(found)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from otmd.audit.evidence import Evidence
-from otmd.audit.next_drafts import SERVED, ceiling, next_draft_laws, num_forced
+from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence
 from otmd.audit.records import NOT_DECIDED, Record
-from otmd.audit.samples import wrong
+from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS, ROWS, SLOTS
+from otmd.audit.samples import SERVED, ceiling, next_draft_laws, num_forced, wrong
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
@@ -39,7 +39,8 @@ _MAKERS: dict[str, LawMaker] = {
 RUN_LAWS = (*_MAKERS, FIXED)
 _ROWS_SHOWN = 5
 _SLACK = 1e-9
-_RATIOS = (0.5, 1.0, 2.0, 4.0)
+# The bounds of the classes BY_RATIO and BY_MASS; where q = 0 the ratio is infinite.
+_RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (0.001, 0.01, 0.1)
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 _PARTS = 4
@@ -78,27 +79,19 @@ def declared_law(
     return (law, laws) if drawn else "draft_never"
 
 
-class RowLists:
+class RowLists(dict[str, tuple[int, tuple[int, ...]]]):
     """How many rows there are of each kind, and the first of them."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, tuple[int, tuple[int, ...]]] = {}
-
-    def add(self, kind: str, row: int) -> None:
+    def count(self, kind: str, row: int) -> None:
         """Count one row."""
-        count, first = self.found.get(kind, (0, ()))
-        self.found[kind] = count + 1, first if count >= _ROWS_SHOWN else (*first, row)
+        count, first = self.get(kind, (0, ()))
+        self[kind] = count + 1, first if count >= _ROWS_SHOWN else (*first, row)
 
 
 class Tally:
-    """What is kept of the rows.
+    """What is kept of the rows: the evidence for and against each claim, boundary cases, and metrics.
 
-    Parameters
-    ----------
-    make : callable or None
-        Makes the law of a row's drafts; None for drafts that are fixed.
-    rng : numpy.random.Generator
-        Draws the points of the intervals.
+    ``make`` makes the law of a row's drafts; it is None for fixed drafts. ``rng`` draws points of intervals.
     """
 
     def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
@@ -106,8 +99,14 @@ class Tally:
         self._last: dict[str, tuple[int | None, int, bool]] = {}
         self._positions: list[tuple[int, int, bool, bool]] = []
         self.cases, self.vocabularies = RowLists(), RowLists()
-        self.output_by_ratio, self.output_by_mass = Evidence.empty(1), Evidence.empty(1)
-        self.drafts, self.dependence = Evidence.empty(0), Dependence(rng)
+        self.dependence = Dependence(rng)
+        self.evidence = {
+            OUTPUT: Evidence.empty(1),
+            OUTPUT_BY_MASS: Evidence.empty(1),
+            DRAFTS: Evidence.empty(0),
+            SLOTS: self.dependence.slots,
+            ROWS: self.dependence.rows,
+        }
         self.ceilings: list[float] = []
         self.accepted: list[bool] = []
 
@@ -123,25 +122,26 @@ class Tally:
         accepted = decided and bool((tokens == output).any())
         self._positions.append((record.depth, tokens.size, decided, accepted))
         if record.is_full:
-            self.vocabularies.add(str(record.vocab_size), record.row)
+            self.vocabularies.count(str(record.vocab_size), record.row)
         misplaced = self._misplaced(record, accepted)
         if misplaced:
-            self.cases.add(misplaced, record.row)
+            self.cases.count(misplaced, record.row)
         target = self._sound("target", record.target, record.row)
         draft = self._sound("draft", record.draft, record.row)
-        drafts_fit = not ((tokens < 0) | (tokens >= record.vocab_size)).any()
-        output_fits = NOT_DECIDED <= output < record.vocab_size
-        for side, fits in (("draft", drafts_fit), ("output", output_fits)):
-            if not fits:
-                self.cases.add(f"{side}_out_of_range", record.row)
-        if not (drafts_fit and output_fits):
+        beyond = {
+            "draft_out_of_range": ((tokens < 0) | (tokens >= record.vocab_size)).any(),
+            "output_out_of_range": not NOT_DECIDED <= output < record.vocab_size,
+        }
+        for kind in (kind for kind, is_so in beyond.items() if is_so):
+            self.cases.count(kind, record.row)
+        if any(beyond.values()):
             return
         law = self._look_at_drafts(record, draft) if tokens.size and self._make else None
         if decided and target is not None and misplaced != "after_rejection":
             self._look_at_output(record, target, draft, law)
 
     def positions(self) -> IntArray:
-        """Depth, number of drafts, whether it was reached, whether a draft was accepted: (N, 4)."""
+        """Depth, number of drafts, whether it was reached, whether a draft was accepted; (N, 4)."""
         return np.array(self._positions, np.int64).reshape(-1, 4)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
@@ -158,7 +158,7 @@ class Tally:
     def _sound(self, side: str, recorded: FloatArray | str | None, row: int) -> FloatArray | None:
         """The distribution of a side, None where there is none or something is wrong with it."""
         if isinstance(recorded, str):
-            self.cases.add(f"{side}_{recorded}", row)
+            self.cases.count(f"{side}_{recorded}", row)
             return None
         return recorded
 
@@ -169,18 +169,20 @@ class Tally:
     def _look_at_drafts(self, record: Record, draft: FloatArray | None) -> DraftLaw | None:
         """Test the drafts, and return their law; None where it is unknown, or did not draw them."""
         if record.draft is None:
-            self.cases.add("draft_missing", record.row)
+            self.cases.count("draft_missing", record.row)
         if draft is None or self._make is None:
             return None
         declared = declared_law(self._make, draft, record.draft_tokens)
         if isinstance(declared, str):
-            self.cases.add(declared, record.row)
-            self.drafts.add(self._point(0.0, 0.0), True)
+            self.cases.count(declared, record.row)
+            self.evidence[DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
         drawn = list(zip(laws, record.draft_tokens.tolist(), strict=True))[num_forced(law) :]
         for own, token in drawn:
-            self.drafts.add(self._point(mass_before(own, -own, token), float(own[token])), False)
+            self.evidence[DRAFTS].add(
+                self._point(mass_before(own, -own, token), float(own[token])), False
+            )
         self.dependence.add(drawn)
         return law
 
@@ -191,13 +193,14 @@ class Tally:
         accepted, mass = bool((tokens == output).any()), float(target[output])
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
-            self.cases.add(kind, record.row)
+            self.cases.count(kind, record.row)
 
-        def add(evidence: Evidence, key: FloatArray, bands: tuple[IntArray, int]) -> None:
+        def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
             point = self._point(mass_before(target, key, output), mass)
-            evidence.add(point, mass == 0, band_and_chances(target, *bands, output))
+            chances = chances_of_bands(target, bands, num_bands)
+            self.evidence[claim].add(point, mass == 0, (int(bands[output]), chances))
 
-        add(self.output_by_mass, -target, mass_bands(target))
+        add(OUTPUT_BY_MASS, -target, mass_bands(target), len(BY_MASS))
         if not tokens.size:
             return
         highest = None if law is None else ceiling(target, law, tokens)
@@ -205,7 +208,8 @@ class Tally:
             draft, highest = np.zeros(target.size), float(target[np.unique(tokens)].sum()) + _SLACK
             draft[tokens] = 1.0
         if draft is not None:
-            add(self.output_by_ratio, ratios(target, draft), ratio_bands(target, draft))
+            ratio = ratios(target, draft)
+            add(OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(BY_RATIO))
         if highest is not None:
             self.accepted.append(accepted)
             self.ceilings.append(min(1.0, highest))
@@ -214,18 +218,11 @@ class Tally:
 class Dependence:
     """Whether drafts depend on one another, within a position and from one position to the next.
 
-    A seed used twice, a cached draw or a broadcast in the wrong place leaves each draft with its law, and
-    makes drafts equal more often than independent ones are. A draft's number is the mass of the tokens with
-    smaller ids and a random part of its own: uniform given everything before, whatever its law.
-
-    Attributes
-    ----------
-    slots : Evidence
-        Each draft and those before it at its position; the number is compared with that of the last of them.
-    rows : Evidence
-        Each draft and the one in its place at the drafted position before.
-    pairs : dict of (int, int) to list of float
-        For two places among the drafts, from 1: how often they were equal, and how often they should be.
+    A seed used twice, a cached draw or a wrong broadcast leaves each draft with its law, and makes drafts
+    equal too often. A draft's number is the mass of smaller ids plus a random part of its own mass: uniform
+    given the past, for any law. ``slots`` compares each draft with those before it at its position, ``rows``
+    with the draft in its place at the position before. ``pairs`` counts for two places how often the drafts
+    were equal, and how often they should be.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -254,19 +251,19 @@ class Dependence:
 
     def most_repeated(self) -> str:
         """The two drafts of a position that are equal too often, in words; empty where none are."""
-        gains = {own: (seen - wanted) for own, (seen, wanted) in self.pairs.items()}
-        if not gains or max(gains.values()) <= 0:
+        every = [(seen - wanted, own) for own, (seen, wanted) in self.pairs.items()]
+        excess, (first, second) = max(every, key=lambda own: own[0], default=(0.0, (0, 0)))
+        if excess <= 0:
             return ""
-        first, second = max(gains, key=lambda own: gains[own])
         seen, wanted = self.pairs[first, second]
         return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
 
 
 def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
-    """Add a draft by its number, that of an earlier draft, and how likely it repeats one.
+    """Add a draft by its number, the number of an earlier draft, and how likely it repeats one.
 
-    The difference of the numbers, modulo 1, is uniform if the later one is independent. The difference of
-    their quarters of [0, 1) also shows the number 1 − u after u, whose difference from u is uniform.
+    If the draft is independent, the difference of the numbers modulo 1 is uniform. So is the difference of
+    their quarters of [0, 1), which also shows the number 1 − u after u.
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
@@ -274,28 +271,17 @@ def _link(links: Evidence, number: float, before: float, repeated: bool, chance:
     links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
 
 
-def band_and_chances(
-    target: FloatArray, bands: IntArray, num_bands: int, token: int
-) -> tuple[int, FloatArray]:
-    """The class of a token, and what p (V,) gives the classes, whose labels of the tokens are (V,)."""
+def chances_of_bands(target: FloatArray, bands: IntArray, num_bands: int) -> FloatArray:
+    """What p (V,) gives the classes, whose labels of the tokens are (V,)."""
     masses = np.bincount(bands, target, minlength=num_bands)
-    return int(bands[token]), masses / masses.sum()
+    return masses / masses.sum()
 
 
-def ratio_bands(target: FloatArray, draft_probs: FloatArray) -> tuple[IntArray, int]:
-    """The class by p/q of each token (V,), and how many classes there are; the last one has q = 0."""
-    bands = np.zeros(target.size, np.int64)
-    for bound in _RATIOS:
-        bands += target >= bound * draft_probs
-    bands[draft_probs == 0] = len(_RATIOS) + 1
-    return bands, len(_RATIOS) + 2
-
-
-def mass_bands(target: FloatArray) -> tuple[IntArray, int]:
-    """The class by p of each token (V,), and how many there are; the last one is the likeliest token."""
+def mass_bands(target: FloatArray) -> IntArray:
+    """The class by p of each token (V,), see ``BY_MASS``; the last one is the likeliest token alone."""
     bands = np.digitize(target, _MASSES)
     bands[target.argmax()] = len(_MASSES) + 1
-    return bands, len(_MASSES) + 2
+    return bands
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:

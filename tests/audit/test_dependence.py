@@ -17,6 +17,8 @@ from otmd.audit.run_report import DRAFTS, ROWS, SLOTS
 
 CONTEXTS, V = 20, 50
 LOGITS = np.random.default_rng(0).normal(scale=2.0, size=(CONTEXTS, V))
+DRAFT_PROBS = [otmd.probs_from_logits(own) for own in LOGITS]
+LAWS = {id(q): otmd.WithReplacement(q, 2) for q in DRAFT_PROBS}
 FAR = otmd.WithReplacement(otmd.probs_from_logits(np.random.default_rng(1).normal(size=400)), 3)
 
 
@@ -24,7 +26,7 @@ def rows(draw, number: int, seed: int) -> list[dict]:
     """Positions with laws of their own; what ``draw(q, before, rng)`` draws, and a token of the target."""
     rng, before, made = np.random.default_rng(seed), None, []
     for i in range(number):
-        q = otmd.probs_from_logits(LOGITS[i * 7 % CONTEXTS])
+        q = DRAFT_PROBS[i * 7 % CONTEXTS]
         before = draw(q, before, rng)
         given = {"target_probs": q, "draft_probs": q, "draft_tokens": before}
         made.append(given | {"output_token": int(rng.choice(V, p=q))})
@@ -32,7 +34,7 @@ def rows(draw, number: int, seed: int) -> list[dict]:
 
 
 def sound(q, before, rng):
-    return otmd.WithReplacement(q, 2).sample(rng)
+    return LAWS[id(q)].sample(rng)
 
 
 def copied(share: float):

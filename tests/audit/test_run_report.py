@@ -196,6 +196,6 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
 def test_only_the_first_rows_are_listed():
     cases = RowLists()
     for row in range(1, 9):
-        cases.add("target_nan", row)
-    (found,) = BoundaryCase.of(cases.found)
+        cases.count("target_nan", row)
+    found = BoundaryCase("target_nan", *cases["target_nan"])
     assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): NaN in the target; usually")

@@ -7,18 +7,11 @@ import pytest
 
 import otmd
 from otmd.audit.counts import places_in_order, ratio_order
-from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence, bands_of
-from otmd.audit.next_drafts import ceiling
+from otmd.audit.evidence import BY_MASS, BY_RATIO, bands_of
 from otmd.audit.records import read_records
-from otmd.audit.run_tally import (
-    Tally,
-    band_and_chances,
-    declared_law,
-    mass_bands,
-    mass_before,
-    ratio_bands,
-    ratios,
-)
+from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS
+from otmd.audit.run_tally import Tally, declared_law, mass_before, ratios
+from otmd.audit.samples import ceiling
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
@@ -86,35 +79,39 @@ def test_ties_are_broken_as_the_engine_did():
         assert ceiling(target, found[0], np.array(drafts)) == pytest.approx(best)
 
 
+def tallied(rows: list[dict]) -> Tally:
+    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
+    for record in read_records(rows, {}):
+        tally.add(record)
+    return tally
+
+
 def test_classes_are_partitions_and_their_table_counts():
-    ratios, num_ratios = ratio_bands(
-        np.array([0.1, 0.2, 0.1, 0.2, 0.2, 0.2]), np.array([0.4, 0.3, 0.1, 0.1, 0, 0.05])
+    p, q = [0.1, 0.2, 0.1, 0.2, 0.2, 0.2, 0.0], [0.4, 0.3, 0.1, 0.1, 0.0, 0.05, 0.05]
+    row = {"target_probs": p, "draft_probs": q, "draft_tokens": [0]}
+    tally = tallied([row | {"output_token": token} for token in (0, 1, 2, 3, 5, 4)])
+    found = bands_of(BY_RATIO, tally.evidence[OUTPUT])
+    assert [(own.name, own.observed) for own in found] == [(name, 1) for name in BY_RATIO]
+    assert [own.expected / 6 for own in found] == pytest.approx(p[:4] + p[5:3:-1])
+    row = {"target_probs": np.array([0.5, 0.3, 0.15, 0.0495, 0.0005])}
+    tally = tallied([row | {"output_token": token} for token in (0, 0, 4)])
+    found = bands_of(BY_MASS, tally.evidence[OUTPUT_BY_MASS])
+    assert [(own.name, own.observed) for own in found] == list(
+        zip(np.delete(BY_MASS, 1), (1, 0, 0, 2), strict=True)
     )
-    assert ratios.tolist() == [0, 1, 2, 3, 5, 4]
-    p = np.array([0.5, 0.3, 0.15, 0.0495, 0.0005])
-    masses, num_masses = mass_bands(p)
-    assert masses.tolist() == [4, 3, 3, 2, 0]
-    assert (num_ratios, num_masses) == (len(BY_RATIO), len(BY_MASS)) == (6, 5)
-    output = Evidence.empty(1)
-    for token in (0, 0, 4):
-        output.add(0.5, False, band_and_chances(p, masses, num_masses, token))
-    found = {own.name: (own.observed, own.expected) for own in bands_of(BY_MASS, output)}
-    assert found["the likeliest token"] == (2, pytest.approx(1.5))
-    assert found["p below 0.001"] == (1, pytest.approx(0.0015))
+    assert [own.expected for own in found] == pytest.approx([0.0015, 0.1485, 1.35, 1.5])
 
 
 def test_numbers_lie_in_their_token_s_interval_and_fill_it():
     """Uniform over many seeds: their mean is within five standard errors."""
     rows = [{"target_probs": P, "draft_probs": Q, "draft_tokens": [1], "output_token": 3}] * 400
-    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
-    for record in read_records(rows, {}):
-        tally.add(record)
-    by_ratio = np.array(tally.output_by_ratio.numbers)
+    evidence = tallied(rows).evidence
+    by_ratio = np.array(evidence[OUTPUT].numbers)
     assert 0.6 <= by_ratio.min() < by_ratio.max() < 1.0
     assert abs(by_ratio.mean() - 0.8) < 5 * 0.4 / np.sqrt(12 * 400)
-    by_mass = np.array(tally.output_by_mass.numbers)
+    by_mass = np.array(evidence[OUTPUT_BY_MASS].numbers)
     assert by_mass.max() < 0.4
-    drafts = np.array(tally.drafts.numbers)
+    drafts = np.array(evidence[DRAFTS].numbers)
     assert drafts.max() < 0.35
 
 

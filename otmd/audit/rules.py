@@ -1,4 +1,4 @@
-"""Is a rule lossless, by its output: a fixed number of samples, how many it takes, or stopped at will."""
+"""Is a rule lossless: by a number of samples and how many it takes, or exactly by enumeration."""
 
 from dataclasses import dataclass
 
@@ -13,56 +13,47 @@ from otmd.audit.counts import (
     detectable_total_variation,
     exact_p_value,
     fewest,
-    make_cells,
     ratio_order,
     token_cells,
     total_variation_bound,
 )
-from otmd.audit.evidence import (
-    CAUTIONS,
-    NUMBERS_OF_CELLS,
-    STAKES,
-    CellBets,
-    ChanceBets,
-    mean_wealth,
-)
 from otmd.audit.samples import (
+    PROOF,
     Acceptance,
+    ConditionalLaw,
     Sampler,
     TokenDeviation,
     acceptance_ceiling,
-    as_array,
     deviation_table,
     emitted_tokens,
     is_accepted,
     largest_deviations,
-    validate_emitted,
     validate_fraction,
     validate_level,
     validate_position,
+    validate_verifier,
     wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
 from otmd.verifiers import Verifier
 
 NUM_STATEMENTS = 3
-"""That share the false-alarm rate: the test of the law, the bound of the total variation, the acceptance."""
-_RARE_MASS = 1e-6
+"""The test of the law, the bound and the acceptance share the false-alarm rate."""
 
 
 @dataclass(frozen=True)
 class Losslessness:
     """What an audit by samples found.
 
-    All statements in it hold together with probability 1 − ``false_alarm`` or more: the test of the law, the
-    bound of the total variation and the acceptance share it equally (union bound).
+    All statements hold together with probability 1 − ``false_alarm`` or more: the test of the law, the bound
+    of the total variation and the acceptance have a third of it each (union bound).
 
     Attributes
     ----------
     num_samples, num_cells : int
-        How many samples were drawn, and in how many cells their tokens were counted.
+        Of the tokens drawn, and of the cells in which they were counted.
     false_alarm : float
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
@@ -71,7 +62,7 @@ class Losslessness:
     total_variation_bound : float
         The output is at least this far from p.
     detectable : float
-        A total variation between the laws of the cells that the test would have found with probability 0.9.
+        The total variation on the cells that the test finds with probability 0.9.
     acceptance : Acceptance
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
@@ -99,7 +90,7 @@ class Losslessness:
         law = f"p-value {self.p_value:.1e} (alarm at {self.share:.1e})"
         accepts = f"it accepts {own.rate:.4f} (at least {own.low:.4f})"
         found = {
-            f"{self.impossible} of the tokens have target probability zero: proof": self.impossible,
+            f"{self.impossible} {PROOF}": self.impossible,
             f"the output does not follow the target: {law}": self.p_value <= self.share,
             f"the total variation from the target is at least {bound:.4f}": bound > 0,
             f"{accepts}, and no lossless rule accepts more than {own.ceiling:.4f}": own.too_high,
@@ -116,10 +107,9 @@ class Losslessness:
         """One sentence."""
         if self.faulty:
             return "not lossless: " + "; ".join(self.reasons)
-        return (
-            f"no fault found in {self.num_samples} samples; a total variation of {self.detectable:.4f} that "
-            "shows on the cells would have been found with probability 0.9"
-        )
+        size = f"a total variation of {self.detectable:.4f} that shows on the cells"
+        told = f"no fault found in {self.num_samples} samples; {size}"
+        return f"{told} would have been found with probability 0.9"
 
     def __str__(self) -> str:
         own = self.acceptance
@@ -253,149 +243,158 @@ def samples_to_detect(
     level = validate_level(false_alarm) / NUM_STATEMENTS
     order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
-        told = "both or neither of it and total_variation"
-        raise wrong("output_law", told, "exactly one")
+        raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
     if total_variation is not None:
         validate_fraction("total_variation", total_variation)
-        output, divergence = None, 2.0 * total_variation**2
-    else:
-        output, divergence = validate_probs("output_law", output_law), 0.0  # type: ignore[arg-type]
-        if output.shape != p.shape:
-            raise wrong("output_law", f"shape {output.shape}", p.shape)
+    output = None if output_law is None else validate_probs("output_law", output_law)
+    if output is not None and output.shape != p.shape:
+        raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
-        cells, possible, own = token_cells(p, order, number), 1.0, divergence
+        cells, possible = token_cells(p, order, number), 1.0
+        divergence = 2.0 * (total_variation or 0.0) ** 2
         if output is not None:
-            pooled = cells.pooled(output)
-            possible = float(pooled.sum())
+            pooled = cells.counts(cells.labels, output)
+            possible = min(1.0, float(pooled.sum()))
             if possible == 0:
                 return 1.0
-            own = max(0.0, float(xlogy(pooled, pooled / possible / cells.probs).sum()))
-        degrees = cells.probs.size - 1
-        missed = 1.0 - level
-        if degrees and own > 0:
-            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * own))
-        return 1.0 - min(possible, 1.0) ** number * missed
+            divergence = float(xlogy(pooled, pooled / pooled.sum() / cells.probs).sum())
+        degrees, missed = cells.probs.size - 1, 1.0 - level
+        if degrees and divergence > 0:
+            missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * divergence))
+        return 1.0 - possible**number * missed
 
     return fewest(chance_to_find, power)
 
 
-class SequentialAudit:
-    """An audit that may be looked at after every batch, and stopped at any time.
-
-    Half of the stake bets that the tokens do not follow p, on coarse and fine cells of the tokens and for
-    large and small deviations. The other half bets that the acceptance rate is above what a lossless rule can
-    have. For a lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability
-    (Ville's inequality), so nothing has to be decided in advance.
-
-    Parameters
-    ----------
-    target_probs : array_like, shape (V,)
-    law : DraftLaw
-        The law that the drafts are drawn from, without leading axes.
-    false_alarm : float
-        Probability, at most, that a lossless rule is ever called faulty.
+@dataclass(frozen=True)
+class GuiltyDrafts:
+    """Drafts x on which a faulty rule emits tokens that it emits too often.
 
     Attributes
     ----------
-    num_samples, impossible : int
-        How many samples were seen, and how many of them have p = 0.
-    log_wealth : float
-        Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
-    detected_at : int or None
-        The sample at which the fault was found.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For invalid input; for a class in place of an instance, or swapped arguments.
+    tokens : tuple of int
+    prob : float
+        Q(x), the probability of these drafts.
+    excess : float
+        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
     """
 
-    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
-        self._target = validate_position(target_probs, law)
-        self.false_alarm = validate_level(false_alarm)
-        self._law = law
-        self._ceiling = acceptance_ceiling(self._target, law)
-        order = ratio_order(self._target, law.inclusion_probs())
-        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
-        # Two parts without a cut between them: the rare tokens, and everything else.
-        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
-        self._cells = [cells for cells in every if cells.probs.size > 1] or every[:1]
-        self._bets = [
-            [CellBets(cells.probs.size, caution) for caution in CAUTIONS] for cells in self._cells
-        ]
-        self._chances = [ChanceBets(stake) for stake in STAKES]
-        self._counts = np.zeros(self._target.size, np.int64)
-        self.num_samples = self.impossible = 0
-        self.log_wealth = self.largest_log_wealth = 0.0
-        self.detected_at: int | None = None
+    tokens: tuple[int, ...]
+    prob: float
+    excess: float
 
-    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
-        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
 
-        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
-        """
-        tuples = self._law.validate_tokens(as_array(draft_tokens))
-        if tuples.ndim != 2:
-            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
-        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
-        if not out.size:
-            return
-        path = self._bet(out, is_accepted(tuples, out))
-        crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
-        if self.detected_at is None and crossed.size:
-            self.detected_at = self.num_samples + int(crossed[0]) + 1
-        self._counts += np.bincount(out, minlength=self._target.size)
-        self.num_samples += out.size
-        self.log_wealth = float(path[-1])
-        self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
+@dataclass(frozen=True, eq=False)
+class EnumeratedAudit:
+    """The output law of a rule, compared with the target at each token.
 
-    def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
-        """Logarithm of the wealth after each of the samples (M,)."""
-        impossible = self._target[tokens] == 0
-        possible = tokens[~impossible]
-        on_cells = [
-            bet.update(cells.labels[possible], cells.probs)
-            for cells, bets in zip(self._cells, self._bets, strict=True)
-            for bet in bets
-        ]
-        on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
-        path = np.full(tokens.size, np.inf)
-        if self.impossible == 0:
-            before = np.cumsum(impossible) == 0
-            whole = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
-            path[before] = whole[: np.count_nonzero(before)]
-        self.impossible += int(np.count_nonzero(impossible))
-        return path
+    Attributes
+    ----------
+    target_probs, output_law : ndarray of float64, shape (V,)
+        p and r.
+    tol : float
+        The largest difference allowed at a token.
+    acceptance, ceiling : float
+        P(the output token is among the drafts), and the largest value for a lossless rule.
+    worst : tuple of TokenDeviation
+        The tokens with the largest deviations.
+    worst_drafts : tuple of GuiltyDrafts
+        The drafts with the largest parts of the total variation. Empty if the rule is not faulty.
+    """
+
+    target_probs: FloatArray
+    output_law: FloatArray
+    tol: float
+    acceptance: float
+    ceiling: float
+    worst: tuple[TokenDeviation, ...]
+    worst_drafts: tuple[GuiltyDrafts, ...]
 
     @property
-    def p_value(self) -> float:
-        """Valid at any time: 1/(the largest wealth so far), at most x with probability at most x."""
-        return float(np.exp(-self.largest_log_wealth))
+    def deviation(self) -> FloatArray:
+        """``output_law − target_probs``, shape (V,)."""
+        return self.output_law - self.target_probs
+
+    @property
+    def total_variation(self) -> float:
+        """½ Σ|r − p|."""
+        return 0.5 * float(np.abs(self.deviation).sum())
 
     @property
     def faulty(self) -> bool:
-        """Whether a fault was found, now or at an earlier sample."""
-        return self.detected_at is not None
-
-    @property
-    def worst(self) -> tuple[TokenDeviation, ...]:
-        """The tokens with the largest deviations so far."""
-        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+        """Whether r and p differ by more than ``tol`` at a token."""
+        return bool(np.abs(self.deviation).max() > self.tol)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
-        if self.impossible:
-            told = "of the tokens have target probability zero: proof"
-            return f"not lossless: {self.impossible} {told}"
-        if self.faulty:
-            return (
-                f"not lossless: found after {self.detected_at} samples, p-value {self.p_value:.1e} however "
-                "often one looked"
-            )
-        return f"no fault found so far, in {self.num_samples} samples"
+        largest = float(np.abs(self.deviation).max())
+        if not self.faulty:
+            return f"lossless to {self.tol:.0e}: no token is off by more than {largest:.1e}"
+        return (
+            f"not lossless: total variation {self.total_variation:.3g} from the target, a token off by up to "
+            f"{largest:.3g}; accepts {self.acceptance:.4f}, a lossless rule at most {self.ceiling:.4f}"
+        )
 
     def __str__(self) -> str:
-        head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
-        return f"{head}\n{deviation_table(self.worst)}"
+        if not self.faulty:
+            return self.verdict
+        guilty = [
+            f"  {x.tokens}: drafted with probability {x.prob:.4g}, part of the total variation {x.excess:.4g}"
+            for x in self.worst_drafts
+        ]
+        table = "largest deviations of the output law:", deviation_table(self.worst, ".6f")
+        return "\n".join([self.verdict, *table, "drafts on which the excess is emitted:", *guilty])
+
+
+def enumerated(
+    verifier: Verifier | ConditionalLaw,
+    target_probs: ArrayLike,
+    law: DraftLaw,
+    tol: float = 1e-12,
+) -> EnumeratedAudit:
+    """Audit a rule whose law given the drafts is known. All tuples of drafts are enumerated.
+
+    Parameters
+    ----------
+    verifier : Verifier or callable
+        A callable takes drafts (n,) and returns the law of the output token (V,).
+    target_probs : array_like, shape (V,)
+        p.
+    law : DraftLaw
+        The law of the drafts, without leading axes.
+    tol : float
+        The largest difference allowed at a token.
+
+    Raises
+    ------
+    ValueError
+        For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
+        Verifier that does not serve the law.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
+    """
+    validate_verifier(verifier)
+    p = validate_position(target_probs, law)
+    if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
+        raise wrong("tol", repr(tol), "a positive number")
+    rule = verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
+    output, accepted = np.zeros(p.size), 0.0
+    tuples, probs = law.enumerate()
+    for tokens, prob in zip(tuples, probs, strict=True):
+        given = validate_probs("verifier", rule(tokens))
+        if given.shape != p.shape:
+            raise wrong("verifier", f"a law of shape {given.shape}", p.shape)
+        output += prob * given
+        accepted += prob * float(given[np.unique(tokens)].sum())
+    guilty: list[GuiltyDrafts] = []
+    if np.abs(output - p).max() > tol:
+        excess = np.maximum(output - p, 0.0)
+        share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
+        for tokens, prob in zip(tuples, probs, strict=True):
+            part = float(prob * (validate_probs("verifier", rule(tokens)) @ share))
+            guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
+    worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
+    ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
+    return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
