@@ -35,9 +35,9 @@ _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
 # Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
-_OCTAVE, _GROUP = 0, 1
+OCTAVE, GROUP = 0, 1
 # Where parts begin is decided from the ratios of at most so many tokens.
-_MOST_SAMPLED = 4096
+_MOST_SAMPLED = 1024
 
 
 @kernel()
@@ -222,21 +222,26 @@ class BlockedCurve:
     most_sorted = num_parts = 64
     """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
+    first_level = GROUP
+    """Whether the first blocks are groups, or octaves: fewer, for a law whose g is dear."""
+
     def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
+        # The tokens of groups that were split, and their p/q.
+        self._opened = np.empty(0, np.int32), np.empty(0)
         if target.size < self.smallest_grouped:
             tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._parts(
-                tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE
-            )
-        else:
-            self._group = np.empty(target.size, np.int16)
-            self._group_sums = np.zeros((NUM_GROUPS, self.width))
-            self.sum_groups(self._group, self._group_sums)
-            sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
-            used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-            self.blocks = _blocks(GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE)
+            self.blocks = self._open(tokens, np.zeros(1))
+            return
+        self._group = np.empty(target.size, np.int16)
+        self._group_sums = np.zeros((NUM_GROUPS, self.width))
+        self.sum_groups(self._group, self._group_sums)
+        sums, low = self._group_sums, GROUP_LOW
+        if self.first_level == OCTAVE:
+            sums, low = np.add.reduceat(sums, _OCTAVE_STARTS), low[_OCTAVE_STARTS]
+        used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
+        self.blocks = _blocks(low[used], sums[used], self.first_level)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -256,15 +261,15 @@ class BlockedCurve:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""
         while True:
             blocks = self.blocks
-            wanted = np.zeros(len(blocks.low), dtype=bool)
-            for contained in self.containment(blocks):
+            wanted, every = np.zeros(len(blocks.low), dtype=bool), list(self.containment(blocks))
+            for contained in every:
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
             if not wanted.any():
                 break
             self.blocks = self.split(wanted)
         edges, before = blocks.edges, blocks.before(TARGET)
         cuts = []
-        for contained in self.containment(blocks):
+        for contained in every:
             values = before - contained
             size = int(np.argmax(values <= values.min() + SLACK))
             cuts.append(Cut(size, float(edges[size]), float(values[size])))
@@ -285,35 +290,38 @@ class BlockedCurve:
         blocks = self.blocks
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
-        if level == _OCTAVE and self.target.size >= self.smallest_grouped:
-            first = np.searchsorted(GROUP_LOW, blocks.low[wanted])
+        starts = blocks.low[wanted]
+        if level <= GROUP:
+            first = np.searchsorted(GROUP_LOW, starts)
+        if level == OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
             groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
-            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
+            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], GROUP)
+        elif level == GROUP:
+            opened = np.zeros(NUM_GROUPS, dtype=bool)
+            opened[first] = True
+            split = self._open(tokens_of_groups(self._group, opened), starts)
         else:
-            split = self._parts(*self._tokens_in(wanted), blocks.low[wanted], level + 1)
+            split = self._parts(*self._tokens_in(wanted), starts, level + 1)
         kept = [each[~wanted] for each in blocks]
         order = np.argsort(np.append(kept[0], split.low), kind="stable")
         columns: Any = (np.concatenate(pair)[order] for pair in zip(kept, split, strict=True))
         return Blocks(*columns)
 
-    def _groups_in(self, wanted: BoolArray) -> BoolArray:
-        """All groups with tokens of these blocks, and perhaps a neighbour of each, shape (NUM_GROUPS,)."""
-        edges = self.blocks.edges
-        first = np.searchsorted(GROUP_LOW, edges[:-1][wanted], side="right") - 1
-        after = np.searchsorted(GROUP_LOW, edges[1:][wanted])
-        opened = np.bincount(first, minlength=NUM_GROUPS + 1)
-        closed = np.bincount(after, minlength=NUM_GROUPS + 1)
-        return (opened - closed).cumsum()[:-1] > 0
+    def _open(self, tokens: NDArray[np.int32], starts: FloatArray) -> Blocks:
+        """The parts of tokens that no part held before."""
+        ratio = ratios_of(self.target, self.draft, tokens)
+        before, known = self._opened
+        self._opened = np.append(before, tokens), np.append(known, ratio)
+        return self._parts(tokens, ratio, starts, GROUP + 1)
 
     def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
-        """The tokens of these blocks, ascending, and their p/q."""
-        if self.target.size < self.smallest_grouped:
-            tokens = np.arange(self.target.size, dtype=np.int32)
-        else:
-            tokens = tokens_of_groups(self._group, self._groups_in(wanted))
-        ratio = ratios_of(self.target, self.draft, tokens)
-        inside = wanted[np.searchsorted(self.blocks.low, ratio, side="right") - 1]
+        """The tokens of these parts, and their p/q."""
+        tokens, ratio = self._opened
+        # Where runs of wanted parts begin and end. Tokens that are never drafted belong to the last part.
+        turns = self.blocks.edges[np.flatnonzero(np.diff(wanted, prepend=False, append=False))]
+        turn = np.searchsorted(turns[turns < np.inf], ratio, side="right")
+        inside = np.flatnonzero(turn & 1)
         return tokens[inside], ratio[inside]
 
     def _parts(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME
-from otmd.curve.blocks import BlockedCurve, Blocks, fill_groups
+from otmd.curve.blocks import OCTAVE, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray
 from otmd.race.block_sums import POWER, add_tokens
@@ -27,6 +27,7 @@ class RaceCurve(BlockedCurve):
     """
 
     smallest_grouped = 65
+    first_level = OCTAVE
 
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race

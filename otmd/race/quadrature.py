@@ -47,7 +47,7 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(largest(draft, size))
     others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
-    return float(_race_end(fast, others, num_drafts, _INVISIBLE))
+    return _race_end(fast, others, num_drafts)
 
 
 def largest(values: FloatArray, count: int) -> FloatArray:
@@ -81,27 +81,27 @@ def _keep_larger(values, place, least, kept, size):
     return size, place
 
 
-@kernel()
-def _race_end(fast, others, num_drafts, invisible):
+def _race_end(fast: FloatArray, others: float, num_drafts: int) -> float:
     """See :func:`latest_win`.
 
-    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. The
-    probability of fewer than n arrivals is below e^{−invisible}. For n of all tokens this follows from
-    Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean number of arrivals.
+    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. For
+    n of all tokens Chernoff's bound is P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean
+    number of arrivals.
     """
     lost = num_drafts - 1
-    latest = invisible / fast[fast.size - num_drafts]
+    latest = _INVISIBLE / float(fast[-num_drafts])
     early, late = 0.0, latest
     # Five per cent are precise enough: an end that is too late costs a few more nodes.
     while late > 1.05 * early and late > latest * _SHORTEST:
-        time, mean = 0.5 * (early + late), 0.0
-        for y in range(fast.size):
-            # The product may overflow; the token has then arrived.
-            mean -= np.expm1(-fast[y] * time)
+        time = 0.5 * (early + late)
+        # A product that overflows is of a token that has arrived.
+        with np.errstate(over="ignore"):
+            arrived = -np.expm1(-fast * time)
+        mean = float(arrived.sum())
         if others > 0.0 and fast[0] > 0.0:
             # 1 − e^{−qt} is concave in q, so it is above its chord up to the slowest of the fast tokens.
-            mean -= others * np.expm1(-fast[0] * time) / fast[0]
-        over = mean > lost and mean - lost * (1.0 + np.log(mean / lost)) > invisible
+            mean += others * float(arrived[0] / fast[0])
+        over = mean > lost and mean - lost * (1.0 + log(mean / lost)) > _INVISIBLE
         early, late = (early, time) if over else (time, late)
     return late
 
