@@ -35,7 +35,7 @@ _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
 # Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
-OCTAVE, GROUP = 0, 1
+_OCTAVE, _GROUP = 0, 1
 # Where parts begin is decided from the ratios of at most so many tokens.
 _MOST_SAMPLED = 1024
 
@@ -206,6 +206,8 @@ class BlockedCurve:
         p and q; neither need sum to 1.
     counts : sequence of int
         The numbers of drafts n for which the cut is asked.
+    coarse : bool
+        Whether to begin with octaves, where many groups would cost more than one more split.
 
     Attributes
     ----------
@@ -222,10 +224,9 @@ class BlockedCurve:
     most_sorted = num_parts = 64
     """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
-    first_level = GROUP
-    """Whether the first blocks are groups, or octaves: fewer, for a law whose g is dear."""
-
-    def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
+    def __init__(
+        self, target: FloatArray, draft: FloatArray, counts: Sequence[int], coarse: bool = False
+    ) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
         # The tokens of groups that were split, and their p/q.
@@ -238,10 +239,10 @@ class BlockedCurve:
         self._group_sums = np.zeros((NUM_GROUPS, self.width))
         self.sum_groups(self._group, self._group_sums)
         sums, low = self._group_sums, GROUP_LOW
-        if self.first_level == OCTAVE:
+        if coarse:
             sums, low = np.add.reduceat(sums, _OCTAVE_STARTS), low[_OCTAVE_STARTS]
         used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-        self.blocks = _blocks(low[used], sums[used], self.first_level)
+        self.blocks = _blocks(low[used], sums[used], _OCTAVE if coarse else _GROUP)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -291,13 +292,13 @@ class BlockedCurve:
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
         starts = blocks.low[wanted]
-        if level <= GROUP:
+        if level <= _GROUP:
             first = np.searchsorted(GROUP_LOW, starts)
-        if level == OCTAVE:
+        if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
             groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
-            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], GROUP)
-        elif level == GROUP:
+            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
+        elif level == _GROUP:
             opened = np.zeros(NUM_GROUPS, dtype=bool)
             opened[first] = True
             split = self._open(tokens_of_groups(self._group, opened), starts)
@@ -313,7 +314,7 @@ class BlockedCurve:
         ratio = ratios_of(self.target, self.draft, tokens)
         before, known = self._opened
         self._opened = np.append(before, tokens), np.append(known, ratio)
-        return self._parts(tokens, ratio, starts, GROUP + 1)
+        return self._parts(tokens, ratio, starts, _GROUP + 1)
 
     def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
         """The tokens of these parts, and their p/q."""

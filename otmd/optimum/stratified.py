@@ -88,7 +88,7 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
     """
     grouped = target[strata.tokens]
     curves = [
-        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
+        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1], coarse=True)
         for first, end in pairwise(strata.starts)
     ]
     while True:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME
-from otmd.curve.blocks import OCTAVE, BlockedCurve, Blocks, fill_groups
+from otmd.curve.blocks import BlockedCurve, Blocks, fill_groups
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray
 from otmd.race.block_sums import POWER, add_tokens
@@ -27,14 +27,13 @@ class RaceCurve(BlockedCurve):
     """
 
     smallest_grouped = 65
-    first_level = OCTAVE
 
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
         self.width = race.width if max(counts) > 2 else POWER
         # g before each of the blocks that were last asked about, and these blocks' lower ends.
         self._known = np.empty(0), np.empty((len(counts), 1))
-        super().__init__(target, race.draft, counts)
+        super().__init__(target, race.draft, counts, coarse=True)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
