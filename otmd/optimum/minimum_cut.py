@@ -126,13 +126,19 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
 @kernel()
 def _graph(starts, tokens, num_tokens):
     """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
-    owners = np.empty(tokens.size, np.int64)
-    for t in range(starts.size - 1):
-        owners[starts[t] : starts[t + 1]] = t
+    owners, token_arcs = np.empty(tokens.size, np.int64), np.empty(tokens.size, np.int64)
     token_starts = np.zeros(num_tokens + 1, np.int64)
     for y in tokens:
         token_starts[y + 1] += 1
-    return starts, tokens, owners, np.cumsum(token_starts), np.argsort(tokens, kind="mergesort")
+    for y in range(num_tokens):
+        token_starts[y + 1] += token_starts[y]
+    place = token_starts.copy()
+    for t in range(starts.size - 1):
+        for arc in range(starts[t], starts[t + 1]):
+            owners[arc] = t
+            token_arcs[place[tokens[arc]]] = arc
+            place[tokens[arc]] += 1
+    return starts, tokens, owners, token_starts, token_arcs
 
 
 @kernel()
@@ -141,13 +147,14 @@ def _label(graph, flow, supply, demand, levels, threshold):
     starts, tokens, owners, token_starts, token_arcs = graph
     set_level, token_level = levels
     num_sets = supply.size
-    set_level[:] = np.where(supply > threshold, 0, -1)
     token_level[:] = -1
     queue = np.empty(num_sets + demand.size, np.int64)
-    tail = np.count_nonzero(set_level == 0)
-    queue[:tail] = np.flatnonzero(set_level == 0)
-    head = 0
-    reached = False
+    head, tail, reached = 0, 0, False
+    for t in range(num_sets):
+        set_level[t] = 0 if supply[t] > threshold else -1
+        if set_level[t] == 0:
+            queue[tail] = t
+            tail += 1
     while head < tail:
         node = queue[head]
         head += 1
