@@ -292,8 +292,7 @@ class BlockedCurve:
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
         starts = blocks.low[wanted]
-        if level <= _GROUP:
-            first = np.searchsorted(GROUP_LOW, starts)
+        first = np.searchsorted(GROUP_LOW, starts)
         if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
             groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])

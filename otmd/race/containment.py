@@ -80,7 +80,7 @@ class ExponentialRace:
         sums : ndarray of float64, shape (K, S)
             The sums of each block, see :mod:`otmd.race.block_sums`. Powers are read where a count is above 2.
         counts : sequence of int, length N
-            The numbers of drafts, each from 2 to the race's.
+            The numbers of drafts, up to the race's.
 
         Returns
         -------
@@ -100,6 +100,8 @@ class ExponentialRace:
                 own[:] = times[count - 3] if count > 2 else 0.0
         contained = np.empty(several.shape)
         _fill_contained(sums, RATE_UNIT, outside, several, contained)
+        if 1 in counts:
+            contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
         return contained
 
 

@@ -23,7 +23,7 @@ class RaceCurve(BlockedCurve):
     race : ExponentialRace
         The race of the draft distribution.
     counts : sequence of int
-        The numbers of drafts, each from 2 to the race's.
+        The numbers of drafts, up to the race's.
     """
 
     smallest_grouped = 65
