@@ -147,18 +147,11 @@ def _mark_blocks(low, single, sums, contained, wanted):
 
 
 class Blocks(NamedTuple):
-    """Consecutive tokens in the order of p/q, K blocks of them.
+    """K blocks of consecutive tokens in the order of p/q.
 
-    Attributes
-    ----------
-    low : ndarray of float64, shape (K,)
-        No ratio of the block is below; ascending.
-    single : ndarray of bool, shape (K,)
-        Whether all ratios of the block are ``low``.
-    sums : ndarray of float64, shape (K, S)
-        p, q, and further columns of a subclass.
-    level : ndarray of int8, shape (K,)
-        How often the block was split off: 0 for octaves, 1 for groups, 2 and more for parts.
+    No ratio of a block is below its ``low`` (K,), which ascend; all are ``low`` where it is ``single``.
+    ``sums`` (K, S) are p, q, and further columns of a subclass. ``level`` is 0 for octaves, 1 for groups, 2
+    and more for parts.
     """
 
     low: FloatArray
@@ -177,16 +170,9 @@ class Blocks(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The smallest minimiser H of p(H) − g(H), a prefix of blocks.
+    """The smallest minimiser H of p(H) − g(H): the first ``size`` blocks, the tokens with p/q below ``end``.
 
-    Attributes
-    ----------
-    size : int
-        H holds this many blocks, the first ones.
-    end : float
-        H holds the tokens with p/q below; inf for all tokens.
-    value : float
-        p(H) − g(H).
+    ``end`` is inf for all tokens; ``value`` is p(H) − g(H).
     """
 
     size: int

@@ -122,21 +122,9 @@ def optimal_acceptance(
 
 
 def optimal_rates(target: FloatArray, law: DraftLaw, counts: Sequence[int]) -> OptimalAcceptance:
-    """α* of the laws of one family, for several numbers of drafts; the input is known to be valid.
+    """α* of the laws of one family for N numbers of drafts, which ascend; the input is known to be valid.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (…, V)
-        p.
-    law : DraftLaw
-        One of the family.
-    counts : sequence of int
-        The numbers of drafts, ascending.
-
-    Returns
-    -------
-    OptimalAcceptance
-        Of shapes (…, N) and (…, N, V).
+    The rates are of shape (…, N), the subsets of (…, N, V).
     """
     if isinstance(law, WithReplacement):
         cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
@@ -232,16 +220,9 @@ def _cut_beside(
 def best_prefix(
     target: FloatArray, order: IntArray, contained: FloatArray
 ) -> tuple[BoolArray, float]:
-    """The smallest best cut among the prefixes of an order, and 1 + p(H) − g(H).
+    """The smallest best cut among the prefixes of an order (V,) of the tokens, and 1 + p(H) − g(H).
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p; it need not sum to 1.
-    order : ndarray of int64, shape (V,)
-        A permutation of the tokens.
-    contained : ndarray of float64, shape (V + 1,)
-        g of each prefix.
+    p need not sum to 1; ``contained`` (V + 1,) is g of each prefix.
     """
     values = np.concatenate([[0.0], target[order].cumsum()]) - contained
     size = int(np.argmax(values <= values.min() + SLACK))

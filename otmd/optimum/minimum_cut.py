@@ -17,26 +17,10 @@ _CLOSED = 1e-15
 
 
 def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest H that minimises p(H) − g(H), for a single position.
+    """The smallest H that minimises p(H) − g(H) at a single position, and the value of the flow, α*.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p.
-    law : DraftLaw
-        A law that can be enumerated. Tuples with the same set of tokens are merged.
-
-    Returns
-    -------
-    subset : ndarray of bool, shape (V,)
-        H*.
-    rate : float
-        The value of the maximum flow, α*.
-
-    Raises
-    ------
-    ValueError
-        For a law with too many tuples to enumerate.
+    The law is enumerated, and tuples with the same set of tokens are merged. Raises ValueError for too many
+    tuples.
     """
     starts, tokens, supply = draft_sets(*law.enumerate())
     left, demand = supply.copy(), target.copy()
@@ -48,25 +32,11 @@ def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
 def draft_sets(
     tuples: IntArray, probs: FloatArray, merge: bool = True
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """The token sets of draft tuples, each token of a tuple once.
+    """The token sets of draft tuples (T, n), each token of a tuple once.
 
-    Parameters
-    ----------
-    tuples : ndarray of int64, shape (T, n)
-        Draft tuples.
-    probs : ndarray of float64, shape (T,)
-        Their probabilities.
-    merge : bool
-        Make one of all tuples with the same set; without it every tuple keeps its place.
-
-    Returns
-    -------
-    starts : ndarray of int64, shape (S + 1,)
-        Where each set begins in ``tokens``.
-    tokens : ndarray of int64, shape (E,)
-        The sets one after another, ascending within each.
-    supply : ndarray of float64, shape (S,)
-        The probability of each set.
+    Returns where each set begins, (S + 1,), the sets one after another, ascending within each, and their
+    probabilities (S,). Tuples with the same set become one with ``merge``; without it every tuple keeps its
+    place.
     """
     beyond = tuples.max() + 1
     sets = np.sort(tuples, axis=-1)

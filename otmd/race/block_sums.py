@@ -24,17 +24,10 @@ _FAINT, _SMALL = 1e-4, 1e-3
 class RaceScale(NamedTuple):
     """The numbers of a race that its kernels need.
 
-    Attributes
-    ----------
-    beside_most : float
-        The mass of all tokens but the one of more than half, see
-        :func:`otmd.race.containment.mass_beside_most`.
-    unit : float
-        The tokens' rates are ``unit`` times q.
-    end : float
-        The end of the race, in the unit of time. 0 for two drafts, which need no powers.
-    heaviest : float
-        The largest q of a light token.
+    ``beside_most`` is the mass of all tokens but the one of more than half, see
+    :func:`otmd.race.containment.mass_beside_most`. The tokens' rates are ``unit`` times q. ``end`` is the
+    end of the race in the unit of time; 0 for two drafts, which need no powers. ``heaviest`` is the largest
+    q of a light token.
     """
 
     beside_most: float

@@ -14,16 +14,9 @@ from otmd.race.containment import ExponentialRace
 
 
 class RaceCurve(BlockedCurve):
-    """The ratio curve of one position, for drafts without replacement.
+    """The ratio curve of one position, for drafts without replacement: p (V,) need not sum to 1.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p; it need not sum to 1.
-    race : ExponentialRace
-        The race of the draft distribution.
-    counts : sequence of int
-        The numbers of drafts, up to the race's.
+    The numbers of drafts are at most the race's.
     """
 
     smallest_grouped = 65

@@ -31,16 +31,9 @@ _FASTEST = 1e100
 
 
 class RaceInclusion:
-    """An exponential race, prepared for every number of first arrivals up to n.
+    """An exponential race, prepared for every number of first arrivals up to n ≥ 2.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q; more than n are positive.
-    num_drafts : int
-        n ≥ 2.
-    unit : float
-        The tokens' rates are ``unit`` times q.
+    More than n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:

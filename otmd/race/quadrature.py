@@ -27,22 +27,10 @@ _SHORTEST = 1e-12
 
 
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
-    """A time by which n tokens have arrived, except with a probability below rounding.
+    """A time by which n ≥ 2 tokens have arrived, except with a probability below rounding.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q; at least n are positive.
-    num_drafts : int
-        n ≥ 2.
-    unit : float
-        The tokens' rates are ``unit`` times q.
-
-    Returns
-    -------
-    float
-        The earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens
-        have.
+    At least n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q. It is the
+    earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens have.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(largest(draft, size))
@@ -109,22 +97,11 @@ def _race_end(fast: FloatArray, others: float, num_drafts: int) -> float:
 def win_times(
     latest: float, total_rate: float, num_drafts: int, least_arrivals: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Nodes and steps of an integral over the time of a race, by the trapezoidal rule in log t.
+    """Nodes and steps (T,) of an integral over the time of a race, by the trapezoidal rule in log t.
 
-    Parameters
-    ----------
-    latest : float
-        The end of the race, in any unit of time. It is the last node.
-    total_rate : float
-        The sum of all rates, in the same unit.
-    num_drafts : int
-        n: the rule is exact to rounding for up to n arrivals.
-    least_arrivals : int
-        k: before the first node, the probability that k have arrived is below rounding.
-
-    Returns
-    -------
-    times, steps : ndarray of float64, shape (T,)
+    The last node is ``latest``, the end of the race; ``total_rate`` is the sum of all rates, in the same
+    unit. The rule is exact to rounding for up to ``num_drafts`` arrivals. Before the first node, the
+    probability that ``least_arrivals`` tokens have arrived is below rounding.
     """
     step = quadrature_step(num_drafts)
     first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
