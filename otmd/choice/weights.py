@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
 
@@ -196,13 +197,6 @@ def _take_step(search, log_weights):
             step = np.log1p(max(whole, -0.9999)) if whole < 0.0 else min(whole, _LONGEST_STEP)
         log_weights[g] = search.before[g] + step
     allow_weights(log_weights, search.counts, search.largest, search.capped)
-
-
-@kernel()
-def copy_numbers(source, target):
-    """Copy an array of the same size; a slice assignment would take a second to compile."""
-    for g in range(source.size):
-        target[g] = source[g]
 
 
 @kernel()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, ratios_of
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 
@@ -105,17 +105,6 @@ def _fill_parts(ratio, starts, part, low, high):
 
 
 @kernel()
-def _containment(sums, num_drafts):
-    """q(H)^n of the tokens before each block, and of all tokens, shape (K + 1,)."""
-    contained, mass = np.empty(len(sums) + 1), 0.0
-    for k in range(contained.size):
-        contained[k] = power(min(mass, 1.0), num_drafts)
-        if k < len(sums):
-            mass += sums[k, DRAFT]
-    return contained
-
-
-@kernel()
 def _mark_blocks(low, single, sums, contained, wanted):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
@@ -183,22 +172,9 @@ class Cut(NamedTuple):
 class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
-    A subclass serves another law of drafts: it overrides :meth:`containment`, and may add columns to the
-    sums.
-
-    Parameters
-    ----------
-    target, draft : ndarray of float64, shape (V,)
-        p and q; neither need sum to 1.
-    counts : sequence of int
-        The numbers of drafts n for which the cut is asked.
-    coarse : bool
-        Whether to begin with octaves, where many groups would cost more than one more split.
-
-    Attributes
-    ----------
-    blocks : Blocks
-        The tokens, refined by :meth:`smallest_cuts`.
+    Neither p nor q (V,) need sum to 1; ``counts`` are the numbers of drafts for which the cut is asked. A
+    ``coarse`` curve begins with octaves, where many groups would cost more than one more split. A subclass
+    serves another law of drafts: it overrides :meth:`containment`, and may add columns to the sums.
     """
 
     width = 2
@@ -242,7 +218,8 @@ class BlockedCurve:
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
         """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
-        return (_containment(blocks.sums, n) for n in self.counts)
+        mass = np.minimum(blocks.before(DRAFT), 1.0)
+        return [mass**n for n in self.counts]
 
     def smallest_cuts(self) -> list[Cut]:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""

@@ -12,8 +12,8 @@ from otmd.drafts import DraftLaw
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# An arc with less residual capacity counts as closed: the rest is rounding.
-_CLOSED = 1e-15
+CLOSED = 1e-15
+"""An arc with less residual capacity counts as closed: the rest is rounding."""
 
 
 def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
@@ -25,7 +25,7 @@ def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     starts, tokens, supply = draft_sets(*law.enumerate())
     left, demand = supply.copy(), target.copy()
     flow = max_flow(starts, tokens, left, demand)
-    subset = tokens_short_of_demand(starts, tokens, left, demand, flow, _CLOSED)
+    subset = tokens_short_of_demand(starts, tokens, left, demand, flow, CLOSED)
     return subset, float(flow.sum())
 
 
