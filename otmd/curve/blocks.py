@@ -6,8 +6,9 @@ a block. p lies above two lines: one through the lower end of the block, with it
 through the upper end, with its largest ratio. g lies below its chord. So p − g is at least the smallest of
 the bounds at the two ends and where the lines cross.
 
-Only blocks that may hold the minimum are split. Octaves of p/q are split into groups of 1/16 octave, groups
-into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens into single ratios.
+Only blocks that may hold the minimum are split: octaves of p/q, with which a coarse curve begins, into groups
+of 1/16 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
+into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
