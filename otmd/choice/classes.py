@@ -24,18 +24,10 @@ _LEAST_TOP = 2.0**-40
 class CutCurve(NamedTuple):
     """Tokens grouped into K intervals of p/q, ascending, fine near the best cut.
 
-    Attributes
-    ----------
-    edges : ndarray of float64, shape (K + 1,)
-        Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last edge is inf.
-    target_mass, draft_mass : ndarray of float64, shape (K,)
-        p and q of each interval.
-    target_before, draft_before, contained : ndarray of float64, shape (K + 1,)
-        p, q and g of the tokens below each edge.
-    single : ndarray of bool, shape (K,)
-        Whether all tokens of the interval have the ratio of its lower edge.
-    cut : int
-        H* holds the tokens below edges[cut].
+    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. The
+    masses (K,) are p and q of each interval, ``target_before``, ``draft_before`` and ``contained`` (K + 1,)
+    are p, q and g of the tokens below each edge. An interval is ``single`` if all its tokens have the ratio
+    of its lower edge. H* holds the tokens below edges[cut].
     """
 
     edges: FloatArray
@@ -87,28 +79,12 @@ def choose_nodes(
     tol: float,
     linear: bool = False,
 ) -> list[IntArray]:
-    """Choose the nodes of some curves.
+    """The nodes of R curves: indices of their edges, ascending, for each curve.
 
-    Parameters
-    ----------
-    curves : sequence of CutCurve
-        R curves, fine where the best cut lies.
-    ends : sequence of sequence of int
-        For each curve some of its edges that are nodes in any case, ascending. No other node lies before
-        the first or after the last of them.
-    copies : ndarray of int64, shape (R,)
-        How many drafts are drawn from each curve.
-    value : float
-        The best cut's p − g.
-    tol : float
-        How far p − g may lie below that at a combination of the tangents' corners.
-    linear : bool
-        Whether g is linear between the edges of the only curve, and not a product of powers of q.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The nodes of each curve: indices of its edges, ascending.
+    ``ends`` are edges of each curve that are nodes in any case; no other node lies outside them. ``copies``
+    (R,) tells how many drafts are drawn from each curve. At no combination of the tangents' corners is p −
+    g further than ``tol`` below ``value``. If ``linear``, g is linear between the edges of the only curve,
+    and not a product of powers of q.
     """
     names = "edges", "target_before", "draft_before", "contained"
     columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]

@@ -32,20 +32,9 @@ _CERTAIN = 1e-18
 class IndependentCut(NamedTuple):
     """The best cut of R curves of independent drafts.
 
-    Attributes
-    ----------
-    curves : list of CutCurve
-        One for each distribution that drafts are drawn from.
-    copies : ndarray of int64, shape (R,)
-        How many drafts are drawn from each.
-    number : ndarray of int16, shape (V,)
-        The curve of each token.
-    draft, ratio : ndarray of float64, shape (V,)
-        q of each token in the distribution of its curve, and p/q.
-    subset : ndarray of bool, shape (V,)
-        H*.
-    value : float
-        p(H*) − g(H*).
+    ``copies`` (R,) tells how many drafts are drawn from each curve. By token (V,): the ``number`` of its
+    curve, ``draft``, its q in the distribution of that curve, ``ratio``, its p/q, and ``subset``, H*.
+    ``value`` is p(H*) − g(H*).
     """
 
     curves: list[CutCurve]
@@ -61,16 +50,8 @@ class IndependentCut(NamedTuple):
 class RatioSide(Side):
     """A side whose tokens are classed by their curve and p/q.
 
-    Attributes
-    ----------
-    nodes : ndarray of float64, shape (G,)
-        The nodes of the ratio, ascending for each curve.
-    rates : ndarray of float64, shape (G,)
-        Chosen mass in units of the class's draft mass.
-    starts : ndarray of int64, shape (R + 1,)
-        Where the nodes of each curve begin.
-    cut : IndependentCut
-        The tokens.
+    ``nodes`` (G,) are nodes of the ratio, ascending for each curve, and ``starts`` (R + 1,) where those of
+    each curve begin. ``rates`` (G,) are the chosen masses in units of the classes' draft masses.
     """
 
     nodes: FloatArray
@@ -99,20 +80,10 @@ class RatioSide(Side):
 def plan_independent(
     target: FloatArray, law: WithReplacement | Stratified, tol: float
 ) -> ChoicePlan:
-    """Find the optimal plan for drafts with replacement, or one from each stratum.
+    """The optimal plan for drafts with replacement, or one from each stratum, at a single position.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p. It may sum to less than 1; no draft is accepted for the rest.
-    law : WithReplacement or Stratified
-        A law at a single position.
-    tol : float
-        How much acceptance may be lost; never correctness.
-
-    Returns
-    -------
-    ChoicePlan
+    The target (V,) may sum to less than 1; no draft is accepted for the rest. ``tol`` is how much
+    acceptance may be lost; never correctness.
     """
     tol *= _OF_SIDE
     cut = _best_cut(target, law)
@@ -187,18 +158,10 @@ def _solve_side(
 
 
 class ClassDrafts(NamedTuple):
-    """How classes are drafted: G classes of R curves.
+    """How G classes of R curves are drafted: their draft masses and curves (G,).
 
-    Attributes
-    ----------
-    masses : ndarray of float64, shape (G,)
-        Draft masses.
-    curve : ndarray of int64, shape (G,)
-        The curve of each class.
-    never : ndarray of float64, shape (R,)
-        Each curve's mass of drafts that are never chosen.
-    copies : ndarray of int64, shape (R,)
-        How many drafts are drawn from each curve.
+    ``never`` (R,) is each curve's mass of drafts that are never chosen, ``copies`` (R,) how many drafts are
+    drawn from each curve.
     """
 
     masses: FloatArray

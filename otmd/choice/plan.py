@@ -29,19 +29,10 @@ class Quadrature(NamedTuple):
 
 @kernel()
 def clock_quadrature(slowest, fastest):
-    """Quadrature for sums of exponentials with rates between these two.
+    """Nodes and steps for sums of exponentials with rates from ``slowest`` to ``fastest``.
 
     The substitution s = exp(v − e^{−v}) makes the trapezoidal rule converge double exponentially at the
     early end (Takahasi and Mori 1974). At this spacing the rule is exact to rounding.
-
-    Parameters
-    ----------
-    slowest, fastest : float
-        The smallest and the largest rate, positive.
-
-    Returns
-    -------
-    Quadrature
     """
     latest = np.log(_SILENT * fastest / slowest)
     first, last = int(np.floor(-3.7 / _SPACING)), int(np.ceil(latest / _SPACING))
@@ -66,14 +57,8 @@ def quadrature_for_weights(log_weights, num_drafts):
 class Side(ABC):
     """The choice among the drafts on one side of the cut: within H*, or outside.
 
-    Attributes
-    ----------
-    weights : ndarray of float64, shape (G,)
-        The rate of each class's clock.
-    rejection : float
-        The rate of the clock that rejects all drafts; 0 if there is none.
-    quadrature : Quadrature
-        Nodes of the integral over the time of the first ring.
+    ``weights`` (G,) are the rates of the classes' clocks, ``rejection`` that of the clock that rejects all
+    drafts, 0 if there is none. The quadrature is for the time of the first ring.
     """
 
     weights: FloatArray

@@ -43,19 +43,8 @@ class RaceWeights(NamedTuple):
 class ClassRates(ABC):
     """How often each class on one side of the cut is chosen, as a function of the log weights.
 
-    The log weights are those of the classes in ``able_nodes``, the heavy tokens in ``able_heavy``, and the
-    rejection, in this order.
-
-    Attributes
-    ----------
-    tail : Tail
-        The tokens that are spread over classes.
-    able_nodes, able_heavy : ndarray of bool, shape (G,) and (M,)
-        The classes and the heavy tokens that may be chosen.
-    rejects : bool
-        Whether all drafts may be rejected.
-    num_drafts : int
-        n.
+    The log weights are those of the nodes' classes that are able to be chosen, of the able heavy tokens,
+    and, if all drafts may be rejected, of the rejection, in this order.
     """
 
     tail: Tail
@@ -91,16 +80,9 @@ class ClassRates(ABC):
 
 
 class RaceChoice(NamedTuple):
-    """The race at each time s of the clocks.
+    """The race at each time s of the clocks: E[Π ℓ] over the winners (J,), and its derivatives.
 
-    Attributes
-    ----------
-    expected : ndarray of float64, shape (J,)
-        E[Π ℓ] over the winners.
-    heavy : ndarray of float64, shape (J, M)
-        Its derivative by ℓ of each heavy token.
-    tail : ndarray of float64, shape (n, R, J)
-        Its derivative by ℓ of a tail token is Σ tail[m, r] ℓ^m q^r.
+    They are by ℓ of each heavy token (J, M), and by ℓ of a tail token, Σ tail[m, r] ℓ^m q^r, (n, R, J).
     """
 
     expected: FloatArray
@@ -112,16 +94,8 @@ class RaceChoice(NamedTuple):
 class TimedRace:
     """A race of n drafts, integrated over the time t of the last win.
 
-    Attributes
-    ----------
-    num_drafts : int
-        n.
-    heavy_rates : ndarray of float64, shape (M,)
-        q of the heavy tokens.
-    blocked : float
-        The total rate of tokens that must not arrive before the n-th winner.
-    quadrature : Quadrature
-        Nodes of the integral over t.
+    ``heavy_rates`` (M,) are q of the heavy tokens, ``blocked`` is the total rate of tokens that must not
+    arrive before the n-th winner.
     """
 
     num_drafts: int

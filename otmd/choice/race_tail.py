@@ -42,26 +42,14 @@ class NodeValues(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """Tokens and their places among the nodes.
+    """T tokens and their places among G nodes, which ascend from 0, the class that is never chosen.
 
-    Attributes
-    ----------
-    rates, wanted, count : ndarray of float64, shape (T,)
-        The tokens' q in the race's unit, their p, and how many tokens each entry stands for.
-    nodes : ndarray of float64, shape (G,)
-        Ascending, beginning with 0, the class that is never chosen.
-    lowest : int
-        No token is placed below this node.
-    inert : ndarray of float64, shape (R,)
-        Σ q^r of further tokens, which are never chosen.
-    lower : ndarray of int64, shape (T,)
-        The node below each token, the last but one for those at the last.
-    share : ndarray of float64, shape (T,)
-        The probability to belong to the lower node's class.
-    moments : ndarray of float64, shape (G − 1, n + 1, R)
-        Σ share^a q^r over the tokens between two nodes, inert ones at the first node.
-    by_node : ndarray of float64, shape (G,)
-        The tokens' p, divided between their two nodes in proportion to how often each is chosen.
+    ``rates`` are the tokens' q in the race's unit, ``wanted`` their p, and ``count`` how many tokens each
+    entry stands for. No token is placed below the node ``lowest``. ``inert`` (R,) is Σ q^r of further
+    tokens, which are never chosen. A token is of the class of the node ``lower`` with probability
+    ``share``, and else of the next one's. ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens
+    between two nodes, inert ones at the first. ``by_node`` (G,) is the tokens' p, divided between their two
+    nodes in proportion to how often each is chosen.
     """
 
     rates: FloatArray
@@ -147,26 +135,11 @@ def nodes_of_tail(
     drafted: float,
     tol: float,
 ) -> FloatArray:
-    """Choose nodes from 0 to beyond these ratios, so that no corner of the tangents lies below the cut.
+    """Choose nodes (G,) from 0 to beyond some ratios, so that no corner of the tangents is below the cut.
 
-    Parameters
-    ----------
-    curve : CutCurve
-        The tokens by p/q.
-    ends : tuple of float
-        The smallest and the largest p/q of the tail tokens that may be chosen.
-    largest : float
-        Their largest q.
-    inner : bool
-        Whether the side is H*.
-    drafted : float
-        A token of the tail is drafted with probability q times this. No ratio can be served beyond.
-    tol : float
-        How far a corner may lie below the cut.
-
-    Returns
-    -------
-    ndarray of float64, shape (G,)
+    ``ends`` are the smallest and the largest p/q of the tail tokens that may be chosen, ``largest`` is
+    their largest q. A tail token is drafted with probability q times ``drafted``; no ratio can be served
+    beyond. ``tol`` is how far a corner may lie below the cut.
     """
     lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
     room = _HEADROOM * highest

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
 
@@ -36,30 +37,16 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 
 
 class WeightSearch(NamedTuple):
-    """A search under way.
+    """A search under way; arrays are of shape (G,) where nothing else is said.
 
-    Attributes
-    ----------
-    targets : ndarray of float64, shape (G,)
-        The wanted rates.
-    capped : bool
-        Whether the largest log weight is 0 by convention, and classes that have it may fall short.
-    tol : float
-        How much mass may be misplaced.
-    counts : ndarray of bool, shape (G,)
-        The classes with enough mass to set the scale of the others.
-    largest : int
-        The class with the largest target.
-    faint : ndarray of float64, shape (G,)
-        A class is not moved where its rate changes with the weights by less than this.
-    before, rates, wrong, step : ndarray of float64, shape (G,)
-        Log weights before the step that is being tried, their rates, rates less targets, and the step.
-    excess : ndarray of float64
-        The sum of what classes got above their targets, round by round.
-    state : ndarray of int64
-        The counters and flags named above.
-    scale : ndarray of float64, shape (1,)
-        Which part of the step is being tried.
+    ``targets`` are the wanted rates. If ``capped``, the largest log weight is 0 by convention, and classes
+    that have it may fall short. ``tol`` is how much mass may be misplaced. Classes that ``counts`` marks
+    have enough mass to set the scale of the others; ``largest`` has the largest target. A class is not
+    moved where its rate changes with the weights by less than ``faint``.
+
+    A step is being tried: ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these
+    less the targets, and ``scale`` (1,) which part of the ``step``. ``excess`` is the sum of what classes
+    got above their targets, round by round. ``state`` holds the counters and flags named above.
     """
 
     targets: np.ndarray
@@ -84,27 +71,12 @@ def balance(
     tol: float,
     start: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Find log weights whose rates are the targets.
+    """Find log weights (G,) whose rates are the targets (G,), all positive; return both.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Takes log weights (G,). Returns the probability that each class is chosen, (G,), and
-        −∂rates/∂log weights off the diagonal or an approximation of it, (G, G).
-    targets : ndarray of float64, shape (G,)
-        P > 0.
-    capped : bool
-        If true, rates do not change when all weights are scaled, and classes with the largest weight may
-        fall short of their targets. If false, rates and targets have the same sum.
-    tol : float
-        How much mass may be misplaced. The search ends above it where rounding or unattainable targets
-        allow no more.
-    start : ndarray of float64, shape (G,), optional
-        Log weights to begin from.
-
-    Returns
-    -------
-    log_weights, rates : ndarray of float64, shape (G,)
+    ``evaluate`` takes log weights. It returns the probability that each class is chosen, and −∂rates/∂log
+    weights off the diagonal or an approximation of it (G, G). If ``capped``, rates do not change when all
+    weights are scaled, and classes with the largest weight may fall short; if not, rates and targets have
+    the same sum. The search ends above ``tol`` where rounding or unattainable targets allow no more.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
     search = begin_search(targets, capped, tol, start is not None, log_weights)
@@ -225,13 +197,6 @@ def _take_step(search, log_weights):
             step = np.log1p(max(whole, -0.9999)) if whole < 0.0 else min(whole, _LONGEST_STEP)
         log_weights[g] = search.before[g] + step
     allow_weights(log_weights, search.counts, search.largest, search.capped)
-
-
-@kernel()
-def copy_numbers(source, target):
-    """Copy an array of the same size; a slice assignment would take a second to compile."""
-    for g in range(source.size):
-        target[g] = source[g]
 
 
 @kernel()

@@ -35,20 +35,10 @@ _OF_SIDE, _OF_CLASSES = 0.25, 0.1
 
 
 class RaceSolution(NamedTuple):
-    """The end of a round.
+    """The end of a round: the side with its tokens at their places, and its log weights.
 
-    Attributes
-    ----------
-    rates : ClassRates
-        The side, with the tokens at their places.
-    log_weights : ndarray of float64
-        See :class:`~otmd.choice.race.ClassRates`.
-    values : NodeValues
-        The probability that a tail token is chosen, at the nodes.
-    heavy, tail : ndarray of float64, shape (M,) and (T,)
-        How often each heavy token is chosen, and each of the tail.
-    lost : float
-        Inside H* the part of p that is not chosen; outside it what is chosen beyond p.
+    ``values`` are those of the nodes; ``heavy`` (M,) and ``tail`` (T,) how often each token is chosen.
+    ``lost`` is, inside H*, the part of p that is not chosen; outside it, what is chosen beyond p.
     """
 
     rates: ClassRates
@@ -65,20 +55,11 @@ class RaceSolution(NamedTuple):
 
 
 class SideTokens(NamedTuple):
-    """The tokens that take part on one side.
+    """The tokens that take part on one side: M heavy ones that race, and the tail's that may be chosen.
 
     Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen.
-
-    Attributes
-    ----------
-    inner : bool
-        Whether the side is H*.
-    heavy, tail : ndarray of int64, shape (M,) and (T,)
-        The heavy tokens that race, and those of the tail that may be chosen.
-    able : ndarray of bool, shape (M,)
-        The heavy tokens that may be chosen.
-    inert : ndarray of float64, shape (R,)
-        Power sums of the tail's other tokens.
+    ``able`` (M,) marks the heavy tokens that may be chosen; ``inert`` (R,) are power sums of the tail's
+    other tokens.
     """
 
     inner: bool
@@ -90,21 +71,7 @@ class SideTokens(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RacePosition:
-    """A position of a race.
-
-    Attributes
-    ----------
-    target, rates : ndarray of float64, shape (V,)
-        p, and q in the race's unit.
-    num_drafts : int
-        n.
-    unit : float
-        ``rates`` are so many times q.
-    curve : CutCurve
-        The tokens by p/q.
-    subset : ndarray of bool, shape (V,)
-        H*.
-    """
+    """A position of a race: p, and ``rates`` (V,), which are ``unit`` times q; the curve and H* (V,)."""
 
     target: FloatArray
     rates: FloatArray
@@ -143,14 +110,8 @@ class RacePosition:
 class RaceSide(Side):
     """A side whose heavy tokens are classes of their own.
 
-    Attributes
-    ----------
-    lower : ndarray of int64, shape (V,)
-        The class of each token.
-    share : ndarray of float64, shape (V,)
-        The probability to be of it; of the next class otherwise.
-    rates : ndarray of float64, shape (V,)
-        How often each token is chosen.
+    By token (V,): its ``lower`` class, its ``share`` of it (the rest is the next one's), and how often it
+    is chosen.
     """
 
     lower: IntArray
@@ -182,22 +143,10 @@ class RaceSide(Side):
 def plan_without_replacement(
     target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
 ) -> ChoicePlan:
-    """Find the optimal plan for drafts without replacement.
+    """The optimal plan for n ≥ 2 drafts without replacement, at a single position.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p. It may sum to less than 1; no draft is accepted for the rest.
-    draft : ndarray of float64, shape (V,)
-        q, of sum 1; at least n tokens have mass.
-    num_drafts : int
-        n ≥ 2.
-    tol : float
-        How much acceptance may be lost; never correctness.
-
-    Returns
-    -------
-    ChoicePlan
+    The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
+    draft distribution (V,) have mass. ``tol`` is how much acceptance may be lost; never correctness.
     """
     largest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
     if draft.max() > largest:
@@ -240,18 +189,8 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
-    Attributes
-    ----------
-    race : TimedRace or PairRace
-        The race.
-    able : ndarray of bool, shape (M,)
-        The heavy tokens that may be chosen.
-    heavy : ndarray of float64, shape (M,)
-        p of the heavy tokens.
-    total : float
-        Probability that all drafts are of the side.
-    inner : bool
-        Whether the side is H*.
+    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p. ``total`` is the
+    probability that all drafts are of the side, and ``inner`` whether the side is H*.
     """
 
     race: TimedRace | PairRace
@@ -265,16 +204,8 @@ class RaceSearch(NamedTuple):
     ) -> RaceSolution:
         """Find places and weights in turn until rounds stop helping; return the best round.
 
-        Parameters
-        ----------
-        tail : Tail
-            The tail's tokens at their p/q.
-        values : NodeValues
-            What places them there.
-        tol : float
-            How much mass may be misplaced.
-        start : RaceSolution, optional
-            What was found for a similar tail of the same nodes.
+        ``values`` place the tail's tokens at their p/q; ``start`` was found for a similar tail of the same
+        nodes.
         """
         rounds: list[RaceSolution] = []
         found = start

@@ -31,6 +31,13 @@ def power(x, n):
     return result
 
 
+@kernel()
+def copy_numbers(source, target):
+    """Copy an array of the same size; Numba takes seconds to compile an assignment of arrays."""
+    for i in range(source.size):
+        target[i] = source[i]
+
+
 @kernel(error_model="numpy")
 def fill_ratios(target, draft, ratio):
     """p/q of each token, inf where q = 0. Ratios beyond 2^1020 are compressed, and keep their order."""
@@ -206,7 +213,8 @@ def fill_hit_rates(p, p_row, q, q_row, counts, out):
 
 
 @kernel(fastmath=REASSOCIATE)
-def _sum(values):
+def sum_of(values):
+    """Σ of the values."""
     total = 0.0
     for start in range(0, values.size, AT_A_TIME):
         own, part = values[start : start + AT_A_TIME], 0.0
@@ -237,7 +245,7 @@ def _coupled_beside(target, draft, tokens):
     left, start = 0.0, 0
     for i in range(tokens.size + 1):
         end = tokens[i] if i < tokens.size else draft.size
-        left += _sum(draft[start:end])
+        left += sum_of(draft[start:end])
         start = end + 1
     total, start = 0.0, 0
     for i in range(tokens.size + 1):

@@ -6,8 +6,9 @@ a block. p lies above two lines: one through the lower end of the block, with it
 through the upper end, with its largest ratio. g lies below its chord. So p − g is at least the smallest of
 the bounds at the two ends and where the lines cross.
 
-Only blocks that may hold the minimum are split. Octaves of p/q are split into groups of 1/16 octave, groups
-into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens into single ratios.
+Only blocks that may hold the minimum are split: octaves of p/q, with which a coarse curve begins, into groups
+of 1/16 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
+into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, ratios_of
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 
@@ -37,7 +38,7 @@ NUM_GROUPS = _LAST_INNER + 2
 # Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
 _OCTAVE, _GROUP = 0, 1
 # Where parts begin is decided from the ratios of at most so many tokens.
-_MOST_SAMPLED = 4096
+_MOST_SAMPLED = 1024
 
 
 @kernel()
@@ -105,17 +106,6 @@ def _fill_parts(ratio, starts, part, low, high):
 
 
 @kernel()
-def _containment(sums, num_drafts):
-    """q(H)^n of the tokens before each block, and of all tokens, shape (K + 1,)."""
-    contained, mass = np.empty(len(sums) + 1), 0.0
-    for k in range(contained.size):
-        contained[k] = power(min(mass, 1.0), num_drafts)
-        if k < len(sums):
-            mass += sums[k, DRAFT]
-    return contained
-
-
-@kernel()
 def _mark_blocks(low, single, sums, contained, wanted):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
@@ -147,18 +137,11 @@ def _mark_blocks(low, single, sums, contained, wanted):
 
 
 class Blocks(NamedTuple):
-    """Consecutive tokens in the order of p/q, K blocks of them.
+    """K blocks of consecutive tokens in the order of p/q.
 
-    Attributes
-    ----------
-    low : ndarray of float64, shape (K,)
-        No ratio of the block is below; ascending.
-    single : ndarray of bool, shape (K,)
-        Whether all ratios of the block are ``low``.
-    sums : ndarray of float64, shape (K, S)
-        p, q, and further columns of a subclass.
-    level : ndarray of int8, shape (K,)
-        How often the block was split off: 0 for octaves, 1 for groups, 2 and more for parts.
+    No ratio of a block is below its ``low`` (K,), which ascend; all are ``low`` where it is ``single``.
+    ``sums`` (K, S) are p, q, and further columns of a subclass. ``level`` is 0 for octaves, 1 for groups, 2
+    and more for parts.
     """
 
     low: FloatArray
@@ -177,16 +160,9 @@ class Blocks(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The smallest minimiser H of p(H) − g(H), a prefix of blocks.
+    """The smallest minimiser H of p(H) − g(H): the first ``size`` blocks, the tokens with p/q below ``end``.
 
-    Attributes
-    ----------
-    size : int
-        H holds this many blocks, the first ones.
-    end : float
-        H holds the tokens with p/q below; inf for all tokens.
-    value : float
-        p(H) − g(H).
+    ``end`` is inf for all tokens; ``value`` is p(H) − g(H).
     """
 
     size: int
@@ -197,20 +173,9 @@ class Cut(NamedTuple):
 class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
-    A subclass serves another law of drafts: it overrides :meth:`containment`, and may add columns to the
-    sums.
-
-    Parameters
-    ----------
-    target, draft : ndarray of float64, shape (V,)
-        p and q; neither need sum to 1.
-    counts : sequence of int
-        The numbers of drafts n for which the cut is asked.
-
-    Attributes
-    ----------
-    blocks : Blocks
-        The tokens, refined by :meth:`smallest_cuts`.
+    Neither p nor q (V,) need sum to 1; ``counts`` are the numbers of drafts for which the cut is asked. A
+    ``coarse`` curve begins with octaves, where many groups would cost more than one more split. A subclass
+    serves another law of drafts: it overrides :meth:`containment`, and may add columns to the sums.
     """
 
     width = 2
@@ -222,21 +187,25 @@ class BlockedCurve:
     most_sorted = num_parts = 64
     """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
-    def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
+    def __init__(
+        self, target: FloatArray, draft: FloatArray, counts: Sequence[int], coarse: bool = False
+    ) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
+        # The tokens of groups that were split, and their p/q.
+        self._opened = np.empty(0, np.int32), np.empty(0)
         if target.size < self.smallest_grouped:
             tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._parts(
-                tokens, ratios_of(target, draft, tokens), np.zeros(1), _OCTAVE
-            )
-        else:
-            self._group = np.empty(target.size, np.int16)
-            self._group_sums = np.zeros((NUM_GROUPS, self.width))
-            self.sum_groups(self._group, self._group_sums)
-            sums = np.add.reduceat(self._group_sums, _OCTAVE_STARTS)
-            used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-            self.blocks = _blocks(GROUP_LOW[_OCTAVE_STARTS[used]], sums[used], _OCTAVE)
+            self.blocks = self._open(tokens, np.zeros(1))
+            return
+        self._group = np.empty(target.size, np.int16)
+        self._group_sums = np.zeros((NUM_GROUPS, self.width))
+        self.sum_groups(self._group, self._group_sums)
+        sums, low = self._group_sums, GROUP_LOW
+        if coarse:
+            sums, low = np.add.reduceat(sums, _OCTAVE_STARTS), low[_OCTAVE_STARTS]
+        used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
+        self.blocks = _blocks(low[used], sums[used], _OCTAVE if coarse else _GROUP)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -250,21 +219,22 @@ class BlockedCurve:
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
         """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
-        return (_containment(blocks.sums, n) for n in self.counts)
+        mass = np.minimum(blocks.before(DRAFT), 1.0)
+        return [mass**n for n in self.counts]
 
     def smallest_cuts(self) -> list[Cut]:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""
         while True:
             blocks = self.blocks
-            wanted = np.zeros(len(blocks.low), dtype=bool)
-            for contained in self.containment(blocks):
+            wanted, every = np.zeros(len(blocks.low), dtype=bool), list(self.containment(blocks))
+            for contained in every:
                 _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
             if not wanted.any():
                 break
             self.blocks = self.split(wanted)
         edges, before = blocks.edges, blocks.before(TARGET)
         cuts = []
-        for contained in self.containment(blocks):
+        for contained in every:
             values = before - contained
             size = int(np.argmax(values <= values.min() + SLACK))
             cuts.append(Cut(size, float(edges[size]), float(values[size])))
@@ -285,35 +255,37 @@ class BlockedCurve:
         blocks = self.blocks
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
-        if level == _OCTAVE and self.target.size >= self.smallest_grouped:
-            first = np.searchsorted(GROUP_LOW, blocks.low[wanted])
+        starts = blocks.low[wanted]
+        first = np.searchsorted(GROUP_LOW, starts)
+        if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
             groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
             split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
+        elif level == _GROUP:
+            opened = np.zeros(NUM_GROUPS, dtype=bool)
+            opened[first] = True
+            split = self._open(tokens_of_groups(self._group, opened), starts)
         else:
-            split = self._parts(*self._tokens_in(wanted), blocks.low[wanted], level + 1)
+            split = self._parts(*self._tokens_in(wanted), starts, level + 1)
         kept = [each[~wanted] for each in blocks]
         order = np.argsort(np.append(kept[0], split.low), kind="stable")
         columns: Any = (np.concatenate(pair)[order] for pair in zip(kept, split, strict=True))
         return Blocks(*columns)
 
-    def _groups_in(self, wanted: BoolArray) -> BoolArray:
-        """All groups with tokens of these blocks, and perhaps a neighbour of each, shape (NUM_GROUPS,)."""
-        edges = self.blocks.edges
-        first = np.searchsorted(GROUP_LOW, edges[:-1][wanted], side="right") - 1
-        after = np.searchsorted(GROUP_LOW, edges[1:][wanted])
-        opened = np.bincount(first, minlength=NUM_GROUPS + 1)
-        closed = np.bincount(after, minlength=NUM_GROUPS + 1)
-        return (opened - closed).cumsum()[:-1] > 0
+    def _open(self, tokens: NDArray[np.int32], starts: FloatArray) -> Blocks:
+        """The parts of tokens that no part held before."""
+        ratio = ratios_of(self.target, self.draft, tokens)
+        before, known = self._opened
+        self._opened = np.append(before, tokens), np.append(known, ratio)
+        return self._parts(tokens, ratio, starts, _GROUP + 1)
 
     def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
-        """The tokens of these blocks, ascending, and their p/q."""
-        if self.target.size < self.smallest_grouped:
-            tokens = np.arange(self.target.size, dtype=np.int32)
-        else:
-            tokens = tokens_of_groups(self._group, self._groups_in(wanted))
-        ratio = ratios_of(self.target, self.draft, tokens)
-        inside = wanted[np.searchsorted(self.blocks.low, ratio, side="right") - 1]
+        """The tokens of these parts, and their p/q."""
+        tokens, ratio = self._opened
+        # Where runs of wanted parts begin and end. Tokens that are never drafted belong to the last part.
+        turns = self.blocks.edges[np.flatnonzero(np.diff(wanted, prepend=False, append=False))]
+        turn = np.searchsorted(turns[turns < np.inf], ratio, side="right")
+        inside = np.flatnonzero(turn & 1)
         return tokens[inside], ratio[inside]
 
     def _parts(

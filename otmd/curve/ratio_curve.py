@@ -319,12 +319,8 @@ class RatioCurve:
 class RatioCuts:
     """The smallest minimisers H of p(H) − q(H)^n for N numbers of drafts at each position.
 
-    Attributes
-    ----------
-    ends : ndarray of float64, shape (…, N)
-        H holds the tokens with p/q below; 0 for no token, inf for all.
-    value : ndarray of float64, shape (…, N)
-        p(H) − q(H)^n.
+    H holds the tokens with p/q below its entry of ``ends`` (…, N), 0 for no token and inf for all;
+    ``value`` (…, N) is p(H) − q(H)^n.
     """
 
     ends: FloatArray

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import likeliest
-from otmd.drafts.base import MOST_DRAFTS
+from otmd.drafts.base import MOST_DRAFTS, DraftLaw
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_support
 from otmd.drafts.stratified import Stratified
@@ -171,3 +171,18 @@ class Greedy(TopThen):
         other = copy.copy(self)
         other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
         return super(Greedy, other).with_num_drafts(num_drafts)
+
+
+def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
+    """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
+    if not isinstance(law, ProposalLaw):
+        return np.empty(0, np.int64), law
+    always = law.forced_tokens()
+    count = law.num_drafts - always.size
+    if count == 0:
+        return always, None
+    if isinstance(law, Stratified) or (count > 1 and not isinstance(law, TopThen)):
+        return always, law
+    # A single draft is the same for all laws.
+    kind = law.rest if isinstance(law, TopThen) and count > 1 else WithReplacement
+    return always, unchecked(kind, law.mass_beside_forced(), count)

@@ -9,6 +9,7 @@ from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
 from otmd.curve.blocks import SLACK
 from otmd.drafts import (
+    ConditionalPoisson,
     DraftLaw,
     ProposalLaw,
     Stratified,
@@ -17,7 +18,8 @@ from otmd.drafts import (
     WithReplacement,
 )
 from otmd.drafts.base import validate_law
-from otmd.drafts.proposal import order_from, unchecked
+from otmd.drafts.proposal import order_from
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.stratified import stratified_cut
 from otmd.parallel import in_threads
@@ -29,7 +31,6 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.race.containment import ExponentialRace
 from otmd.race.cut import RaceCurve
 
 _CERTIFICATE_TOLERANCE = 1e-10
@@ -121,21 +122,9 @@ def optimal_acceptance(
 
 
 def optimal_rates(target: FloatArray, law: DraftLaw, counts: Sequence[int]) -> OptimalAcceptance:
-    """α* of the laws of one family, for several numbers of drafts; the input is known to be valid.
+    """α* of the laws of one family for N numbers of drafts, which ascend; the input is known to be valid.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (…, V)
-        p.
-    law : DraftLaw
-        One of the family.
-    counts : sequence of int
-        The numbers of drafts, ascending.
-
-    Returns
-    -------
-    OptimalAcceptance
-        Of shapes (…, N) and (…, N, V).
+    The rates are of shape (…, N), the subsets of (…, N, V).
     """
     if isinstance(law, WithReplacement):
         cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
@@ -181,8 +170,10 @@ def _cuts(
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
     if isinstance(law, WithoutReplacement):
-        for n, (subset, value) in zip(counts, _cuts_of_race(target, law.race, counts), strict=True):
-            yield subset, law.race.containment(subset, n), 1.0 + value
+        curve = RaceCurve(target, law.race, counts)
+        for n, cut in zip(counts, curve.smallest_cuts(), strict=True):
+            subset = curve.subset(cut.end)
+            yield subset, law.race.containment(subset, n), 1.0 + cut.value
         return
     for count in counts:
         own = law if count == law.num_drafts else law.with_num_drafts(count)
@@ -190,53 +181,35 @@ def _cuts(
         yield subset, float(own.position_containment(subset)), found
 
 
-def _cuts_of_race(
-    target: FloatArray, race: ExponentialRace, counts: Sequence[int]
-) -> list[tuple[BoolArray, float]]:
-    """The smallest minimisers H of p(H) − g(H) without replacement, and their values; counts ascend."""
-    cuts, several = [], [n for n in counts if n > 1]
-    if len(several) < len(counts):
-        # A single draft is the same with and without replacement.
-        cuts.append(_cut_with_replacement(target, race.draft, 1))
-    if several:
-        curve = RaceCurve(target, race, several)
-        cuts += [(curve.subset(cut.end), cut.value) for cut in curve.smallest_cuts()]
-    return cuts
-
-
 def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, ProposalLaw):
         return minimum_cut(target, law)
-    if rest_of(law) in (WithReplacement, WithoutReplacement, Stratified):
-        return _cut_beside_forced(target, law)
-    forced = law.forced_tokens()
+    forced, rest = drafts_by_chance(law)
+    if isinstance(law, TopThen | Stratified) and not isinstance(rest, ConditionalPoisson):
+        return _cut_beside(target, forced, rest)
     order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
     return best_prefix(target, order, law.prefix_containment(order))
 
 
-def rest_of(law: ProposalLaw) -> type[DraftLaw]:
-    """The law of the drafts beside those that are always drafted."""
-    return law.rest if isinstance(law, TopThen) else type(law)
+def _cut_beside(
+    target: FloatArray, forced: IntArray, rest: DraftLaw | None
+) -> tuple[BoolArray, float]:
+    """The cut and its rate where some tokens are always drafted, and the others follow a law or are none.
 
-
-def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray, float]:
-    """The cut of a law with top tokens, if any, and others with or without replacement or from strata.
-
-    The cut is empty, or it holds all top tokens and the best cut of the other drafts.
+    The cut is empty, or it holds all forced tokens and the best cut of the other drafts.
     """
-    forced, others = law.forced_tokens(), law.mass_beside_forced()
-    count = law.num_drafts - forced.size
-    if count == 0:
-        subset, value = np.zeros(target.size, dtype=bool), -1.0
-    elif rest_of(law) is Stratified:
-        rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
+    subset, value = np.zeros(target.size, dtype=bool), -1.0
+    if isinstance(rest, Stratified):
         found = stratified_cut(target, rest.position_strata)
         subset, value = found.subset, found.value
-    elif rest_of(law) is WithReplacement:
-        subset, value = _cut_with_replacement(target, others, count)
-    else:
-        ((subset, value),) = _cuts_of_race(target, ExponentialRace(others, count), [count])
+    elif isinstance(rest, WithReplacement):
+        cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
+        subset, value = cuts.subsets()[0], float(cuts.value[0])
+    elif isinstance(rest, WithoutReplacement):
+        curve = RaceCurve(target, rest.race, [rest.num_drafts])
+        (cut,) = curve.smallest_cuts()
+        subset, value = curve.subset(cut.end), cut.value
     value += float(target[forced].sum())
     if forced.size and value >= -SLACK:
         return np.zeros(target.size, dtype=bool), 1.0
@@ -244,27 +217,12 @@ def _cut_beside_forced(target: FloatArray, law: ProposalLaw) -> tuple[BoolArray,
     return subset, 1.0 + value
 
 
-def _cut_with_replacement(
-    target: FloatArray, draft: FloatArray, num_drafts: int
-) -> tuple[BoolArray, float]:
-    """The smallest minimiser H of p(H) − q(H)^n at a single position, and its value as found."""
-    cuts = RatioCurve.unchecked(target, draft).cuts([num_drafts])
-    return cuts.subsets()[0], float(cuts.value[0])
-
-
 def best_prefix(
     target: FloatArray, order: IntArray, contained: FloatArray
 ) -> tuple[BoolArray, float]:
-    """The smallest best cut among the prefixes of an order, and 1 + p(H) − g(H).
+    """The smallest best cut among the prefixes of an order (V,) of the tokens, and 1 + p(H) − g(H).
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p; it need not sum to 1.
-    order : ndarray of int64, shape (V,)
-        A permutation of the tokens.
-    contained : ndarray of float64, shape (V + 1,)
-        g of each prefix.
+    p need not sum to 1; ``contained`` (V + 1,) is g of each prefix.
     """
     values = np.concatenate([[0.0], target[order].cumsum()]) - contained
     size = int(np.argmax(values <= values.min() + SLACK))

@@ -22,9 +22,10 @@ from otmd.curve._kernels import ratios_of
 from otmd.curve.ratio_curve import RatioCurve
 from otmd.drafts import DraftLaw, Stratified
 from otmd.drafts.base import validate_law
-from otmd.drafts.proposal import ProposalLaw, order_from, unchecked
+from otmd.drafts.proposal import ProposalLaw, order_from
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import kernel
-from otmd.optimum.acceptance import positions, rest_of
+from otmd.optimum.acceptance import positions
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -283,10 +284,9 @@ class _TautString:
 
 def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
     """The tokens (V,) in an order of which every corner of K is a prefix, beside the forced ones."""
-    others, count = law.mass_beside_forced(), law.num_drafts - law.forced_tokens().size
-    if rest_of(law) is not Stratified or count == 0:
-        return RatioCurve.unchecked(target, others).order
-    rest = law if isinstance(law, Stratified) else unchecked(Stratified, others, count)
+    _, rest = drafts_by_chance(law)
+    if not isinstance(rest, Stratified):
+        return RatioCurve.unchecked(target, law.mass_beside_forced()).order
     strata = rest.position_strata
     ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
     for first, end in pairwise(strata.starts):
@@ -342,7 +342,7 @@ def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArr
 
 def _share(law: ProposalLaw, tokens: IntArray) -> tuple[IntArray, FloatArray]:
     """How tokens with p = 0 share an output mass: by q, or by q_j of their strata."""
-    stratified = rest_of(law) is Stratified
+    stratified = isinstance(drafts_by_chance(law)[1], Stratified)
     mass = law.position_inclusion_probs() if stratified else law.mass_beside_forced()
     share = mass[tokens]
     if not share.any():

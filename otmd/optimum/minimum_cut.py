@@ -12,61 +12,31 @@ from otmd.drafts import DraftLaw
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# An arc with less residual capacity counts as closed: the rest is rounding.
-_CLOSED = 1e-15
+CLOSED = 1e-15
+"""An arc with less residual capacity counts as closed: the rest is rounding."""
 
 
 def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest H that minimises p(H) − g(H), for a single position.
+    """The smallest H that minimises p(H) − g(H) at a single position, and the value of the flow, α*.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p.
-    law : DraftLaw
-        A law that can be enumerated. Tuples with the same set of tokens are merged.
-
-    Returns
-    -------
-    subset : ndarray of bool, shape (V,)
-        H*.
-    rate : float
-        The value of the maximum flow, α*.
-
-    Raises
-    ------
-    ValueError
-        For a law with too many tuples to enumerate.
+    The law is enumerated, and tuples with the same set of tokens are merged. Raises ValueError for too many
+    tuples.
     """
     starts, tokens, supply = draft_sets(*law.enumerate())
     left, demand = supply.copy(), target.copy()
     flow = max_flow(starts, tokens, left, demand)
-    subset = tokens_short_of_demand(starts, tokens, left, demand, flow, _CLOSED)
+    subset = tokens_short_of_demand(starts, tokens, left, demand, flow, CLOSED)
     return subset, float(flow.sum())
 
 
 def draft_sets(
     tuples: IntArray, probs: FloatArray, merge: bool = True
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """The token sets of draft tuples, each token of a tuple once.
+    """The token sets of draft tuples (T, n), each token of a tuple once.
 
-    Parameters
-    ----------
-    tuples : ndarray of int64, shape (T, n)
-        Draft tuples.
-    probs : ndarray of float64, shape (T,)
-        Their probabilities.
-    merge : bool
-        Make one of all tuples with the same set; without it every tuple keeps its place.
-
-    Returns
-    -------
-    starts : ndarray of int64, shape (S + 1,)
-        Where each set begins in ``tokens``.
-    tokens : ndarray of int64, shape (E,)
-        The sets one after another, ascending within each.
-    supply : ndarray of float64, shape (S,)
-        The probability of each set.
+    Returns where each set begins, (S + 1,), the sets one after another, ascending within each, and their
+    probabilities (S,). Tuples with the same set become one with ``merge``; without it every tuple keeps its
+    place.
     """
     beyond = tuples.max() + 1
     sets = np.sort(tuples, axis=-1)
@@ -126,13 +96,19 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
 @kernel()
 def _graph(starts, tokens, num_tokens):
     """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
-    owners = np.empty(tokens.size, np.int64)
-    for t in range(starts.size - 1):
-        owners[starts[t] : starts[t + 1]] = t
+    owners, token_arcs = np.empty(tokens.size, np.int64), np.empty(tokens.size, np.int64)
     token_starts = np.zeros(num_tokens + 1, np.int64)
     for y in tokens:
         token_starts[y + 1] += 1
-    return starts, tokens, owners, np.cumsum(token_starts), np.argsort(tokens, kind="mergesort")
+    for y in range(num_tokens):
+        token_starts[y + 1] += token_starts[y]
+    place = token_starts.copy()
+    for t in range(starts.size - 1):
+        for arc in range(starts[t], starts[t + 1]):
+            owners[arc] = t
+            token_arcs[place[tokens[arc]]] = arc
+            place[tokens[arc]] += 1
+    return starts, tokens, owners, token_starts, token_arcs
 
 
 @kernel()
@@ -141,13 +117,14 @@ def _label(graph, flow, supply, demand, levels, threshold):
     starts, tokens, owners, token_starts, token_arcs = graph
     set_level, token_level = levels
     num_sets = supply.size
-    set_level[:] = np.where(supply > threshold, 0, -1)
     token_level[:] = -1
     queue = np.empty(num_sets + demand.size, np.int64)
-    tail = np.count_nonzero(set_level == 0)
-    queue[:tail] = np.flatnonzero(set_level == 0)
-    head = 0
-    reached = False
+    head, tail, reached = 0, 0, False
+    for t in range(num_sets):
+        set_level[t] = 0 if supply[t] > threshold else -1
+        if set_level[t] == 0:
+            queue[tail] = t
+            tail += 1
     while head < tail:
         node = queue[head]
         head += 1

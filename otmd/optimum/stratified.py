@@ -35,18 +35,9 @@ _LAST = 1e300
 class StratifiedCut(NamedTuple):
     """The smallest minimiser H of p(H) − Π_j q_j(H ∩ G_j): a prefix of p/q_j in each of n strata.
 
-    Attributes
-    ----------
-    curves : list of BlockedCurve
-        Each stratum's tokens by p/q_j, fine near the cut.
-    sizes : ndarray of int64, shape (n,)
-        How many blocks of each curve H holds.
-    value : float
-        p(H) − Π_j q_j(H ∩ G_j).
-    ratio : ndarray of float64, shape (V,)
-        p/q_j of each token, inf where it is never drafted.
-    subset : ndarray of bool, shape (V,)
-        H.
+    ``curves`` are each stratum's tokens by p/q_j, fine near the cut, and ``sizes`` (n,) how many blocks of
+    each H holds. ``value`` is p(H) − g(H), ``ratio`` (V,) is p/q_j of each token, inf where it is never
+    drafted, and ``subset`` (V,) is H.
     """
 
     curves: list[BlockedCurve]
@@ -57,14 +48,10 @@ class StratifiedCut(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where the prefixes of R curves may end, in ascending order for each curve.
+    """Where the prefixes of R curves may end, in ascending order for each curve, E places in all.
 
-    Attributes
-    ----------
-    target, draft : ndarray of float64, shape (E,)
-        p and q of the curve's tokens up to each end; first where the scan begins.
-    starts : ndarray of int64, shape (R + 1,)
-        Where the ends of each curve begin.
+    ``target`` and ``draft`` (E,) are p and q of the curve's tokens up to each end, first where the scan
+    begins; ``starts`` (R + 1,) is where the ends of each curve begin.
     """
 
     target: FloatArray
@@ -73,22 +60,10 @@ class Ends(NamedTuple):
 
 
 def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
-    """Find the best cut of stratified drafts.
-
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p; it need not sum to 1.
-    strata : Strata
-        The strata of the law at one position.
-
-    Returns
-    -------
-    StratifiedCut
-    """
+    """The best cut of stratified drafts at a single position; p (V,) need not sum to 1."""
     grouped = target[strata.tokens]
     curves = [
-        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
+        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1], coarse=True)
         for first, end in pairwise(strata.starts)
     ]
     while True:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.curve._kernels import AT_A_TIME
+from otmd.curve._kernels import AT_A_TIME, copy_numbers, sum_of
 from otmd.curve.blocks import DRAFT, TARGET
 from otmd.kernel import REASSOCIATE, kernel
 
@@ -24,17 +24,10 @@ _FAINT, _SMALL = 1e-4, 1e-3
 class RaceScale(NamedTuple):
     """The numbers of a race that its kernels need.
 
-    Attributes
-    ----------
-    beside_most : float
-        The mass of all tokens but the one of more than half, see
-        :func:`otmd.race.containment.mass_beside_most`.
-    unit : float
-        The tokens' rates are ``unit`` times q.
-    end : float
-        The end of the race, in the unit of time. 0 for two drafts, which need no powers.
-    heaviest : float
-        The largest q of a light token.
+    ``beside_most`` is the mass of all tokens but the one of more than half, see
+    :func:`otmd.race.containment.mass_beside_most`. The tokens' rates are ``unit`` times q. ``end`` is the
+    end of the race in the unit of time; 0 for two drafts, which need no powers. ``heaviest`` is the largest
+    q of a light token.
     """
 
     beside_most: float
@@ -92,14 +85,6 @@ def add_tokens(p, q, block, scale, scratch, sums):
 
 
 @kernel(fastmath=REASSOCIATE)
-def _total(values):
-    total = 0.0
-    for y in range(values.size):
-        total += values[y]
-    return total
-
-
-@kernel(fastmath=REASSOCIATE)
 def _fill_inside(q, subset, inside):
     """Fill q of the subset's tokens, 0 for others. Return how many are positive, and q of the others."""
     count, outside = 0, 0.0
@@ -125,22 +110,15 @@ def sums_of_subset(q, subset, scale, sums):
         drafted, left = _fill_inside(here, chosen, own)
         count += drafted
         outside += left
-        sums[DRAFT] += _total(own)
+        sums[DRAFT] += sum_of(own)
         _fill_alone(own, scale, values)
-        sums[ALONE] += _total(values)
+        sums[ALONE] += sum_of(values)
         if sums.size > POWER:
             _fill_small(own, scale, values)
             # add_powers overwrites its second argument.
-            _copy(values, own)
+            copy_numbers(values, own)
             add_powers(own, values, sums[POWER - 1 :])
     return count, outside
-
-
-@kernel()
-def _copy(values, out):
-    """Copy numbers; Numba takes seconds to compile an assignment of arrays."""
-    for y in range(values.size):
-        out[y] = values[y]
 
 
 @kernel()

@@ -21,21 +21,10 @@ _INVISIBLE = 1e-20
 
 
 class ExponentialRace:
-    """The race of a draft distribution, for g of any subset and every number of drafts up to n.
+    """The race of a draft distribution (V,), for g of any subset and every number of drafts up to n.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q.
-    num_drafts : int
-        n, the most drafts that will be asked for; at least as many tokens have mass.
-
-    Attributes
-    ----------
-    scale : RaceScale
-        What the kernels of :mod:`otmd.race.block_sums` need.
-    width : int
-        S, the number of sums of a block of tokens.
+    At least n tokens have mass. ``scale`` is what the kernels of :mod:`otmd.race.block_sums` need, and
+    ``width`` the number of sums of a block of tokens.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
@@ -69,23 +58,10 @@ class ExponentialRace:
     def contained(
         self, target: FloatArray, low: FloatArray, sums: FloatArray, counts: Sequence[int]
     ) -> FloatArray:
-        """The containment g of the tokens before each block, for several numbers of drafts.
+        """The containment g of the first 0, 1, … K blocks, for N numbers of drafts, shape (N, K + 1).
 
-        Parameters
-        ----------
-        target : ndarray of float64, shape (V,)
-            p: tokens are put in blocks by p/q.
-        low : ndarray of float64, shape (K,)
-            The smallest p/q of each block, ascending.
-        sums : ndarray of float64, shape (K, S)
-            The sums of each block, see :mod:`otmd.race.block_sums`. Powers are read where a count is above 2.
-        counts : sequence of int, length N
-            The numbers of drafts, each from 2 to the race's.
-
-        Returns
-        -------
-        ndarray of float64, shape (N, K + 1)
-            Entry k is g of the first k blocks together.
+        Blocks are of p/q, p being ``target`` (V,); ``low`` (K,) is the smallest ratio of each, ascending.
+        For ``sums`` (K, S) see :mod:`otmd.race.block_sums`; powers are read where a count is above 2.
         """
         outside, several = np.empty(low.size + 1), np.zeros((len(counts), low.size + 1))
         _fill_outside(sums, RATE_UNIT, outside)
@@ -100,31 +76,17 @@ class ExponentialRace:
                 own[:] = times[count - 3] if count > 2 else 0.0
         contained = np.empty(several.shape)
         _fill_contained(sums, RATE_UNIT, outside, several, contained)
+        if 1 in counts:
+            contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
         return contained
 
 
 class PrefixArrivals:
     """The probability of two and more arrivals among the first blocks of tokens, integrated over time.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q.
-    num_drafts : int
-        n ≥ 3.
-    unit : float
-        The tokens' rates are ``unit`` times q.
-
-    Attributes
-    ----------
-    end : float
-        The end of the race, in the unit of time.
-    heaviest : float
-        The largest q of a light token. Light tokens enter by power sums, heavy ones one by one.
-    heavy : ndarray of int64, shape (M,)
-        The heavy tokens.
-    nodes, steps : ndarray of float64, shape (T,)
-        Of the integral over time.
+    For n ≥ 3 drafts; rates are ``unit`` times q. Light tokens, of q up to ``heaviest``, enter by power
+    sums, the ``heavy`` ones (M,) one by one. ``end`` is the end of the race in the unit of time; ``nodes``
+    and ``steps`` (T,) are those of the integral.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
@@ -142,22 +104,11 @@ class PrefixArrivals:
     def times(
         self, moments: FloatArray, heavy: IntArray, block: IntArray, outside: FloatArray
     ) -> FloatArray:
-        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k = 3 … n and the first 0, 1, … K blocks.
+        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k = 3 … n and the first 0, 1, … K blocks, shape (n − 2, K + 1).
 
-        Parameters
-        ----------
-        moments : ndarray of float64, shape (K, R)
-            Power sums of q·t at the end, over each block's light tokens, from column 1 on.
-        heavy : ndarray of int64, shape (M,)
-            Some of the heavy tokens, as indices into :attr:`heavy`, in the order of their blocks.
-        block : ndarray of int64, shape (M,)
-            Those blocks.
-        outside : ndarray of float64, shape (K + 1,)
-            λ, the rate of all other tokens, in the unit of the rates.
-
-        Returns
-        -------
-        ndarray of float64, shape (n − 2, K + 1)
+        ``moments`` (K, R) are power sums of q·t at the end, over each block's light tokens, from column 1
+        on. ``heavy`` (M,) indexes some of the heavy tokens, in the order of their blocks, which are
+        ``block`` (M,). ``outside`` (K + 1,) is λ, the rate of all other tokens, in the unit of the rates.
         """
         found = np.empty((len(self._series) - 2, outside.size))
         heavy_chances = block, self._absent[heavy], self._present[heavy]

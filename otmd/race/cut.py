@@ -14,16 +14,9 @@ from otmd.race.containment import ExponentialRace
 
 
 class RaceCurve(BlockedCurve):
-    """The ratio curve of one position, for drafts without replacement.
+    """The ratio curve of one position, for drafts without replacement: p (V,) need not sum to 1.
 
-    Parameters
-    ----------
-    target : ndarray of float64, shape (V,)
-        p; it need not sum to 1.
-    race : ExponentialRace
-        The race of the draft distribution.
-    counts : sequence of int
-        The numbers of drafts, each from 2 to the race's.
+    The numbers of drafts are at most the race's.
     """
 
     smallest_grouped = 65
@@ -33,7 +26,7 @@ class RaceCurve(BlockedCurve):
         self.width = race.width if max(counts) > 2 else POWER
         # g before each of the blocks that were last asked about, and these blocks' lower ends.
         self._known = np.empty(0), np.empty((len(counts), 1))
-        super().__init__(target, race.draft, counts)
+        super().__init__(target, race.draft, counts, coarse=True)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""

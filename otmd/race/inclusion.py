@@ -31,16 +31,9 @@ _FASTEST = 1e100
 
 
 class RaceInclusion:
-    """An exponential race, prepared for every number of first arrivals up to n.
+    """An exponential race, prepared for every number of first arrivals up to n ≥ 2.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q; more than n are positive.
-    num_drafts : int
-        n ≥ 2.
-    unit : float
-        The tokens' rates are ``unit`` times q.
+    More than n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
@@ -100,13 +93,16 @@ def heavy_inclusion(absent, present, slow, weights, missed):
     shape (n, T).
     """
     size, num_heavy, num_nodes = slow.shape[0], absent.shape[0], weights.size
-    after = np.empty((num_heavy + 1, size, num_nodes))
-    after[num_heavy], after[num_heavy, 0] = 0.0, 1.0
-    for i in range(num_heavy - 1, -1, -1):
-        after[i] = after[i + 1]
-        count_one_more(after[i], absent[i], present[i])
+    after = np.zeros((num_heavy + 1, size, num_nodes))
     before, others = np.zeros((size, num_nodes)), np.empty((size, num_nodes))
-    before[0] = 1.0
+    for t in range(num_nodes):
+        after[num_heavy, 0, t] = before[0, t] = 1.0
+    for i in range(num_heavy - 1, -1, -1):
+        for k in range(size):
+            # Numba takes seconds to compile an assignment of arrays.
+            for t in range(num_nodes):
+                after[i, k, t] = after[i + 1, k, t]
+        count_one_more(after[i], absent[i], present[i])
     for i in range(num_heavy):
         _product(before, after[i + 1], others)
         for k in range(size):

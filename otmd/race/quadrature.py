@@ -27,27 +27,15 @@ _SHORTEST = 1e-12
 
 
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
-    """A time by which n tokens have arrived, except with a probability below rounding.
+    """A time by which n ≥ 2 tokens have arrived, except with a probability below rounding.
 
-    Parameters
-    ----------
-    draft : ndarray of float64, shape (V,)
-        q; at least n are positive.
-    num_drafts : int
-        n ≥ 2.
-    unit : float
-        The tokens' rates are ``unit`` times q.
-
-    Returns
-    -------
-    float
-        The earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens
-        have.
+    At least n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q. It is the
+    earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens have.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(largest(draft, size))
     others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
-    return float(_race_end(fast, others, num_drafts, _INVISIBLE))
+    return _race_end(fast, others, num_drafts)
 
 
 def largest(values: FloatArray, count: int) -> FloatArray:
@@ -81,27 +69,27 @@ def _keep_larger(values, place, least, kept, size):
     return size, place
 
 
-@kernel()
-def _race_end(fast, others, num_drafts, invisible):
+def _race_end(fast: FloatArray, others: float, num_drafts: int) -> float:
     """See :func:`latest_win`.
 
-    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. The
-    probability of fewer than n arrivals is below e^{−invisible}. For n of all tokens this follows from
-    Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean number of arrivals.
+    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. For
+    n of all tokens Chernoff's bound is P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean
+    number of arrivals.
     """
     lost = num_drafts - 1
-    latest = invisible / fast[fast.size - num_drafts]
+    latest = _INVISIBLE / float(fast[-num_drafts])
     early, late = 0.0, latest
     # Five per cent are precise enough: an end that is too late costs a few more nodes.
     while late > 1.05 * early and late > latest * _SHORTEST:
-        time, mean = 0.5 * (early + late), 0.0
-        for y in range(fast.size):
-            # The product may overflow; the token has then arrived.
-            mean -= np.expm1(-fast[y] * time)
+        time = 0.5 * (early + late)
+        # A product that overflows is of a token that has arrived.
+        with np.errstate(over="ignore"):
+            arrived = -np.expm1(-fast * time)
+        mean = float(arrived.sum())
         if others > 0.0 and fast[0] > 0.0:
             # 1 − e^{−qt} is concave in q, so it is above its chord up to the slowest of the fast tokens.
-            mean -= others * np.expm1(-fast[0] * time) / fast[0]
-        over = mean > lost and mean - lost * (1.0 + np.log(mean / lost)) > invisible
+            mean += others * float(arrived[0] / fast[0])
+        over = mean > lost and mean - lost * (1.0 + log(mean / lost)) > _INVISIBLE
         early, late = (early, time) if over else (time, late)
     return late
 
@@ -109,22 +97,11 @@ def _race_end(fast, others, num_drafts, invisible):
 def win_times(
     latest: float, total_rate: float, num_drafts: int, least_arrivals: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Nodes and steps of an integral over the time of a race, by the trapezoidal rule in log t.
+    """Nodes and steps (T,) of an integral over the time of a race, by the trapezoidal rule in log t.
 
-    Parameters
-    ----------
-    latest : float
-        The end of the race, in any unit of time. It is the last node.
-    total_rate : float
-        The sum of all rates, in the same unit.
-    num_drafts : int
-        n: the rule is exact to rounding for up to n arrivals.
-    least_arrivals : int
-        k: before the first node, the probability that k have arrived is below rounding.
-
-    Returns
-    -------
-    times, steps : ndarray of float64, shape (T,)
+    The last node is ``latest``, the end of the race; ``total_rate`` is the sum of all rates, in the same
+    unit. The rule is exact to rounding for up to ``num_drafts`` arrivals. Before the first node, the
+    probability that ``least_arrivals`` tokens have arrived is below rounding.
     """
     step = quadrature_step(num_drafts)
     first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)

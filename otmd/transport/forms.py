@@ -19,12 +19,8 @@ Shaped = TransportProblem | ProblemShape
 class Reading:
     """What a solved program says about the transport problem.
 
-    Attributes
-    ----------
-    accepted : ndarray of float64, shape (E,)
-        π(set, y), the mass that each arc carries.
-    set_duals, token_duals : ndarray of float64, shape (S,) and (V,)
-        u and v of Hu et al.'s dual: u(x) + v(y) ≥ 1 wherever y ∈ x.
+    ``accepted`` (E,) is π(set, y), the mass that each arc carries. ``set_duals`` (S,) and ``token_duals``
+    (V,) are u and v of Hu et al.'s dual: u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     accepted: FloatArray

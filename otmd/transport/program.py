@@ -121,20 +121,10 @@ def sparse_columns(
 
 @dataclass(frozen=True, eq=False)
 class SolverAnswer:
-    """What a solver returns: how it ended, and its point, not yet checked.
+    """What a solver returns, not yet checked: its status, what it called that itself, and its point.
 
-    Attributes
-    ----------
-    status : str
-        "optimal", "infeasible", "unbounded", "time limit", "iteration limit" or "failed".
-    detail : str
-        What the solver itself called it.
-    values : ndarray of float64, shape (variables,), or None
-        The variables; None unless optimal.
-    row_duals : ndarray of float64, shape (constraints,), or None
-        The multipliers of the rows, of the minimisation.
-    iterations : int
-        Steps of the simplex or the interior point method, where the solver counts them.
+    ``values`` are the variables and ``row_duals`` the multipliers of the rows, of the minimisation; None
+    unless the status is "optimal". ``iterations`` are those that the solver counts.
     """
 
     status: str

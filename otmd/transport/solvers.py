@@ -6,7 +6,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from otmd.optimum.minimum_cut import max_flow, tokens_short_of_demand
+from otmd.optimum.minimum_cut import CLOSED, max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray
 from otmd.transport.forms import cut_duals, flow_values
 from otmd.transport.problem import TransportProblem
@@ -34,18 +34,9 @@ _COLUMNWISE, _MINIMISE = 1, 1
 class HighsSession:
     """HiGHS for several programs: one with the same matrix as the last starts from its basis.
 
-    Parameters
-    ----------
-    method : {"simplex", "ipm"}
-        Dual simplex, or the interior point method with crossover to a vertex. From a basis the simplex
-        goes on, whatever the method of the first program was.
-    options : mapping, optional
-        Options of HiGHS by name, e.g. ``{"time_limit": 10.0}``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown method or option.
+    ``method`` is "simplex", the dual one, or "ipm", the interior point method with crossover to a vertex.
+    From a basis the simplex goes on, whatever the method. Raises ValueError for an unknown method or
+    option.
     """
 
     def __init__(
@@ -195,9 +186,6 @@ NETWORKX_METHODS = (
     "preflow_push",
 )
 
-# An arc with less capacity left than this is full: the rest is rounding.
-_CLOSED = 1e-15
-
 
 def solve_dinic(
     problem: TransportProblem, method: str | None, options: Mapping[str, object]
@@ -243,6 +231,6 @@ def _answer(problem: TransportProblem, flow: FloatArray, detail: str) -> SolverA
     left = problem.supply - problem.by_set(flow)
     demand = problem.target - problem.by_token(flow)
     subset = tokens_short_of_demand(
-        problem.starts, problem.tokens, left, demand, flow.copy(), _CLOSED
+        problem.starts, problem.tokens, left, demand, flow.copy(), CLOSED
     )
     return SolverAnswer("optimal", detail, flow_values(problem, flow), cut_duals(problem, subset))

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, ProposalLaw, Stratified, TopThen, WithReplacement
+from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.drafts.proposal import unchecked
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray, IntArray
 
 # How far a probability may leave [0, 1], and a distribution's sum 1, by rounding.
@@ -174,21 +174,6 @@ class ChoosingVerifier(PreparedVerifier):
     @cached_property
     def _residual(self) -> FloatArray:
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
-
-
-def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
-    """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
-    if not isinstance(law, ProposalLaw):
-        return np.empty(0, np.int64), law
-    always = law.forced_tokens()
-    count = law.num_drafts - always.size
-    if count == 0:
-        return always, None
-    if isinstance(law, Stratified) or (count > 1 and not isinstance(law, TopThen)):
-        return always, law
-    # A single draft is the same for all laws.
-    kind = law.rest if isinstance(law, TopThen) and count > 1 else WithReplacement
-    return always, unchecked(kind, law.mass_beside_forced(), count)
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:

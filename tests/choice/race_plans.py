@@ -36,14 +36,20 @@ def assert_lossless(
 
     The rule sees the set of drafts alone, so that the orders of a set are summed.
     """
-    output, accepted = np.zeros(law.vocab_size), np.zeros(law.vocab_size)
+    accepted, rejected = np.zeros(law.vocab_size), 0.0
     every = np.array(list(combinations(np.flatnonzero(law.draft_probs), law.num_drafts)))
-    probs = np.zeros(len(every))
+    probs, residual = np.zeros(len(every)), rule.residual(every[0])
     for order in permutations(range(law.num_drafts)):
         probs += law.tuple_prob(every[:, list(order)])
-    for tokens, prob in zip(every, probs, strict=True):
-        output += prob * rule.conditional_law(tokens)
-        accepted[tokens] += prob * plan.chances(tokens)
+    for i, (tokens, prob) in enumerate(zip(every, probs, strict=True)):
+        chances = plan.chances(tokens)
+        accepted[tokens] += prob * chances
+        rejected += prob * (1.0 - chances.sum())
+        if i % 16 == 0:
+            given = (1.0 - chances.sum()) * residual
+            given[tokens] += chances
+            assert np.abs(rule.conditional_law(tokens) - given).max() < 1e-13
+    output = accepted + rejected * residual
     np.testing.assert_allclose(output, rule.target, rtol=0, atol=1e-12)
     np.testing.assert_allclose(accepted, plan.accepted, rtol=1e-11, atol=1e-300)
 

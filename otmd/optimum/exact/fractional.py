@@ -124,7 +124,7 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> F
     assert isinstance(law, WithReplacement | WithoutReplacement)
     q = law.read_probs(len(p), rational_probs)
     if isinstance(law, WithReplacement):
-        return _with_replacement(p, q, law.num_drafts)
+        return _independent(p, [q] * law.num_drafts)
     return 1 - _all_rejected(p, q, law.num_drafts)
 
 
@@ -136,13 +136,6 @@ def hockey_stick(target: Probs, draft: Probs, scale: Fraction) -> Fraction:
 def excess(target: Probs, draft: Probs, scale: Fraction | int = 1) -> Probs:
     """(p − C q)₊, token by token."""
     return [max(a - scale * b, Fraction(0)) for a, b in zip(target, draft, strict=True)]
-
-
-def _with_replacement(p: Probs, q: Probs, num_drafts: int) -> Fraction:
-    scale = Fraction(0)
-    for _ in range(num_drafts):
-        scale += hockey_stick(p, q, scale)
-    return 1 - hockey_stick(p, q, scale)
 
 
 def _independent(p: Probs, rows: list[Probs]) -> Fraction:
