@@ -36,7 +36,7 @@ html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-# The tests run the pages' Python; the build only shows it.
+# The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
 
 autosummary_generate = True

@@ -42,7 +42,7 @@ def page_text(name: str) -> str:
         words, page, place = found.groups()
         if page and page not in PAGES:
             return words
-        return f"[{words}](#{name if not page else page}{'--' + place if place else ''})"
+        return f"[{words}](#{page if page else name}{'--' + place if place else ''})"
 
     text = re.sub(r"\[([^\]]+)\]\((?:(\w+)\.md)?(?:#([\w-]+))?\)", link, text)
     text = re.sub(r"\[([^\]]+)\]\((?:howto|reference)/[^)]*\)", r"\1", text)
