@@ -18,7 +18,7 @@ SECONDS ?= 60
 .DELETE_ON_ERROR:
 CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
-FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
+FIGURES := first_look lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
 
 .PHONY: help setup demo test fuzz bench experiments figures lint format docs paper clean clean-all
 

@@ -262,3 +262,12 @@ def test_relative_links_lead_somewhere():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_the_gallery_shows_every_picture():
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    shown = set(re.findall(r"images/(\w+)\.svg", (ROOT / "docs" / "gallery.md").read_text()))
+    assert {path.name for path in pictures} == {
+        f"{name}{page}.svg" for name in shown for page in ("", "-dark")
+    }
+    assert max(path.stat().st_size for path in pictures) < 300_000
