@@ -8,6 +8,7 @@ from latex2mathml.converter import convert
 from sphinx.transforms import SphinxTransform
 
 import otmd
+from otmd.cli.app import app as command_line
 
 project = "otmd"
 author = copyright = "The otmd developers"
@@ -41,12 +42,32 @@ nb_execution_mode = "off"
 
 autosummary_generate = True
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
 numpydoc_show_class_members = False
 
 
 def escape_unpacking(_app, _what, _name, _object, _options, lines):
     """Keep the star of a shape such as ``(*batch_shape, V)`` from opening an emphasis."""
     lines[:] = [re.sub(r"(?<=[(\s])\*(?=\w+,)", r"\\*", line) for line in lines]
+
+
+def write_commands(app):
+    """Write a page for each command of the command line, from its own help."""
+    folder = Path(app.srcdir, "reference", "generated", "commands")
+    folder.mkdir(parents=True, exist_ok=True)
+    # The usage also says how Sphinx was started, as if it were the command.
+    text = command_line.generate_docs().replace(" -m sphinx", "")
+    for part in re.split(r"^## otmd ", text, flags=re.M)[1:]:
+        name, _, body = part.partition("\n")
+        command = command_line[name]
+        examples = re.findall(r"^ +(otmd .*)", command.help_epilogue, re.M)
+        shown = "\n".join(f"$ {example}" for example in examples)
+        page = f"# otmd {name}\n{body.rstrip()}\n\n**Examples**:\n\n```console\n{shown}\n```\n"
+        path = folder / f"{name}.md"
+        # Sphinx reads a page anew when its file is younger.
+        if not path.is_file() or path.read_text("utf-8") != page:
+            path.write_text(page, "utf-8")
 
 
 def visit_inline(translator, node):
@@ -84,4 +105,5 @@ def setup(app):
     """Connect the above, the docstrings' part before numpydoc reads them."""
     app.add_transform(DarkTwins)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
+    app.connect("builder-inited", write_commands)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)
