@@ -28,7 +28,13 @@ templates_path = ["_templates"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "otmd"
-html_theme_options = {"header_links_before_dropdown": 6, "show_toc_level": 2}
+html_theme_options = {
+    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
+    "show_toc_level": 2,
+    "show_prev_next": True,
+}
 # Pages of the top level have no pages below them, so nothing to list at their side.
 html_sidebars = {"*": []}
 html_static_path = ["_static"]
@@ -39,6 +45,10 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
+
+# A copied command or session is without its prompts and output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 autosummary_generate = True
 autodoc_typehints = "none"
