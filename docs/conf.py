@@ -55,6 +55,11 @@ autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 numpydoc_show_class_members = False
+# Faults of form: sections out of order, parameters that do not exist, more than one line of summary.
+numpydoc_validation_checks = {
+    *("GL01", "GL03", "GL05", "GL06", "GL07", "GL09", "GL10", "PR02", "PR05", "PR10"),
+    *("RT05", "SA02", "SA03", "SA04", "SS01", "SS04", "SS06", "YD01"),
+}
 
 
 def escape_unpacking(_app, _what, _name, _object, _options, lines):
