@@ -33,7 +33,13 @@ html_theme_options = {
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "show_toc_level": 2,
-    "show_prev_next": True,
+    # Where there is nothing but a few links the page takes the room of its contents.
+    "secondary_sidebar_items": {
+        "index": [],
+        "howto/index": [],
+        "reference/index": [],
+        "**": ["page-toc"],
+    },
 }
 # Pages of the top level have no pages below them, so nothing to list at their side.
 html_sidebars = {"*": []}

@@ -255,7 +255,7 @@ def public_names() -> set[str]:
 
 
 def test_relative_links_lead_somewhere():
-    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+    link = re.compile(r"""(?:\]\(|src="|srcset=")([^)#:\s"]+)(?:#[^)]*)?[)"]""")
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
