@@ -40,7 +40,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.8))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.075, right=0.985, top=0.91, bottom=0.31, wspace=0.2)
-    headline(figure, "Stratified drafts lead, the more so the hotter the sampling")
+    headline(figure, "Stratified drafts overtake greedy ones as the sampling grows hotter")
     _rates(left, table.filter(temperature=TEMPERATURE, num_drafts=DRAFTS))
     _lead(right, table.filter(num_drafts=DRAFTS, choice="stratified"))
     for axes in (left, right):

@@ -66,7 +66,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.07, right=0.985, top=0.92, bottom=0.3, wspace=0.2)
-    headline(figure, "How alike the models are sets the optimum; the vocabulary hardly matters")
+    headline(figure, "Total variation bounds the optimum; the vocabulary's size hardly matters")
     _scatter(left, table, read_positions(results.with_name("real_positions.parquet")))
     left.set_title(f"{DRAFTS} drafts with replacement", loc="left")
     for name, (colour, marker) in RULES.items():
