@@ -18,7 +18,7 @@ SECONDS ?= 60
 .DELETE_ON_ERROR:
 CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
-FIGURES := lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
+FIGURES := first_look lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
 
 .PHONY: help setup demo test fuzz bench experiments figures lint format docs paper clean clean-all
 
@@ -66,7 +66,7 @@ test: $(READY_DEV)  ## run the whole test suite, the real-model test included
 fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
 	NUMBA_NUM_THREADS=1 $(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
 
-bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.png (about five minutes)
+bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.svg (about five minutes)
 	$(BIN)/python experiments/performance/peers.py $(ARGS)
 	$(BIN)/python experiments/performance/optimal_plan.py
 	$(BIN)/python paper_figures/peers.py
@@ -78,7 +78,7 @@ experiments: $(READY_DEMO)  ## measure the papers' claims again, going on where 
 	@set -e; for name in $(SEQUENCES); do $(BIN)/python experiments/sequences/$$name.py; done
 
 figures: $(READY_DEMO)  ## draw every figure and fill in the tables of claims, from stored results
-	$(BIN)/python paper_figures/gaps.py paper_figures/results/gaps.parquet docs/images/gaps.png
+	$(BIN)/python paper_figures/gaps.py paper_figures/results/gaps.parquet docs/images/gaps.svg
 	@set -e; for name in $(FIGURES) $(SEQUENCES); do $(BIN)/python paper_figures/$$name.py; done
 	$(BIN)/python paper_figures/claims_table.py
 

@@ -8,6 +8,7 @@ from latex2mathml.converter import convert
 from sphinx.transforms import SphinxTransform
 
 import otmd
+from otmd.cli.app import app as command_line
 
 project = "otmd"
 author = copyright = "The otmd developers"
@@ -27,7 +28,19 @@ templates_path = ["_templates"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "otmd"
-html_theme_options = {"header_links_before_dropdown": 6, "show_toc_level": 2}
+html_theme_options = {
+    "header_links_before_dropdown": 7,
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
+    "show_toc_level": 2,
+    # Where there is nothing but a few links the page takes the room of its contents.
+    "secondary_sidebar_items": {
+        "index": [],
+        "howto/index": [],
+        "reference/index": [],
+        "**": ["page-toc"],
+    },
+}
 # Pages of the top level have no pages below them, so nothing to list at their side.
 html_sidebars = {"*": []}
 html_static_path = ["_static"]
@@ -36,17 +49,46 @@ html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
-# The tests run the pages' Python; the build only shows it.
+# The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
+
+# A copied command or session is without its prompts and output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 autosummary_generate = True
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
 numpydoc_show_class_members = False
+# Faults of form: sections out of order, parameters that do not exist, more than one line of summary.
+numpydoc_validation_checks = {
+    *("GL01", "GL03", "GL05", "GL06", "GL07", "GL09", "GL10", "PR02", "PR05", "PR10"),
+    *("RT05", "SA02", "SA03", "SA04", "SS01", "SS04", "SS06", "YD01"),
+}
 
 
 def escape_unpacking(_app, _what, _name, _object, _options, lines):
     """Keep the star of a shape such as ``(*batch_shape, V)`` from opening an emphasis."""
     lines[:] = [re.sub(r"(?<=[(\s])\*(?=\w+,)", r"\\*", line) for line in lines]
+
+
+def write_commands(app):
+    """Write a page for each command of the command line, from its own help."""
+    folder = Path(app.srcdir, "reference", "generated", "commands")
+    folder.mkdir(parents=True, exist_ok=True)
+    # The usage also says how Sphinx was started, as if it were the command.
+    text = command_line.generate_docs().replace(" -m sphinx", "")
+    for part in re.split(r"^## otmd ", text, flags=re.M)[1:]:
+        name, _, body = part.partition("\n")
+        command = command_line[name]
+        examples = re.findall(r"^ +(otmd .*)", command.help_epilogue, re.M)
+        shown = "\n".join(f"$ {example}" for example in examples)
+        page = f"# otmd {name}\n{body.rstrip()}\n\n**Examples**:\n\n```console\n{shown}\n```\n"
+        path = folder / f"{name}.md"
+        # Sphinx reads a page anew when its file is younger.
+        if not path.is_file() or path.read_text("utf-8") != page:
+            path.write_text(page, "utf-8")
 
 
 def visit_inline(translator, node):
@@ -84,4 +126,5 @@ def setup(app):
     """Connect the above, the docstrings' part before numpydoc reads them."""
     app.add_transform(DarkTwins)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
+    app.connect("builder-inited", write_commands)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

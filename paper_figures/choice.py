@@ -1,7 +1,7 @@
 """Figure: which law and verifier accept most, by temperature and certainty, from ``real_positions.py``.
 
 python paper_figures/choice.py
-python paper_figures/choice.py runs/mine.parquet figures/mine.png
+python paper_figures/choice.py runs/mine.parquet figures/mine.svg
 """
 
 import sys
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCRIPT = "paper_figures/choice.py"
-FIGURES = (Path("docs/images/choice.png"), Path("runs/figures/choice.pdf"))
+FIGURES = (Path("docs/images/choice.svg"), Path("runs/figures/choice.pdf"))
 DRAFTS = 4
 BASE = "RRS"
 EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 FEWEST_PROMPTS = 4
 PANELS = {
-    "closed-form verifiers": {
-        "RRS": ("RRS", "#f0b48c"),
-        "K-SEQ": ("K-SEQ", "#9cc7e4"),
-        "RRSw": ("RRSw", "#f2d38a"),
-        "greedy": ("greedy", "#e3b7d0"),
+    "Rules in closed form: K-SEQ where no token is likely, greedy drafts elsewhere": {
+        "RRS": ("RRS", "#D55E00"),
+        "K-SEQ": ("K-SEQ", "#0072B2"),
+        "RRSw": ("RRSw", "#E69F00"),
+        "greedy": ("greedy", "#CC79A7"),
     },
-    "with Optimal: every law at its α*": {
-        "α*, with": ("with", "#9cc7e4"),
-        "α*, without": ("without", "#a5d8c6"),
-        "α*, 1 then without": ("top 1 +", "#d9d9d9"),
-        "α*, 2 then without": ("top 2 +", "#bdbdbd"),
-        "greedy": ("greedy", "#e3b7d0"),
+    "Optimal: without replacement, some of the likeliest tokens certain or none": {
+        "α*, with": ("with", "#0072B2"),
+        "α*, without": ("without", "#009E73"),
+        "α*, 1 then without": ("1 certain", "#E69F00"),
+        "α*, 2 then without": ("2 certain", "#D55E00"),
+        "greedy": ("greedy", "#CC79A7"),
     },
 }
 
@@ -84,14 +84,13 @@ def draw(results: Path) -> "Figure":
     """A chart for closed-form verifiers, and one where every law is served by the optimal one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
-    panels = figure.subplots(1, 2, sharey=True)
-    figure.subplots_adjust(left=0.075, right=0.99, top=0.91, bottom=0.15, wspace=0.05)
+    figure = Figure(figsize=(TWO_COLUMNS, 5.6), layout="constrained")
+    panels = figure.subplots(2, 1, sharex=True)
     for axes, (title, looks) in zip(panels, PANELS.items(), strict=True):
         _chart(axes, winners(results, list(looks)), looks)
-        axes.set_title(f"{title}, n = {DRAFTS}", loc="left")
-        axes.set_xlabel("largest probability of the draft")
-    panels[0].set_ylabel("temperature")
+        axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
+        axes.set_ylabel("temperature")
+    panels[-1].set_xlabel(f"largest probability of the draft ({DRAFTS} drafts)")
     return figure
 
 
@@ -100,15 +99,16 @@ def _chart(axes: "Axes", cells: pl.DataFrame, looks: dict[str, tuple[str, str]])
     for cell in cells.iter_rows(named=True):
         x, y = columns.index(cell["band"]), temperatures.index(cell["temperature"])
         label, colour = looks[cell["best"]]
-        axes.fill([x, x + 1, x + 1, x], [y, y, y + 1, y + 1], color=colour, lw=0)
-        words = f"{label}\n+{100 * cell['gain']:.1f}"
+        # Pale on a light page, and deep on a dark one.
+        axes.fill([x, x + 1, x + 1, x], [y, y, y + 1, y + 1], color=colour, alpha=0.35, lw=0)
+        words = f"{label}  {100 * cell['gain']:.1f}"
         weight = "bold" if cell["certain"] else "normal"
         colour = INK if cell["certain"] else QUIET
         axes.text(
             x + 0.5,
             y + 0.48,
             words,
-            fontsize=5.5,
+            fontsize=8,
             weight=weight,
             color=colour,
             ha="center",

@@ -1,7 +1,7 @@
 """Figure: rates at real positions by temperature, domain and draft, from ``real_positions.py``.
 
 python paper_figures/domain_rates.py
-python paper_figures/domain_rates.py runs/mine.parquet figures/mine.png
+python paper_figures/domain_rates.py runs/mine.parquet figures/mine.svg
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from figure_files import grid, write
+from figure_files import grid, headline, write
 from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
 
 from otmd.measurement.style import INK, MARKS, TWO_COLUMNS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCRIPT = "paper_figures/domain_rates.py"
-FIGURES = (Path("docs/images/domain_rates.png"), Path("runs/figures/domain_rates.pdf"))
+FIGURES = (Path("docs/images/domain_rates.svg"), Path("runs/figures/domain_rates.pdf"))
 LOOKS = {
     "α*, without": ("#56B4E9", "X"),
     "α*, with": (INK, "P"),
@@ -39,13 +39,17 @@ def panels_of(path: Path) -> list[tuple[str, str, pl.DataFrame]]:
     ladder = wide.filter(temperature=LADDER_TEMPERATURE)
     distance = ladder.group_by("draft").agg(distance=pl.col("total_variation").mean().round(3))
     return [
-        ("n = 3", "temperature", means(pair, ["temperature"], rules)),
+        ("by temperature", "temperature", means(pair, ["temperature"], rules)),
         (
-            "n = 3, T = 0.7",
+            "by domain, T = 0.7",
             "domain",
             means(pair.filter(temperature=TEMPERATURE), ["domain"], rules),
         ),
-        ("n = 3, T = 1", "distance", means(ladder.join(distance, on="draft"), ["distance"], rules)),
+        (
+            "by draft, T = 1",
+            "distance",
+            means(ladder.join(distance, on="draft"), ["distance"], rules),
+        ),
     ]
 
 
@@ -56,6 +60,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.75))
     panels = figure.subplots(1, 3, sharey=True)
     figure.subplots_adjust(left=0.07, right=0.985, top=0.9, bottom=0.29, wspace=0.06)
+    headline(figure, "Three drafts: the optimum rises with the temperature, greedy drafts do not")
     words = {"distance": "mean total variation of the draft", "domain": "domain"}
     for axes, (title, column, rows) in zip(panels, panels_of(results), strict=True):
         _points(axes, column, rows)

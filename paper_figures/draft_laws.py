@@ -1,7 +1,7 @@
 """Figure: which law to draft from, from ``law_choice.py``.
 
 python paper_figures/draft_laws.py
-python paper_figures/draft_laws.py runs/mine.parquet figures/mine.png
+python paper_figures/draft_laws.py runs/mine.parquet figures/mine.svg
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, write
+from figure_files import grid, headline, write
 from law_choices import PAIRS, RESULTS, read_choices
 
 from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCRIPT = "paper_figures/draft_laws.py"
-FIGURES = (Path("docs/images/draft_laws.png"), Path("runs/figures/draft_laws.pdf"))
+FIGURES = (Path("docs/images/draft_laws.svg"), Path("runs/figures/draft_laws.pdf"))
 DRAFTS, TEMPERATURE = 4, 1.0
 LOOKS = {
     "certain": ("certain top n", MARKS["TargetOnly"]),
@@ -40,6 +40,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.8))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.075, right=0.985, top=0.91, bottom=0.31, wspace=0.2)
+    headline(figure, "Stratified drafts overtake greedy ones as the sampling grows hotter")
     _rates(left, table.filter(temperature=TEMPERATURE, num_drafts=DRAFTS))
     _lead(right, table.filter(num_drafts=DRAFTS, choice="stratified"))
     for axes in (left, right):
@@ -66,7 +67,7 @@ def _rates(axes: "Axes", table: pl.DataFrame) -> None:
     names = [label.replace(" left", "\nleft") for label, _, _ in PAIRS.values()]
     axes.set_xticks(range(len(PAIRS)), names, fontsize=7)
     axes.set_ylabel("acceptance rate (%)")
-    axes.set_title(f"n = {DRAFTS}, T = {TEMPERATURE:g}", loc="left")
+    axes.set_title(f"{DRAFTS} drafts, T = {TEMPERATURE:g}", loc="left")
 
 
 def _lead(axes: "Axes", table: pl.DataFrame) -> None:
@@ -79,7 +80,7 @@ def _lead(axes: "Axes", table: pl.DataFrame) -> None:
     axes.set_xticks(table["temperature"].unique().sort().to_list())
     axes.set_xlabel("temperature")
     axes.set_ylabel("stratified − greedy (pp)")
-    axes.set_title(f"n = {DRAFTS}, both by their closed-form rules", loc="left")
+    axes.set_title(f"{DRAFTS} drafts, both by their closed-form rules", loc="left")
 
 
 def main(arguments: list[str]) -> None:

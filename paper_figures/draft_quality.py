@@ -1,7 +1,7 @@
 """Figure: what total variation and the vocabulary's size say about acceptance, from ``draft_quality.py``.
 
     python paper_figures/draft_quality.py
-    python paper_figures/draft_quality.py runs/mine.parquet figures/mine.png
+    python paper_figures/draft_quality.py runs/mine.parquet figures/mine.svg
 
 Positions of real models are read from ``real_positions.parquet`` beside the table that is named.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, headline, read, write
 from optimum_range import largest_optimum
 from position_rates import CHOICES, read_positions, side_by_side
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "paper_figures/draft_quality.py"
 RESULTS = Path("paper_figures/results/draft_quality.parquet")
-FIGURES = (Path("docs/images/draft_quality.png"), Path("runs/figures/draft_quality.pdf"))
+FIGURES = (Path("docs/images/draft_quality.svg"), Path("runs/figures/draft_quality.pdf"))
 DRAFTS, TEMPERATURE, NOISE = 4, 1.0, 1.0
 FAMILIES = {
     "surplus": ("draft's own tokens", "#009E73", "^"),
@@ -66,8 +66,9 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.07, right=0.985, top=0.92, bottom=0.3, wspace=0.2)
+    headline(figure, "Total variation bounds the optimum; the vocabulary's size hardly matters")
     _scatter(left, table, read_positions(results.with_name("real_positions.parquet")))
-    left.set_title(f"α*, {DRAFTS} drafts with replacement", loc="left")
+    left.set_title(f"{DRAFTS} drafts with replacement", loc="left")
     for name, (colour, marker) in RULES.items():
         rows = by_size(table, name)
         error = 1.96 * rows["error"]
@@ -96,7 +97,16 @@ def _scatter(axes: "Axes", table: pl.DataFrame, real: pl.DataFrame) -> None:
     )
     wide = side_by_side(real.filter(temperature=TEMPERATURE), ["α*, with"], DRAFTS)
     points = wide["total_variation"], wide["α*, with"]
-    axes.plot(*points, ls="none", marker=".", ms=2, color=QUIET, label="real positions", alpha=0.6)
+    axes.plot(
+        *points,
+        ls="none",
+        marker=".",
+        ms=2,
+        color=QUIET,
+        label="real positions",
+        alpha=0.6,
+        rasterized=True,
+    )
     for family, (label, colour, marker) in FAMILIES.items():
         rows = table.filter(law="WithReplacement", verifier="KSequential", family=family)
         look = {"marker": marker, "color": colour, "markeredgecolor": "white", "mew": 0.3}

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# In inches.
+HEADLINE = 0.18
+
 
 def read(path: Path, script: str, columns: Sequence[str]) -> pl.DataFrame:
     """A summary, or ValueError where it is none of the script's."""
@@ -26,6 +29,20 @@ def grid(axes: "Axes") -> None:
     """Faint lines behind the values."""
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def headline(figure: "Figure", words: str) -> None:
+    """Write what the figure says over its panels, and make room for it."""
+    style = {"x": 0.01, "ha": "left", "fontsize": 9, "fontweight": "bold"}
+    if figure.get_layout_engine():
+        figure.suptitle(words, **style)
+        return
+    width, height = figure.get_size_inches()
+    share = height / (height + HEADLINE)
+    figure.set_size_inches(width, height + HEADLINE)
+    panels = figure.subplotpars
+    figure.subplots_adjust(top=panels.top * share, bottom=panels.bottom * share)
+    figure.suptitle(words, y=0.99, va="top", **style)
 
 
 def write(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
-from figure_files import write
+from figure_files import headline, write
 
 from otmd.measurement import load_results, summarise
 from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "paper_figures/first_look.py"
 RESULTS = Path("paper_figures/results/gaps.parquet")
-FIGURES = (Path("docs/images/first_look.png"), Path("runs/figures/first_look.pdf"))
+FIGURES = (Path("docs/images/first_look.svg"), Path("runs/figures/first_look.pdf"))
 TEMPERATURE, DRAFTS = 1.0, 4
 PLAIN, BEST = "#0072B2", "#D55E00"
 
@@ -67,9 +67,10 @@ def draw(results: Path) -> "Figure":
     from matplotlib.figure import Figure
 
     rows = rates(results)
-    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
+    figure = Figure(figsize=(TWO_COLUMNS, 2.7))
     axes = figure.subplots()
-    figure.subplots_adjust(left=0.33, right=0.97, top=0.86, bottom=0.17)
+    figure.subplots_adjust(left=0.33, right=0.97, top=0.97, bottom=0.17)
+    headline(figure, f"How drafts are drawn decides how many survive (temperature {TEMPERATURE:g})")
     most = max(row["rate"] for row in rows)
     for place, row in enumerate(rows):
         y = len(rows) - place
@@ -79,14 +80,11 @@ def draw(results: Path) -> "Figure":
             y, row["rate"], 0.62, xerr=around, color=colour, ecolor=QUIET, error_kw={"lw": 0.7}
         )
         axes.plot([row["optimal"]] * 2, [y - 0.4, y + 0.4], color=INK, lw=1.6)
-        axes.text(1.5, y, f"{row['rate']:.1f}", va="center", color="white", fontweight="bold")
+        axes.text(1.5, y, f"{row['rate']:.1f}", va="center", color="#fafafa", fontweight="bold")
     axes.set_yticks(range(len(rows), 0, -1), [bar.label for bar in BARS])
     axes.set_xlim(0, 100)
     axes.set_xlabel(
-        "positions where a draft is accepted (%); black line: α*, the most of any verifier"
-    )
-    axes.set_title(
-        f"How drafts are drawn decides how many survive (temperature {TEMPERATURE:g})", loc="left"
+        "positions where a draft is accepted (%); line across: α*, the most of any verifier"
     )
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)

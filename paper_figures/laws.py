@@ -1,7 +1,7 @@
 """Figure: laws of drafts against drafts without replacement, at real positions, from ``real_positions.py``.
 
 python paper_figures/laws.py
-python paper_figures/laws.py runs/mine.parquet figures/mine.png
+python paper_figures/laws.py runs/mine.parquet figures/mine.svg
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, write
+from figure_files import grid, headline, write
 from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
 
 from otmd.measurement.style import INK, QUIET, TWO_COLUMNS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCRIPT = "paper_figures/laws.py"
-FIGURES = (Path("docs/images/laws.png"), Path("runs/figures/laws.pdf"))
+FIGURES = (Path("docs/images/laws.svg"), Path("runs/figures/laws.pdf"))
 BASE, POISSON = "α*, without", "α*, Poisson"
 DRAFTS = 4
 LOOKS = {
@@ -56,11 +56,12 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.08, right=0.985, top=0.91, bottom=0.33, wspace=0.22)
+    headline(figure, "Cold sampling punishes drafts with replacement, hot sampling certain tokens")
     rows = by_law(results)
     for name, (label, colour, marker) in LOOKS.items():
         _line(left, rows.filter(name=name).sort("temperature"), label, colour, marker)
     left.set_ylabel("α* − α* without replacement (pp)")
-    left.set_title(f"laws of drafts, n = {DRAFTS}", loc="left")
+    left.set_title(f"laws for {DRAFTS} drafts, beside without replacement", loc="left")
     errors = misstated(results)
     for n, (colour, marker) in COUNTS.items():
         part = errors.filter(num_drafts=n).sort("temperature")
@@ -70,7 +71,7 @@ def draw(results: Path) -> "Figure":
             part["temperature"], 100 * part["largest"], label=f"largest |…|, n = {n}", **style
         )
     right.set_ylabel("α* Poisson − α* without (pp)")
-    right.set_title("taking one law for the other", loc="left")
+    right.set_title("error of taking one law for the other", loc="left")
     for axes, columns in ((left, 2), (right, 2)):
         axes.axhline(0.0, color=QUIET, lw=0.6)
         axes.set_xlabel("temperature")

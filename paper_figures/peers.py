@@ -1,7 +1,7 @@
 """Figure: time and memory of otmd and its peers, from ``experiments/performance/peers.py``.
 
     python paper_figures/peers.py
-    python paper_figures/peers.py runs/mine.parquet figures/mine.png
+    python paper_figures/peers.py runs/mine.parquet figures/mine.svg
 
 What is drawn names this script and the result file in its metadata.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from figure_files import write
+from figure_files import headline, write
 from figure_labels import spread
 
 from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("paper_figures/results/peers.parquet")
-FIGURES = (Path("docs/images/peers.png"),)
+FIGURES = (Path("docs/images/peers.svg"),)
 
 LOOKS = {
     "otmd": Mark("#0072B2", "o"),
@@ -50,7 +50,13 @@ VOCABULARIES = {49_152: "right", 151_936: "left"}
 # In points.
 LABEL_HEIGHT = 7.6
 FONT: dict[str, Any] = {"fontsize": 6.5, "linespacing": 1.0}
-THREAD: dict[str, Any] = {"arrowstyle": "-", "color": QUIET, "lw": 0.3, "relpos": (0, 0.4)}
+THREAD: dict[str, Any] = {
+    "arrowstyle": "-",
+    "lw": 0.6,
+    "alpha": 0.7,
+    "relpos": (0, 0.5),
+    "shrinkA": 1,
+}
 FLOORS = [("α*", 1, "min(p, q).sum()"), ("sort", 1, "argsort(p/q)")]
 PROGRAMS = ("otmd", "sort-and-scan", "HiGHS, compact LP", "networkx max-flow", "POT emd, full")
 OPTIMA = {n: [("α*", n, name) for name in (*PROGRAMS, "Global Resolution")] for n in (2, 4)}
@@ -107,6 +113,7 @@ def draw(rows: pl.DataFrame) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 5.0))
     panels = figure.subplots(2, 2).flat
     figure.subplots_adjust(left=0.07, right=0.865, top=0.955, bottom=0.1, wspace=0.6, hspace=0.3)
+    headline(figure, "otmd takes 150,000 tokens in a millisecond; programs end at hundreds")
     for axes, (title, column, keys) in zip(panels, PANELS, strict=True):
         limit = rows["time_limit" if column == "seconds" else "memory_limit"][0]
         lines = [x for key in keys if (x := line_of(rows, key, column, limit)).sizes.size]
@@ -160,7 +167,7 @@ def _label_ends(axes: "Axes", lines: list[Line]) -> None:
     wanted = [(np.log10(line.values[-1]) - low) / (high - low) * height for line in lines]
     for line, place in zip(lines, spread(wanted, LABEL_HEIGHT, height), strict=True):
         at = {"xytext": (1.06, place / height), "textcoords": "axes fraction", "va": "center"}
-        how = {**at, **FONT, "color": LOOKS[line.name].colour, "arrowprops": THREAD}
+        how = {**at, **FONT, "color": LOOKS[line.name].colour, "arrowprops": _thread(line)}
         axes.annotate(line.label, (last, line.values[-1]), **how)
 
 
@@ -170,13 +177,19 @@ def _label_stops(axes: "Axes", lines: list[Line], above: bool) -> None:
     for line in sorted(lines, key=lambda line: -(line.end or (0.0,))[0]):
         how: dict[str, Any] = {"xytext": (6, 0), "va": "top", "textcoords": "offset points"}
         if line.name == "networkx max-flow":
-            how |= {"xytext": (0, 11), "ha": "right"}
+            how |= {"xytext": (-5, 12), "ha": "right"}
         if line.end and above:
             level += 1
-            how |= {"xytext": (0, LABEL_HEIGHT * (level + 0.8)), "ha": "left", "arrowprops": THREAD}
+            away = (9, LABEL_HEIGHT * (level + 0.8))
+            how |= {"xytext": away, "ha": "left", "arrowprops": _thread(line)}
         if line.end or line.sizes[-1] < last:
             end = line.end or (line.sizes[-1], line.values[-1])
             axes.annotate(line.label, end, color=LOOKS[line.name].colour, **how, **FONT)
+
+
+def _thread(line: Line) -> dict[str, Any]:
+    """From a name to its line, in the line's colour."""
+    return {"color": LOOKS[line.name].colour, **THREAD}
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Figure: Global Resolution against the optimal verifier, from ``experiments/claims/resolution_grid.py``.
 
 python paper_figures/resolution_grid.py
-python paper_figures/resolution_grid.py runs/mine.parquet figures/mine.png
+python paper_figures/resolution_grid.py runs/mine.parquet figures/mine.svg
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, headline, read, write
 
 from otmd.measurement.style import INK, ONE_COLUMN, Mark
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "paper_figures/resolution_grid.py"
 RESULTS = Path("paper_figures/results/resolution_grid.parquet")
-FIGURES = (Path("docs/images/resolution_grid.png"), Path("runs/figures/resolution_grid.pdf"))
+FIGURES = (Path("docs/images/resolution_grid.svg"), Path("runs/figures/resolution_grid.pdf"))
 LOOKS = {2: Mark("#0072B2", "o"), 3: Mark("#E69F00", "s"), 4: Mark("#009E73", "D")}
 
 
@@ -39,6 +39,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(ONE_COLUMN, 2.2))
     panels = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.15, right=0.96, top=0.88, bottom=0.34, wspace=0.5)
+    headline(figure, "More tokens kept: slower, seldom converged")
     rows = medians(results)
     for axes, column in zip(panels, ("ratio", "converged"), strict=True):
         for n, part in rows.group_by("num_drafts", maintain_order=True):
@@ -48,7 +49,7 @@ def draw(results: Path) -> "Figure":
     panels[0].set_yscale("log")
     panels[1].set_ylim(0, 104)
     panels[0].axhline(1.0, color=INK, lw=0.8, ls=(0, (4, 2)))
-    panels[0].set_title("time / Optimal's", loc="left")
+    panels[0].set_title("time / Optimal's time", loc="left")
     panels[1].set_title("converged (%)", loc="left")
     legend: dict[str, Any] = {"ncols": 3, "loc": "lower center", "fontsize": 7}
     figure.legend(*panels[0].get_legend_handles_labels(), columnspacing=1.0, **legend)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from figure_files import read, write
+from figure_files import headline, read, write
 from sequence_figures import ERRORS, RULE_MARKS
 
 from otmd.measurement.style import FAINT, ONE_COLUMN
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("paper_figures/results/sequence_optimum.parquet")
-FIGURES = (Path("docs/images/sequence_optimum.png"), Path("runs/figures/sequence_optimum.pdf"))
+FIGURES = (Path("docs/images/sequence_optimum.svg"), Path("runs/figures/sequence_optimum.pdf"))
 COLUMNS = ("vocab_size", "depth", "law", "rule", "value", "difference", "difference_error")
 RULES = (
     "RRS",
@@ -40,6 +40,7 @@ def draw(path: Path) -> "Figure":
     groups = table.select("vocab_size", "depth", "law").unique(maintain_order=True).rows()
     figure = Figure(figsize=(ONE_COLUMN, 1.5 + 0.3 * len(groups)), layout="constrained")
     axes = figure.subplots()
+    headline(figure, "On one path block verification is optimal")
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     for rule in RULES:

@@ -1,7 +1,7 @@
 """Figure: hub drafts against two other drafts, from ``spechub_toy.py`` and ``real_positions.py``.
 
     python paper_figures/spechub.py
-    python paper_figures/spechub.py runs/mine.parquet figures/mine.png
+    python paper_figures/spechub.py runs/mine.parquet figures/mine.svg
 
 Positions of real models are read from ``real_positions.parquet`` beside the table that is named.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, headline, read, write
 from position_rates import PAIR, means, read_positions, side_by_side
 
 from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "paper_figures/spechub.py"
 RESULTS = Path("paper_figures/results/spechub_toy.parquet")
-FIGURES = (Path("docs/images/spechub.png"), Path("runs/figures/spechub.pdf"))
+FIGURES = (Path("docs/images/spechub.svg"), Path("runs/figures/spechub.pdf"))
 RULES = {
     "SpecHub": ("hub", MARKS["SpecHub"]),
     "RRS": ("recursive_with", MARKS["RecursiveRejection"]),
@@ -53,6 +53,7 @@ def draw(results: Path) -> "Figure":
     figure = Figure(figsize=(TWO_COLUMNS, 2.75))
     panels = figure.subplots(1, 3)
     figure.subplots_adjust(left=0.085, right=0.985, top=0.9, bottom=0.3, wspace=0.36)
+    headline(figure, "Hub drafts win where one token has half of the draft's mass")
     rows = toy(results)
     for name, (column, (colour, marker)) in RULES.items():
         panels[0].plot(rows["temperature"], rows[column], color=colour, marker=marker, label=name)
@@ -81,10 +82,19 @@ def _lead(axes: "Axes", wide: pl.DataFrame) -> None:
     axes.axhline(0.0, color=QUIET, lw=0.6)
     axes.axvline(0.5, color=QUIET, lw=0.6, ls=(0, (4, 2)))
     colour = MARKS["SpecHub"].colour
-    axes.plot(wide["top_draft"], lead, ls="none", marker=".", ms=2, color=colour, alpha=0.5)
+    axes.plot(
+        wide["top_draft"],
+        lead,
+        ls="none",
+        marker=".",
+        ms=2,
+        color=colour,
+        alpha=0.5,
+        rasterized=True,
+    )
     axes.set_xlabel("likeliest draft's chance q(a)")
     axes.set_ylabel("SpecHub − α* with (pp)")
-    axes.set_title("real positions, all T", loc="left")
+    axes.set_title("all temperatures", loc="left")
     grid(axes)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, headline, read, write
 from sequence_figures import PUBLISHED, line
 
 from otmd.measurement.style import ONE_COLUMN, QUIET
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("paper_figures/results/spechub_depths.parquet")
-FIGURES = (Path("docs/images/spechub_depths.png"), Path("runs/figures/spechub_depths.pdf"))
+FIGURES = (Path("docs/images/spechub_depths.svg"), Path("runs/figures/spechub_depths.pdf"))
 COLUMNS = ("temperature", "depth", "rule", "value", "error", "difference", "difference_error")
 RULES = ("optimal, without", "SpecHub", "RRSw", "optimal, with replacement", "RRS")
 DASHED = {"optimal, with replacement", "RRS"}
@@ -40,10 +40,11 @@ def draw(path: Path) -> "Figure":
     depth = min(DEPTH, max(table["depth"]))
     figure = Figure(figsize=(ONE_COLUMN, 4.4), layout="constrained")
     upper, lower = figure.subplots(2, 1)
+    headline(figure, "Hub trees gain when cold, lose when hot")
     _by_depth(upper, table.filter(temperature=temperature).sort("depth"))
     upper.set_title(f"T = {temperature:g}", loc="left")
     _gains(lower, table.filter(depth=depth).sort("temperature"))
-    lower.set_title(f"depth {depth}: more than RRS", loc="left")
+    lower.set_title(f"depth {depth}: gain over RRS", loc="left")
     handles, labels = upper.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2, handlelength=1.8, fontsize=7

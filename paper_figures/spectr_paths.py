@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
-from figure_files import grid, read, write
+from figure_files import grid, headline, read, write
 from sequence_figures import PUBLISHED, line
 
 from otmd.measurement.style import ONE_COLUMN
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = Path("paper_figures/results/spectr_paths.parquet")
-FIGURES = (Path("docs/images/spectr_paths.png"), Path("runs/figures/spectr_paths.pdf"))
+FIGURES = (Path("docs/images/spectr_paths.svg"), Path("runs/figures/spectr_paths.pdf"))
 COLUMNS = ("paths", "depth", "rule", "value", "error")
 RULES = ("optimal", "K-SEQ", "RRS", "block verification")
 SPECTR = {4: ((1, 8), (2.4, 3.1)), 8: ((1, 8), (2.9, 4.0))}
@@ -36,6 +36,7 @@ def draw(path: Path) -> "Figure":
     depths = sorted(set(table["depth"]))
     figure = Figure(figsize=(ONE_COLUMN, 2.6), layout="constrained")
     panels = figure.subplots(1, len(depths), sharey=True, squeeze=False)[0]
+    headline(figure, "The more paths, the more the rule matters")
     for axes, depth in zip(panels, depths, strict=True):
         _panel(axes, table.filter(depth=depth).sort("paths"), depth)
     panels[0].set_ylabel("tokens per call of the target")

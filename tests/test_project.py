@@ -26,18 +26,24 @@ PAGES = sorted(
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if not {"_build", "generated"} & set(page.parts)
 )
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w+|\{code-cell\}.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# How a cell of a notebook is to be shown, in lines at its head.
+CELL_OPTION = re.compile(r"^:.*$", re.MULTILINE)
 NEEDS_MODEL = "<!-- test: model -->"
 SECTIONS = re.compile(r"^ *(Parameters|Returns|Yields|Attributes|Raises|Methods)\n *-{3,}$", re.M)
 LARGE = 1_000_000
 
 
 def code_blocks(text: str) -> list[tuple[str, int, str]]:
-    """(language, line, code) of a page's fenced Python."""
+    """(language, line, code) of a page's fenced Python, cells of notebooks included."""
     return [
-        (block[1], text.count("\n", 0, block.start()) + 1, block[2])
+        (
+            block[1] if block[1] == "pycon" else "python",
+            text.count("\n", 0, block.start()) + 1,
+            CELL_OPTION.sub("", block[2]),
+        )
         for block in FENCE.finditer(text)
-        if block[1] in {"python", "pycon"}
+        if block[1] in {"python", "pycon"} or block[1].startswith("{code-cell}")
     ]
 
 
@@ -75,6 +81,7 @@ def page_parameters() -> list:
 @pytest.mark.parametrize("page", page_parameters())
 def test_code_on_pages_runs_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "docs" / "examples")
     run_page(page.read_text(), str(page.relative_to(ROOT)))
 
 
@@ -84,8 +91,12 @@ def test_code_on_pages_is_found():
 
 @pytest.mark.parametrize(
     "page",
-    ["```pycon\n>>> 1 + 1\n3\n```\n", "```python\nassert 1 + 1 == 3\n```\n"],
-    ids=["pycon", "python"],
+    [
+        "```pycon\n>>> 1 + 1\n3\n```\n",
+        "```python\nassert 1 + 1 == 3\n```\n",
+        "```{code-cell} ipython3\n:tags: [hide-input]\n\nassert 1 + 1 == 3\n```\n",
+    ],
+    ids=["pycon", "python", "cell"],
 )
 def test_a_wrong_page_fails(page):
     with pytest.raises((AssertionError, pytest.fail.Exception)):
@@ -222,9 +233,10 @@ def test_a_missing_parameter_would_be_found():
 
 
 def test_reference_lists_every_public_name():
-    page = (ROOT / "docs" / "reference" / "index.md").read_text()
-    listed = set(re.findall(r"^   ([\w.]+)$", page, re.M))
-    assert public_names() - listed == set()
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    listed = re.findall(r"^   ([\w.]+)$", "\n".join(map(Path.read_text, pages)), re.M)
+    assert public_names() - set(listed) == set()
+    assert len(listed) == len(set(listed))
     for name in listed:
         assert operator.attrgetter(name)(otmd) is not None, name
 
@@ -243,7 +255,7 @@ def public_names() -> set[str]:
 
 
 def test_relative_links_lead_somewhere():
-    link = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+    link = re.compile(r"""(?:\]\(|src="|srcset=")([^)#:\s"]+)(?:#[^)]*)?[)"]""")
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
@@ -251,3 +263,12 @@ def test_relative_links_lead_somewhere():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_the_gallery_shows_every_picture():
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    shown = set(re.findall(r"images/(\w+)\.svg", (ROOT / "docs" / "gallery.md").read_text()))
+    assert {path.name for path in pictures} == {
+        f"{name}{page}.svg" for name in shown for page in ("", "-dark")
+    }
+    assert max(path.stat().st_size for path in pictures) < 300_000

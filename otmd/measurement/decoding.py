@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GENERATION = STAGES[1:]
 SHOWN_DEPTHS = 6
 # Of Okabe & Ito's palette, from dark to light, so that they differ in a grey print.
-COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#56B4E9", "rest": FAINT}
+COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#009E73", "rest": FAINT}
 
 
 class SpeedUp(NamedTuple):

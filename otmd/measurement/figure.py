@@ -108,7 +108,10 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     low, high = (drawn[name].to_numpy() for name in ("gap_low", "gap_high"))
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
-    panels[0, 0].set_ylim(min(low.min(), 0) - 0.4, max(high.max(), 1.0) * 1.15)
+    top = max(high.max(), 1.0) * 1.15
+    # The highest tick stays clear of the words over the panel.
+    top = max(top, *(1.5 * tick for tick in TICKS if tick <= top))
+    panels[0, 0].set_ylim(min(low.min(), 0) - 0.4, top)
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
     ]

@@ -23,8 +23,19 @@ TWO_COLUMNS = 7.0
 INK = "#222222"
 QUIET = "#6b6b6b"
 FAINT = "#d9d9d9"
-# What each colour of text and lines becomes on a dark page.
-DARK_PAGE = {INK: "#e8e8e8", QUIET: "#a8a8a8", FAINT: "#454545"}
+# What each colour becomes on a dark page; white is that of the page.
+DARK_PAGE = {
+    "#ffffff": "#14181e",
+    "#000000": "#f5f5f5",
+    INK: "#e8e8e8",
+    QUIET: "#a8a8a8",
+    FAINT: "#454545",
+    # Deep colours of lines, which a dark page would swallow.
+    "#0072b2": "#2f8fd0",
+    "#882255": "#b8487f",
+    "#8a6d00": "#b08d1a",
+    "#5a5a5a": "#9a9a9a",
+}
 # Where each format keeps the source of its numbers.
 SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
@@ -73,6 +84,8 @@ RC: dict[Any, Any] = {
     # Type 42 embeds fonts as TrueType, which journals ask for.
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
+    # The same drawing is the same file.
+    "svg.hashsalt": "otmd",
     "savefig.dpi": 300,
     "figure.dpi": 150,
 }
@@ -138,9 +151,11 @@ def save_figure(
     with mpl.rc_context(RC):
         figure = make()
         for path in written:
-            metadata = {SOURCE_KEYS[path.suffix]: source} if source else {}
-            drawn = io.BytesIO()
             is_svg = path.suffix == ".svg"
+            metadata: dict[str, Any] = {"Date": None} if is_svg else {}
+            if source:
+                metadata[SOURCE_KEYS[path.suffix]] = source
+            drawn = io.BytesIO()
             figure.savefig(drawn, format=path.suffix[1:], metadata=metadata, transparent=is_svg)
             write_atomically(path, drawn.getvalue())
             if is_svg:
