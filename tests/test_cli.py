@@ -257,10 +257,12 @@ def test_measure_prints_the_table_and_where_it_is(results, dump, capsys):
 
 def test_the_command_measures_what_the_function_does_by_default():
     from otmd.cli.measure import DEFAULT_LAWS, DEFAULT_VERIFIERS
-    from otmd.cli.options import LAWS, VERIFIERS
+    from otmd.cli.options import LAWS, VERIFIERS, read_verifiers
 
     names = [VERIFIERS[name] for name in DEFAULT_VERIFIERS.split(",")]
     assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
+    rules = read_verifiers("gumbel-top,optimal")
+    assert rules == [otmd.GumbelTop, otmd.Optimal]
     names = [LAWS[name] for name in DEFAULT_LAWS.split(",")]
     assert names == [law.__name__ for law in otmd.measurement.DEFAULT_LAWS]
 

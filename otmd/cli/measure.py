@@ -52,8 +52,8 @@ def measure(
     output : Path
         The folder for the results; by default NAME-results beside the dataset.
     verifier : str
-        Comma-separated; each is measured with the laws that it serves. All but optimal, whose rate is
-        the optimum that is there in any case, unless given.
+        Comma-separated; each is measured with the laws that it serves. Only if named: optimal, whose
+        rate is the optimum that is there in any case, poisson-coupling, gumbel-list and gumbel-top.
     device : str
         Compute rates in closed form there, as torch calls it: cuda. On the CPU without torch unless given.
     overwrite : bool

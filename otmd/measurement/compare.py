@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from otmd.drafts import ConditionalPoisson
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
 from otmd.probabilities import validate_probs, validate_same_vocabulary
-from otmd.verifiers import Optimal
+from otmd.verifiers import GumbelList, GumbelTop, Optimal, PoissonCoupling
 
 if TYPE_CHECKING:
     import polars as pl
 
 ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
-ALL_VERIFIERS = (*DEFAULT_VERIFIERS, Optimal)
+ALL_VERIFIERS = (*DEFAULT_VERIFIERS, PoissonCoupling, GumbelList, GumbelTop, Optimal)
 HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
 
 
@@ -95,7 +95,7 @@ def compare(
     laws, verifiers
         As for :func:`otmd.measure`; by default all laws of one draft distribution without further
         parameters, and all verifiers. Most of the time goes into :class:`otmd.Optimal`, whose rate is
-        α*: at a large vocabulary, leave it out.
+        α*, and into couplings: at a large vocabulary, leave them out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
 

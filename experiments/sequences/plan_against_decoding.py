@@ -1,0 +1,164 @@
+"""Tokens per step: estimated along texts, measured by decoding, and as the product of mean rates.
+
+    otmd collect runs/texts-skip --consecutive 48 --per-domain 4 --draft skip:13,15,17
+    otmd collect runs/texts-ngram --consecutive 48 --per-domain 4 --draft ngram
+    python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram
+
+The estimates are those of ``otmd plan``. The same prompts are decoded with the same trees, and only steps
+count that begin where the estimate counts them. Prints a table for each dataset, with 95% intervals over
+prompts; finished prompts are kept beside the dataset's parts.
+"""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+import otmd
+from otmd.harness import Speculation, decode, load_draft, load_prompts, load_target, open_dataset
+from otmd.harness.collection import held_out_corpus
+from otmd.harness.prompts import prompt_tokens
+from otmd.measurement.summary import prompt_weights
+from otmd.planning.positions import CANDIDATES, Settings, chances_table
+from otmd.planning.ranking import Choice, Evidence
+from otmd.planning.texts import longest_text, read_texts
+from otmd.probabilities import FloatArray
+from otmd.sequences import TokenLevel, TokenTree
+from otmd.storage.parquet import read_parquet, write_parquet
+
+DEPTH = 6
+WAYS = (
+    ("certain-tree", Choice("", 1.0, (4, 2, 1))),
+    ("stratified", Choice("equal strata", 1.0, (2, 2, 1))),
+    ("sequoia", Choice("", 1.0, (2, 2, 1))),
+    ("rejection", Choice("", 1.0, (1,) * DEPTH)),
+)
+RESAMPLES = 2000
+
+
+class Means(NamedTuple):
+    """Tokens and steps of each prompt, shape (prompts, 2), by the two ways; and the product of mean rates."""
+
+    estimated: FloatArray
+    decoded: FloatArray
+    product: float
+
+
+def estimates(dataset, workers: int) -> tuple[Evidence, int]:
+    """The table of a plan for these ways, and the length of texts."""
+    texts = read_texts(dataset)
+    rules = tuple(rule for rule, _ in WAYS)
+    settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
+    table = chances_table(dataset, texts, settings, dataset.path / "plan", workers, True)
+    cut_at = longest_text(dataset.metadata, texts)
+    return Evidence(table, texts, cut_at, DEPTH), cut_at
+
+
+def product_of_means(evidence: Evidence, rule: str, choice: Choice) -> float:
+    """What the mean rates of the levels would give if positions were alike and independent."""
+    column = evidence.columns[rule, choice.variant, choice.draft_temperature]
+    rates = [np.minimum(np.concatenate(column[n]), 1.0).mean() for n in choice.shape]
+    return 1.0 + float(np.cumprod(rates).sum())
+
+
+def decoded(dataset, cut_at: int, repeats: int) -> pl.DataFrame:
+    """Tokens and steps of each prompt, way and repeat; what is on the disk is not decoded again."""
+    target = load_target(device="cpu", progress=False)
+    texts = read_texts(dataset)
+    domains = list(dict.fromkeys(text.domain for text in texts))
+    prompts = {
+        each.id: each for each in load_prompts(domains, len(texts) // len(domains), progress=False)
+    }
+    spec = dataset.metadata["draft"]["name"]
+    draft = load_draft(spec, target, held_out_corpus(spec, target, [*prompts.values()], False))
+    rows = []
+    for text in texts:
+        part = dataset.path / "decoded" / f"{text.prompt_id.replace('/', '-')}-{repeats}.parquet"
+        if not part.exists():
+            tokens = prompt_tokens(target.tokenizer, prompts[text.prompt_id])
+            found = [
+                {"rule": rule, **counted(target, draft, tokens, rule, choice, cut_at, seed)}
+                for rule, choice in WAYS
+                for seed in range(repeats)
+            ]
+            part.parent.mkdir(exist_ok=True)
+            write_parquet(part, pl.DataFrame(found))
+        rows.append(read_parquet(part).with_columns(prompt=pl.lit(text.prompt_id)))
+        print(f"{text.prompt_id}: decoded", flush=True)
+    return pl.concat(rows)
+
+
+def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: int) -> dict:
+    """Tokens and steps of one decoded text, of the steps that the estimate counts."""
+    candidate = CANDIDATES[rule]
+    make = candidate.variants[choice.variant]
+    speculation = Speculation(
+        draft,
+        lambda model: TokenTree(model, choice.shape, make),
+        TokenLevel(candidate.verifier),
+    )
+    # The last step that counts may emit one token beyond the length of the texts.
+    text = decode(target, tokens, cut_at + 1, speculation, rng=np.random.default_rng(seed))
+    emitted = np.array([yielded for yielded, _ in text.steps])
+    begins = emitted.cumsum() - emitted
+    counts = begins < cut_at - DEPTH + 1
+    return {"tokens": int(emitted[counts].sum()), "steps": int(counts.sum())}
+
+
+def ratio(totals: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
+    """Tokens per step over all prompts, and resampled."""
+    drawn = weights @ totals
+    return totals[:, 0].sum() / totals[:, 1].sum(), drawn[:, 0] / drawn[:, 1]
+
+
+def interval(value: float, samples: FloatArray) -> str:
+    """A value with its 95% interval."""
+    low, high = np.quantile(samples, [0.025, 0.975])
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def print_table(found: dict[str, Means]) -> None:
+    """Print both, their difference, and how far the product of means is off the decoded number."""
+    heads = ("tree", "estimated", "decoded", "difference", "product of mean rates", "less decoded")
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    for name, (along, own, product) in found.items():
+        weights = prompt_weights(len(along), RESAMPLES, 0).astype(np.float64)
+        (first, firsts), (second, seconds) = ratio(along, weights), ratio(own, weights)
+        cells = [
+            interval(first, firsts),
+            interval(second, seconds),
+            interval(first - second, firsts - seconds),
+            f"{product:.3f}",
+            interval(product - second, product - seconds),
+        ]
+        print("| " + " | ".join([name, *cells]) + " |")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Estimate, decode, and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("datasets", type=Path, nargs="+")
+    parser.add_argument("--repeats", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
+    chosen = parser.parse_args(arguments)
+    for path in chosen.datasets:
+        dataset = open_dataset(path)
+        evidence, cut_at = estimates(dataset, chosen.workers)
+        table = decoded(dataset, cut_at, chosen.repeats)
+        found = {}
+        for rule, choice in WAYS:
+            steps = evidence.steps(rule, choice)
+            sums = table.filter(rule=rule).group_by("prompt").agg(pl.col("tokens", "steps").sum())
+            by_prompt = {name: (tokens, count) for name, tokens, count in sums.iter_rows()}
+            own = np.array([by_prompt[text.prompt_id] for text in evidence.texts], dtype=float)
+            along = np.array([[one.tokens, one.steps] for one in steps])
+            product = product_of_means(evidence, rule, choice)
+            found[f"{rule} {choice.tree}"] = Means(along, own, product)
+        print(f"\n{path.name}\n")
+        print_table(found)
+
+
+if __name__ == "__main__":
+    main()
