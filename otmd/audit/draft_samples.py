@@ -200,8 +200,7 @@ def counts_of_tuples(
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
 
-    All drafts are among the k likeliest tokens with probability g(those k), the law's containment, which
-    every law knows at any vocabulary.
+    All drafts are among the k likeliest tokens with probability g(those k), the law's containment.
     """
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
     return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
@@ -228,11 +227,10 @@ def _counts_of_last(
 def independence_p_values(
     samples: IntArray, law: DraftLaw, level: float, *, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Tests of what drafts (N, n) of a position have in common, against drafts drawn here from the law.
+    """Exact p-values by what drafts (N, n) have in common, against drafts drawn here from the law.
 
-    Returns from what was tested to an exact p-value: which drafts of a draw are equal, which parts of the
-    vocabulary neighbouring drafts come from, and the same of draws that follow one another. ``level`` is the
-    smallest p-value that must be told apart.
+    Tested are equal drafts of a draw, the parts of the vocabulary of neighbouring drafts, and the same of
+    draws that follow one another. ``level`` is the smallest p-value that must be told apart.
     """
     number = len(samples)
     reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))

@@ -69,10 +69,9 @@ _RARE_MASS = 1e-6
 class CellBets:
     """Bets that the cells go on as they did so far, and not as the claim expects.
 
-    The factor for a sample in cell k is r(k)/π(k). The claim expects π. The bet predicts
-    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), where O_k counts the samples so far in k and E_k is what the
-    claim expected of them. The caution c > 0 is a weight for the claim, in samples: a large one suits small
-    deviations. If π is fixed, this is the likelihood ratio of a Dirichlet mixture with parameters cπ.
+    The factor for a sample in cell k is r(k)/π(k). The claim expects π; the bet predicts
+    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. The caution c > 0
+    weighs the claim, in samples: a large one suits small deviations.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
@@ -251,9 +250,8 @@ class SequentialAudit:
 class Evidence:
     """What is recorded of a claim: for each of M outcomes a number, and its class in each of several ways.
 
-    The ``numbers`` in [0, 1) are uniform given the past if the claim holds. ``impossible`` outcomes have
-    probability zero under the claim. Each of ``classes`` has the labels of the M outcomes, and the M·K
-    chances that the claim gives to its K classes.
+    The ``numbers`` in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
+    probability zero under it. ``classes`` holds labels (M,) and the chances (M·K) of K classes.
     """
 
     numbers: Any = field(default_factory=lambda: array("d"))
@@ -372,6 +370,11 @@ class Band:
     observed: int
     expected: float
     deviations: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:<44} {self.observed:>9} {self.expected:>11.1f} {self.deviations:>+11.1f}"
+        )
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:

@@ -73,10 +73,7 @@ class Explanation:
 
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
-    """The best setting of each kind of mistake, the likeliest kind first.
-
-    ``likelihoods`` has the logarithm of the likelihood by kind and setting.
-    """
+    """The best setting of each kind of mistake, the likeliest kind first, from logarithms of likelihoods."""
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for (kind, setting), own in likelihoods.items():
         by_kind[kind][setting] = own
@@ -183,17 +180,10 @@ class RuleFault(StrEnum):
 
 
 class RejectionSteps:
-    """Recursive rejection step by step, as engines write it, with or without a fault.
+    """Recursive rejection of p (…, V) step by step, as engines write it, with a fault or without.
 
-    Parameters
-    ----------
-    target_probs : ndarray of float64, shape (V,)
-        p; or several targets, shape (…, V).
-    law : DraftLaw
-        The law that the rule takes the drafts to be drawn from. Draft j is held against the law of draft j
-        given those before it, so the rule is lossless for every law that draws one draft after another.
-    fault : RuleFault, optional
-        Without one the rule is lossless.
+    Draft j is held against the law of draft j given those before it. So without a fault the rule is
+    lossless for every ``law`` that draws one draft after another.
     """
 
     coin_values = 2048
@@ -359,10 +349,6 @@ def negative_controls() -> list[Control]:
     """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3.
 
     The logits of the two models differ by a normal error, as those of close models do.
-
-    Returns
-    -------
-    list of Control
     """
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=1.5, size=12)

@@ -294,9 +294,7 @@ class RecordedRunAudit:
                 _table(_HEAD_OF_CLAIMS, map(_line_of_claim, self.claims))
             ),
             "Output tokens by class. Deviations without an alarm above mean nothing:": [
-                line
-                for bands in self.bands
-                for line in _table(_HEAD_OF_BANDS, map(_line_of_band, bands))
+                line for bands in self.bands for line in _table(_HEAD_OF_BANDS, map(str, bands))
             ],
             "Metrics:": [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
         }
@@ -341,10 +339,6 @@ def _line_of_claim(own: Claim) -> str:
     return f"{own.name:<51} {own.num_samples:>8} {tests} {own.detectable:>6.3f}{alarm}"
 
 
-def _line_of_band(own: Band) -> str:
-    return f"{own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
-
-
 def _table(head: str, lines: Iterable[str]) -> list[str]:
     """The lines below their head; nothing if there are none."""
     found = list(lines)
@@ -363,8 +357,8 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
     """The metrics in use, by counting; those that nothing was recorded for are left out.
 
-    ``positions`` (N, 4): depth, number of drafts, whether it was reached, whether a draft was accepted. A
-    step begins at depth 0. ``ceilings`` are α* at the positions that were reached with sound drafts.
+    ``positions`` (N, 4): depth, number of drafts, whether it was reached, whether a draft was accepted.
+    ``ceilings`` are α* at the positions that were reached with sound drafts.
     """
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)

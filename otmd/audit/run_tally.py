@@ -197,8 +197,9 @@ class Tally:
 
         def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
             point = self._point(mass_before(target, key, output), mass)
-            chances = chances_of_bands(target, bands, num_bands)
-            self.evidence[claim].add(point, mass == 0, (int(bands[output]), chances))
+            masses = np.bincount(bands, target, minlength=num_bands)
+            own = int(bands[output]), masses / masses.sum()
+            self.evidence[claim].add(point, mass == 0, own)
 
         add(OUTPUT_BY_MASS, -target, mass_bands(target), len(BY_MASS))
         if not tokens.size:
@@ -218,11 +219,9 @@ class Tally:
 class Dependence:
     """Whether drafts depend on one another, within a position and from one position to the next.
 
-    A seed used twice, a cached draw or a wrong broadcast leaves each draft with its law, and makes drafts
-    equal too often. A draft's number is the mass of smaller ids plus a random part of its own mass: uniform
-    given the past, for any law. ``slots`` compares each draft with those before it at its position, ``rows``
-    with the draft in its place at the position before. ``pairs`` counts for two places how often the drafts
-    were equal, and how often they should be.
+    A draft's number is the mass of smaller ids plus a random part of its own: uniform given the past.
+    ``slots`` compares each draft with those before it at its position, ``rows`` with the draft in its place
+    at the position before. ``pairs`` counts equal drafts of two places, and how many should be.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -269,12 +268,6 @@ def _link(links: Evidence, number: float, before: float, repeated: bool, chance:
     quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
     repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
     links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
-
-
-def chances_of_bands(target: FloatArray, bands: IntArray, num_bands: int) -> FloatArray:
-    """What p (V,) gives the classes, whose labels of the tokens are (V,)."""
-    masses = np.bincount(bands, target, minlength=num_bands)
-    return masses / masses.sum()
 
 
 def mass_bands(target: FloatArray) -> IntArray:
