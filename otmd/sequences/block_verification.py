@@ -37,7 +37,6 @@ class Traversal(SequenceRule):
         return "Traversal()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
         emitted = self._below((), 1.0, context, tree, chance)
         assert emitted is not None
         return emitted
@@ -84,7 +83,6 @@ class BlockVerification(Traversal):
         return "BlockVerification()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
             if node.tokens.size > 1:

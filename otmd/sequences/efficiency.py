@@ -56,10 +56,6 @@ def block_efficiency(
     rng : numpy.random.Generator, optional
         Needed to sample. Equal seeds give equal answers.
 
-    Returns
-    -------
-    BlockEfficiency
-
     Raises
     ------
     ValueError
@@ -113,7 +109,7 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
 
 
 def target_law(target_model: Model, length: int) -> FloatArray:
-    """Law of the first tokens of the target model.
+    """Law of the first tokens of the target model, shape (V,)·length.
 
     Parameters
     ----------
@@ -121,10 +117,6 @@ def target_law(target_model: Model, length: int) -> FloatArray:
         From a prefix to the target distribution (V,).
     length : int
         How many tokens.
-
-    Returns
-    -------
-    ndarray of float64, shape (V,)·length
     """
     law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
     for depth in range(length):

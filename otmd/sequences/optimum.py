@@ -59,10 +59,6 @@ def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
     law : TreeLaw
         The law of the trees.
 
-    Returns
-    -------
-    ProgramSize
-
     Raises
     ------
     ValueError
@@ -85,10 +81,6 @@ def optimal_block_efficiency(
         The law of the trees.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
-
-    Returns
-    -------
-    SequenceOptimum
 
     Raises
     ------

@@ -63,11 +63,9 @@ class TokenTree(TreeLaw):
         return f"TokenTree({self.shape}, {getattr(self.law, '__name__', self.law)})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
         return self.shape
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         count = len(state)
         kind = getattr(self.law, "func", self.law)
         if isinstance(kind, type) and issubclass(kind, WithoutReplacement | Stratified):
@@ -75,7 +73,6 @@ class TokenTree(TreeLaw):
         return self.law(draft_probs, count) if count else None
 
     def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return state[int(np.flatnonzero(tokens == token)[0])]
 
 
@@ -124,8 +121,8 @@ def _best_shape(
 ) -> Shape:
     """The shape of at most ``budget`` nodes that are reached with the largest probabilities.
 
-    ``children(node)`` lists the ids of a node's children, and the probability to go on to each from there,
-    descending. A node is the tuple of the ids that lead to it. Among equals the lower rank is taken first.
+    ``children(node)`` lists the ids of a node's children and the probability of each, descending. A node
+    is the tuple of the ids that lead to it. Among equals the lower rank is taken first.
     """
     chosen: dict[Prefix, list[int]] = {}
     heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
@@ -191,16 +188,13 @@ class IIDPaths(TreeLaw):
         return f"IIDPaths(num_paths={self.num_paths}, depth={self.depth})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
         return self.num_paths, self.depth
 
     def node_law(self, draft_probs: FloatArray, state: tuple[int, int]) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         paths, left = state
         return unchecked(WithReplacement, draft_probs, paths) if left else None
 
     def child(self, state: tuple[int, int], tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return int(np.count_nonzero(tokens == token)), state[1] - 1
 
 
@@ -237,7 +231,6 @@ class LikeliestTree(TreeLaw):
         return f"LikeliestTree(budget={self.budget}, depth={self.depth}, width={self.width})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
 
         def children(prefix: Prefix) -> list[tuple[int, float]]:
             probs = draft(prefix)
@@ -247,9 +240,7 @@ class LikeliestTree(TreeLaw):
         return _best_shape(children, self.budget, self.depth)
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
 
     def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return state[int(np.flatnonzero(tokens == token)[0])]
