@@ -136,7 +136,8 @@ class DraftLaw(ABC):
             If ``rng`` is not a Generator, or ``size`` not of whole numbers ≥ 0.
         """
         validate_rng(rng)
-        axes = () if size is None else _axes(size)
+        sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
+        axes = tuple(validate_count("size", n, minimum=0) for n in sizes)
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
@@ -208,29 +209,16 @@ class DraftLaw(ABC):
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
-        """Probability of each token to be among the drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (*batch_shape, V)
-        """
+        """Probability of each token to be among the drafts, shape (*batch_shape, V)."""
         probs = np.empty((*self.batch_shape, self.vocab_size))
         for index in np.ndindex(self.batch_shape):
             probs[index] = self[index].position_inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
-        """List every tuple with positive probability.
+        """List every tuple with positive probability: tokens (T, n), and their probabilities (T,).
 
-        Returns
-        -------
-        tokens : ndarray of int64, shape (T, n)
-        probs : ndarray of float64, shape (T,)
-
-        Raises
-        ------
-        ValueError
-            For a law with leading axes, or with more than five million tuples to look at.
+        Raises ValueError for a law with leading axes, or with more than five million tuples to look at.
         """
         if self.batch_shape:
             raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
@@ -276,12 +264,6 @@ class DraftLaw(ABC):
                 f"[0, {self.vocab_size})"
             )
         return array.astype(np.int64)
-
-
-def _axes(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(
-        validate_count("size", n, minimum=0) for n in np.atleast_1d(np.asarray(size)).tolist()
-    )
 
 
 def _every_tuple(size: int, length: int) -> IntArray:

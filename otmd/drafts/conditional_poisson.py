@@ -30,7 +30,6 @@ class ConditionalPoisson(ProposalLaw):
     distinct = True
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :meth:`ProposalLaw.prefix_containment`; one pass over the tokens."""
         absent, present = self._events()
         contained = np.empty(self.vocab_size + 1)
         fill_prefix_chances(absent[order], present[order], self.num_drafts, contained)

@@ -91,7 +91,6 @@ class TopThen(ProposalLaw):
         return unchecked(self.rest if count else WithReplacement, self._others, count)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :meth:`ProposalLaw.prefix_containment`: that of the rest, once every top token is there."""
         contained = np.zeros(self.vocab_size + 1)
         contained[self.top :] = 1.0
         if self.top < self.num_drafts:
