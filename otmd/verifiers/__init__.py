@@ -115,15 +115,5 @@ def acceptance_bounds(
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
-    """List the verifiers of this package that are lossless for a law.
-
-    Parameters
-    ----------
-    law : DraftLaw
-        The law of the drafts.
-
-    Returns
-    -------
-    list of Verifier
-    """
+    """List the verifiers of this package that are lossless for a law of drafts."""
     return [verifier for verifier in VERIFIERS if verifier.supports(law)]

@@ -42,7 +42,6 @@ class PreparedVerifier(ABC):
     Parameters
     ----------
     target : ndarray of float64, shape (V,)
-        p.
     law : DraftLaw
         The law of the drafts, without leading axes.
     """
@@ -130,9 +129,8 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and chooses one of them or none.
 
-    Tokens that are always drafted are never chosen: the residual serves them, and then they count as
-    accepted. So ``choose`` is given p, 0 for those tokens, and the law of the other drafts. ``choice`` is
-    what it returns; None where there are no other drafts.
+    Tokens that are always drafted are never chosen: the residual serves them. So ``choose`` is given p, 0
+    for those tokens, and the law of the other drafts. Without other drafts ``choice`` is None.
     """
 
     def __init__(

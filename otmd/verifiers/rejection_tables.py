@@ -38,11 +38,10 @@ class Curve(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """Tokens in K classes of similar draft mass, largest masses first.
+    """Tokens in K classes of similar draft mass, largest masses first; the first four fields are (K,).
 
-    ``smallest``, ``largest`` and ``total`` draft mass and the number of tokens, ``size``, have shape (K,).
-    Class c has its entries at ``starts[c]`` to ``starts[c + 1]`` of ``ratio``, which ascends within it. The
-    masses of the class's tokens before each of its entries, and after the last, are in ``target_before`` and
+    Class c has its entries at ``starts[c]`` to ``starts[c + 1]`` of ``ratio``, which ascends within it.
+    The masses of its tokens before each entry, and after the last, are in ``target_before`` and
     ``draft_before`` from ``starts[c] + c`` on.
     """
 
