@@ -32,9 +32,8 @@ class Reading:
 class Form:
     """One way to write the problem: its name, its size, the program, and how to read a solution of it.
 
-    ``size(shaped)`` builds nothing. ``read(problem, values, row_duals)`` takes the program's variables and
-    the multipliers of its rows, those of the minimisation: costs − matrixᵀ row_duals is ≥ 0 for a variable
-    at its lower bound.
+    ``size(shaped)`` builds nothing. ``read(problem, values, row_duals)`` takes the variables and the
+    rows' multipliers in the minimisation: costs − matrixᵀ row_duals is ≥ 0 at a variable's lower bound.
     """
 
     name: str
@@ -248,17 +247,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
     problem : TransportProblem or ProblemShape
         What is to be solved, or its shape alone: ``ProblemShape.of(law)`` lists no tuples.
     form : {"compact", "full", "dual", "max_flow"}
-        How it is written.
-
-    Returns
-    -------
-    ProgramSize
-        Variables, constraints, nonzeros and bytes.
-
-    Raises
-    ------
-    ValueError
-        For an unknown form.
+        How it is written; ValueError for another.
     """
     return form_named(form).size(problem)
 
@@ -289,10 +278,6 @@ def build_program(
         How it is written.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
-
-    Returns
-    -------
-    LinearProgram
 
     Raises
     ------

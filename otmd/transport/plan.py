@@ -74,22 +74,9 @@ class TransportPlan:
         return csr_array((self.accepted[carried], arcs), shape=shape)
 
     def accept_probs(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Probability that the output is each token as an accepted draft, given the drafts.
+        """Probability that the output is each token as an accepted draft, given the drafts (n,); shape (V,).
 
-        Parameters
-        ----------
-        draft_tokens : array_like of int, shape (n,)
-            The drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (V,)
-            Zero for tokens that were not drafted. 1 minus the sum is P(no draft is accepted).
-
-        Raises
-        ------
-        ValueError
-            For drafts that the law never draws.
+        1 minus the sum is P(no draft is accepted). Raises ValueError for drafts that the law never draws.
         """
         drafts = self.problem.law.validate_tokens(draft_tokens)
         if drafts.ndim != 1:

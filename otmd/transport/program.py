@@ -14,12 +14,11 @@ _MOST_NONZEROS = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProgramSize:
-    """How large a program is, known before it is built.
+    """How large a program is, known before it is built: columns, rows and entries of its matrix.
 
     Attributes
     ----------
     variables, constraints, nonzeros : int
-        Columns and rows of the matrix, and its entries.
     """
 
     variables: int

@@ -127,10 +127,6 @@ def solve_transport(
     throw : bool
         Raise where there is no certified optimum; without it the solution's status says so.
 
-    Returns
-    -------
-    TransportSolution
-
     Raises
     ------
     ValueError
@@ -215,10 +211,7 @@ def conclude(
     answer: SolverAnswer,
     throw: bool = True,
 ) -> TransportSolution:
-    """Check a solver's answer and read the solution from it.
-
-    With ``throw``, raises SolverError unless the status is "optimal".
-    """
+    """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
     solution = _read(problem, form, program, answer)
     if throw and solution.status != "optimal":
         raise SolverError(f"form {form.name!r}: {solution.message}")
@@ -265,8 +258,7 @@ def _message(status: str, answer: SolverAnswer, doubts: str = "") -> str:
 def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
     """The level set {v ≥ t} of the duals v that has the smallest cut, as a mask (V,).
 
-    The dual objective is at least the mean of these cuts over t ~ U(0, 1). So the best of them is no larger.
-    At a vertex of the dual program there is only one, v itself.
+    The dual objective is at least the mean of these cuts over t ~ U(0, 1), so the best is no larger.
     """
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])

@@ -35,8 +35,7 @@ class HighsSession:
     """HiGHS for several programs: one with the same matrix as the last starts from its basis.
 
     ``method`` is "simplex", the dual one, or "ipm", the interior point method with crossover to a vertex.
-    From a basis the simplex goes on, whatever the method. Raises ValueError for an unknown method or
-    option.
+    From a basis the simplex goes on. Raises ValueError for an unknown method or option.
     """
 
     def __init__(
