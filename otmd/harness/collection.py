@@ -105,10 +105,6 @@ def collect(
     progress : bool
         Show a bar.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     ValueError

@@ -101,10 +101,6 @@ def decode(
     rng : numpy.random.Generator
         Equal seeds give equal texts.
 
-    Returns
-    -------
-    Decoded
-
     Raises
     ------
     ValueError

@@ -41,10 +41,6 @@ def load_target(
     progress : bool
         Show a bar while fetching or converting.
 
-    Returns
-    -------
-    LanguageModel
-
     Raises
     ------
     ValueError

@@ -87,11 +87,10 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
+        """Continue prompts (token ids, none empty) as one batch: the new tokens of each prompt.
 
-        Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on
-        the other prompts, except by rounding. A text ends with its first stop token, or after
-        ``max_new_tokens``; only tokens of the tokenizer are drawn. Returns the new tokens of each prompt.
+        Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
+        except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence

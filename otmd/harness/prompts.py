@@ -103,11 +103,7 @@ def check_unique(prompts: Sequence[Prompt]) -> None:
 
 
 def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt.
-
-    Where the tokenizer has a chat template it is put around the prompt, as a user's turn with
-    the assistant's to come; a prompt to be continued is taken as it is.
-    """
+    """Token ids of a prompt, in the tokenizer's chat template unless it is to be continued."""
     if prompt.continuation or not tokenizer.chat_template:
         return tokenizer(prompt.text).input_ids
     text = tokenizer.apply_chat_template(
@@ -161,8 +157,8 @@ def read_user_file(path: Path) -> list[Prompt]:
 def passages(text: str, domain: str, stem: str) -> list[Prompt]:
     """Cut a text into passages of whole paragraphs, each of at least 150 words.
 
-    The first two thirds of a passage are the prompt, the rest is the answer. A shorter rest at the end
-    of the text is dropped, unless it is all there is.
+    The first two thirds of a passage are the prompt, the rest the answer. A shorter end is dropped,
+    unless it is all there is.
     """
     paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
     joined: list[str] = []

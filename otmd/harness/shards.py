@@ -64,8 +64,8 @@ def write_shard(
 ) -> Path:
     """Write a shard of raw logits (N, V) with its N rows, and return its path.
 
-    ``number`` is its place among the shards. ``texts`` are dicts of ``prompt_id``, ``tokens`` and ``start``:
-    the token sequences that the rows are positions of.
+    ``number`` is its place among the shards. ``texts`` are the token sequences of the rows: dicts of
+    ``prompt_id``, ``tokens`` and ``start``.
     """
     from safetensors.numpy import save
 
