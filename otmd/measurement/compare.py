@@ -21,11 +21,10 @@ HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positio
 
 
 class ComparedRow(NamedTuple):
-    """A law, a number of drafts and a verifier, averaged over positions.
+    """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
 
     ``rate``, ``gap`` (α* − rate) and ``optimal`` (α*) are fractions. ``error`` is the standard error of
-    the mean rate, None for one position. ``bound_width`` is the mean width of the certain bounds of the
-    rate, 0 for a closed form. ``positions`` counts those where the law is defined and the verifier rated.
+    the rate, None for one position, and ``bound_width`` the mean width of its certain bounds.
     """
 
     law: str

@@ -190,12 +190,12 @@ def draw_decoding(
 ) -> list[Path]:
     """Draw milliseconds per token by stage, one bar a way of decoding.
 
-    Paths and source are those of :func:`otmd.measurement.style.save_figure`, whose paths are returned.
-
-    Raises
-    ------
-    ValueError
-        For no costs, or a path of another ending.
+    Parameters
+    ----------
+    costs : sequence of DecodingCost
+        One or more, from :func:`decoding_costs`.
+    paths, source
+        As for :func:`draw_gaps`, for result and errors as well.
     """
     if not costs:
         raise ValueError("costs: got none, wanted at least one")

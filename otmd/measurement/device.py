@@ -60,9 +60,9 @@ def device_rows(
 ) -> list[list[dict[Key, Rates]]]:
     """Compute the closed-form rates of k positions on a device, in float64.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns, for each
-    position and processing, rows for :func:`otmd.measurement.rows.position_rows`. Rows that are undefined
-    are left out, and so are invalid distributions: the CPU's code finds out why, and says so.
+    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns rows for
+    :func:`otmd.measurement.rows.position_rows` by position and processing, without those that are
+    undefined or of invalid distributions: the CPU's code says why.
     """
     forms = closed_forms(settings)
     most = max(n for _, n, _ in forms)

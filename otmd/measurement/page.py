@@ -55,23 +55,10 @@ def to_csv(table: Table) -> str:
 def to_html(
     heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
 ) -> str:
-    """One self-contained page.
+    """One self-contained page; HTML that names no other file or host.
 
-    Parameters
-    ----------
-    heading : str
-        The page's title.
-    said : sequence of str
-        Sentences below it; the first, the decision or verdict, stands out.
-    tables : sequence of Table
-        A click on a head sorts by that column.
-    about : mapping of str to str
-        Settings and provenance.
-
-    Returns
-    -------
-    str
-        HTML that names no other file or host.
+    The sentences ``said`` come first, and the first of them stands out. A click on a table's head sorts
+    by that column. ``about`` has the settings and provenance.
     """
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]

@@ -87,8 +87,7 @@ def compute_parts(
 ) -> None:
     """Run the jobs, each named like its part, and add each table to ``tables`` and the store at once.
 
-    ``bar`` is the progress bar's description, its total, and whether it is shown; ``size`` is how far a table
-    moves it.
+    ``bar`` is the progress bar's text, total, and whether it is shown; a table moves it by its ``size``.
     """
     with progress_bar(*bar) as update:
         done = sum(map(size, tables.values()))
@@ -115,11 +114,10 @@ def run_jobs(
 ) -> Generator[tuple[Job, Result], None, None]:
     """Run a function over jobs and yield each as it finishes, in any order.
 
-    ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
-    many processes, which import the function by its name. What a process could not import runs in threads:
-    lambdas, and what was defined at a prompt, in a notebook or in a script from standard input. An
-    ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed
-    for memory, say, or unable to import the main script).
+    ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in
+    as many processes. What a process could not import (lambdas, what a prompt or a notebook defines) runs
+    in threads. An ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker
+    process died.
     """
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)

@@ -125,10 +125,9 @@ def save_figure(
 ) -> list[Path]:
     """Make a figure in the house style, save it, and return the paths.
 
-    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``). An SVG has no background, and a twin
-    for dark pages is written beside it (``name-dark.svg``). ``source``, where the numbers come
-    from, goes to the files' metadata unless it is empty. Raises ValueError, which calls the paths by
-    ``argument``, for another ending, before anything is drawn.
+    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``); ValueError, under the name
+    ``argument``, for another. An SVG gets a twin for dark pages (``name-dark.svg``). ``source`` goes to
+    the metadata.
     """
     written = figure_paths(paths, argument)
     import matplotlib as mpl
@@ -144,15 +143,11 @@ def save_figure(
             figure.savefig(drawn, format=path.suffix[1:], metadata=metadata, transparent=is_svg)
             write_atomically(path, drawn.getvalue())
             if is_svg:
-                write_atomically(path.with_stem(f"{path.stem}-dark"), _darkened(drawn.getvalue()))
+                dark = drawn.getvalue()
+                for light, colour in DARK_PAGE.items():
+                    dark = dark.replace(light.encode(), colour.encode())
+                write_atomically(path.with_stem(f"{path.stem}-dark"), dark)
     return written
-
-
-def _darkened(drawing: bytes) -> bytes:
-    """The SVG for a dark page: the colours of ink and lines are exchanged."""
-    for light, dark in DARK_PAGE.items():
-        drawing = drawing.replace(light.encode(), dark.encode())
-    return drawing
 
 
 def marks(verifiers: list[str]) -> dict[str, Mark]:

@@ -97,8 +97,7 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
     """How often each prompt is drawn in each resample, shape (resamples, prompts).
 
-    Groups with equally many prompts get the same draws, so that the noise of the bootstrap cancels in
-    differences between verifiers.
+    Groups with equally many prompts get the same draws: the noise cancels in differences.
     """
     rng = np.random.default_rng([seed, prompts])
     return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
