@@ -119,18 +119,9 @@ def _refuse(
 
 
 def sum_tolerance(dtype: np.dtype) -> float:
-    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype.
+    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype, as in NumPy's ``choice``.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The dtype in which the probabilities came.
-
-    Returns
-    -------
-    float
-        1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16 (NumPy's own rule
-        in ``Generator.choice``).
+    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16.
     """
     floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
     return float(np.sqrt(np.finfo(floating).eps))
@@ -175,15 +166,7 @@ def _contiguous(array: NDArray) -> NDArray:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A distribution for each of B positions; several positions may share one.
-
-    Attributes
-    ----------
-    values : ndarray of float64, shape (R, V)
-        The distributions.
-    row : ndarray of int64, shape (B,)
-        Which of them each position reads.
-    """
+    """Distributions ``values`` (R, V), and which of them each of B positions reads, ``row`` (B,)."""
 
     values: FloatArray
     row: IntArray

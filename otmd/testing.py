@@ -146,12 +146,7 @@ def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
 
 
 def hostile_names() -> list[str]:
-    """What is hostile about each of :func:`hostile_pairs`, in their order.
-
-    Returns
-    -------
-    list of str
-    """
+    """What is hostile about each of :func:`hostile_pairs`, in their order."""
     return list(_HOSTILE)
 
 

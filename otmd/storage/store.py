@@ -24,11 +24,9 @@ _MISSING = object()
 class Layout(NamedTuple, Generic[Part]):
     """The files of one kind of store.
 
-    ``read(path)`` returns a part, and raises ValueError if the file is torn or its checksum is wrong.
-    ``suffix`` ends the parts' file names, and ``pattern``, a regular expression, is what stands before it.
-    ``record`` and ``result`` are the file names of the description and of the result, "" for none. The parts
-    and the lock lie in ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the
-    folder.
+    ``read(path)`` returns a part; ValueError if the file is torn. Its name is what ``pattern`` matches,
+    then ``suffix``. ``record`` and ``result`` are file names, "" for none. The parts and the lock lie in
+    ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the folder.
     """
 
     read: Callable[[Path], Part]

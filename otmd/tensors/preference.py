@@ -73,10 +73,6 @@ class TensorPreference:
         validate : bool
             Raise ValueError for values that are no distribution, which waits for the device.
 
-        Returns
-        -------
-        TensorPreference
-
         Raises
         ------
         ValueError
@@ -117,10 +113,6 @@ class TensorPreference:
         validate : bool
             Raise ValueError for values that are no distribution.
 
-        Returns
-        -------
-        TensorPreference
-
         Raises
         ------
         ValueError
@@ -155,10 +147,6 @@ class TensorPreference:
             The drafts of each position; the leading axes are those of p.
         generator : torch.Generator, optional
             Of the device; the device's default generator without it.
-
-        Returns
-        -------
-        TensorVerdict
 
         Raises
         ------
