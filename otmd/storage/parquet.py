@@ -5,7 +5,7 @@ is read: equal values compress to almost nothing, so a small file can unpack to 
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,18 +74,13 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     return table
 
 
-def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+def read_batches(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a few rows at a time, as pyarrow arrays by name, in memory that does not grow with the file.
 
-    With ``columns`` only these are read. Raises ValueError if the file is torn, is no Parquet file, claims to
-    unpack to too much, or lacks a column.
+    Raises ValueError if the file is torn, is no Parquet file, or claims to unpack to too much.
     """
     with one_line_errors(path), _open(path) as stored:
-        wanted = list(columns) if columns is not None else stored.schema_arrow.names
-        missing = [name for name in wanted if name not in stored.schema_arrow.names]
-        if missing:
-            raise ValueError(f"{path}: has no columns {one_line(missing)[:80]}")
-        for batch in stored.iter_batches(_ROWS_AT_ONCE, columns=wanted, use_threads=False):
+        for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
