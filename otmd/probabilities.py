@@ -6,7 +6,7 @@ Everything else works on float64 arrays of shape (…, V) that passed :func:`val
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -130,7 +130,7 @@ def sum_tolerance(dtype: np.dtype) -> float:
 def as_real_array(name: str, value: ArrayLike) -> NDArray:
     """Return ``value`` as an array of real numbers over a vocabulary, or raise ValueError under that name."""
     try:
-        array = np.asarray(_from_tensor(value))
+        array = np.asarray(from_tensor(value))
     except ValueError as reason:
         raise ValueError(f"{name}: got rows of different lengths, wanted (…, V)") from reason
     if array.dtype.kind not in "fiub":
@@ -143,11 +143,11 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
     return array
 
 
-def _from_tensor(value: object) -> object:
-    """A torch tensor as an array that NumPy reads: detached, on the CPU, bfloat16 widened to float32."""
-    if not type(value).__module__.startswith("torch"):
+def from_tensor(value: Any) -> Any:
+    """A torch tensor as an array on the CPU, bfloat16 widened to float32; anything else as it is."""
+    if not hasattr(value, "detach"):
         return value
-    tensor = value.detach().cpu()  # pyright: ignore[reportAttributeAccessIssue]
+    tensor = value.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
@@ -310,23 +310,14 @@ def probs_from_logits(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> FloatArray:
-    """Turn logits into float64 probabilities; ``Processing(…)(logits)`` in one call.
+    """Turn logits into float64 probabilities (…, V); ``Processing(…)(logits)`` in one call.
 
     Parameters
     ----------
     logits : array_like, shape (…, V)
         Raw scores; −inf marks a token that cannot be sampled.
     temperature, top_k, top_p, min_p
-        See :class:`Processing`.
-
-    Returns
-    -------
-    ndarray of float64, shape (…, V)
-
-    Raises
-    ------
-    ValueError
-        See :class:`Processing`.
+        See :class:`Processing`, for errors as well.
     """
     return Processing(temperature, top_k, top_p, min_p)(logits)
 

@@ -9,10 +9,10 @@ from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
-from otmd.audit.samples import as_array, validate_law, validate_level, wrong
+from otmd.audit.samples import validate_law, validate_level, wrong
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, from_tensor
 
 PARTS = 4
 """Of the vocabulary, about equally likely: drafts that depend on each other come from related parts."""
@@ -136,7 +136,7 @@ def draft_law(
         For invalid input; for a class in place of an instance, or swapped arguments.
     """
     validate_law(law, samples)
-    tokens = law.validate_tokens(as_array(samples), "samples")
+    tokens = law.validate_tokens(from_tensor(samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)

@@ -26,7 +26,6 @@ from otmd.audit.samples import (
     PROOF,
     TokenDeviation,
     acceptance_ceiling,
-    as_array,
     deviation_table,
     is_accepted,
     largest_deviations,
@@ -36,7 +35,7 @@ from otmd.audit.samples import (
     wrong,
 )
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor
 
 MOST_CELLS = 16
 """The largest number of equal cells in which the numbers of a claim are counted."""
@@ -187,7 +186,7 @@ class SequentialAudit:
 
         Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
         """
-        tuples = self._law.validate_tokens(as_array(draft_tokens))
+        tuples = self._law.validate_tokens(from_tensor(draft_tokens))
         if tuples.ndim != 2:
             raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
         out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")

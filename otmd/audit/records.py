@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import as_array, wrong
-from otmd.probabilities import FloatArray, IntArray, Processing, sum_tolerance
+from otmd.audit.samples import wrong
+from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance
 from otmd.storage.errors import named, parse_json
 from otmd.storage.parquet import read_batches
 from otmd.storage.safetensors import read_safetensors
@@ -246,7 +246,7 @@ def _scalar(value: Any) -> Any:
 def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     """Return numbers (V,) of one of the kinds, or raise ValueError; NaN and infinity pass."""
     wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
-    value = as_array(value)
+    value = from_tensor(value)
     if not isinstance(value, list | tuple | np.ndarray):
         raise wrong(name, _shown(value), wanted)
     try:

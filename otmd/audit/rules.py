@@ -212,9 +212,8 @@ def samples_to_detect(
 
     Parameters
     ----------
-    target_probs : array_like, shape (V,)
-    law : DraftLaw
-        The law of the drafts, without leading axes; it decides which tokens are pooled.
+    target_probs, law
+        As for :func:`losslessness`; the law decides which tokens are pooled.
     output_law : array_like, shape (V,), optional
         The law that the faulty rule gives the output token.
     total_variation : float, optional
@@ -362,20 +361,15 @@ def enumerated(
     ----------
     verifier : Verifier or callable
         A callable takes drafts (n,) and returns the law of the output token (V,).
-    target_probs : array_like, shape (V,)
-        p.
-    law : DraftLaw
-        The law of the drafts, without leading axes.
+    target_probs, law
+        As for :func:`losslessness`.
     tol : float
         The largest difference allowed at a token.
 
     Raises
     ------
-    ValueError
-        For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
-        Verifier that does not serve the law.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        As :func:`losslessness`, and for too many tuples or a rule that returns no distribution.
     """
     validate_verifier(verifier)
     p = validate_position(target_probs, law)
