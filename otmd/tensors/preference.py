@@ -78,7 +78,7 @@ class TensorPreference:
         ValueError
             For a wrong shape, dtype or device, or, with ``validate``, values that are no distribution.
         """
-        check_tensors("probs", target_probs, strata.inclusion)
+        check_tensors(target_probs, strata.inclusion)
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
@@ -120,7 +120,7 @@ class TensorPreference:
             no distribution.
         """
         count = validate_count("num_drafts", num_drafts)
-        check_tensors("probs", target_probs, draft_probs)
+        check_tensors(target_probs, draft_probs)
         p = checked_probs("target_probs", target_probs, validate)
         p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
         # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
