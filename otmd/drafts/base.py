@@ -117,7 +117,7 @@ class DraftLaw(ABC):
     def sample(
         self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
     ) -> IntArray:
-        """Draw the draft tokens.
+        """Draw the draft tokens, shape (*size, *batch_shape, n).
 
         Parameters
         ----------
@@ -125,10 +125,6 @@ class DraftLaw(ABC):
             Equal seeds give equal drafts.
         size : int or tuple of int, optional
             How many independent draws; none means one, without an axis for it.
-
-        Returns
-        -------
-        ndarray of int64, shape (*size, *batch_shape, n)
 
         Raises
         ------
@@ -145,16 +141,12 @@ class DraftLaw(ABC):
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
     def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Probability Q of drawing exactly these tokens in this order.
+        """Probability Q of drawing exactly these tokens in this order, shape (…).
 
         Parameters
         ----------
         draft_tokens : array_like of int, shape (…, n)
             Leading axes are broadcast against the law's.
-
-        Returns
-        -------
-        ndarray of float64, shape (…)
 
         Raises
         ------
@@ -178,16 +170,12 @@ class DraftLaw(ABC):
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:
-        """Probability g(H) that every draft lies in H (Hu et al. 2025, eq. 8).
+        """Probability g(H) that every draft lies in H, shape (…) (Hu et al. 2025, eq. 8).
 
         Parameters
         ----------
         subset : array_like of bool, shape (…, V)
             Leading axes are broadcast against the law's.
-
-        Returns
-        -------
-        float or ndarray of float64, shape (…)
 
         Raises
         ------

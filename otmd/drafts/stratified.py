@@ -47,20 +47,12 @@ class Stratified(ProposalLaw):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        How many tokens are drafted; as many need mass.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
-        The weights of the strata from the head to the tail, in any unit; equal by default.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, more drafts than tokens with mass, a ``sharpness``
-        that is not a positive number, or ``shares`` that are not n positive numbers.
+        The weights of the strata from the head to the tail, positive, in any unit; equal by default.
     """
 
     sharpness: float = 1.0

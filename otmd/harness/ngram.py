@@ -175,12 +175,7 @@ class ContextNGram:
     model : NGram
         Fitted on other text.
     longest : int
-        The longest run of tokens whose followers are counted; below 2, nothing is.
-
-    Raises
-    ------
-    ValueError
-        For ``longest`` < 0.
+        The longest run of tokens whose followers are counted, ≥ 0; below 2, nothing is.
     """
 
     def __init__(self, model: NGram, longest: int = LONGEST) -> None:

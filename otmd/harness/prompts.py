@@ -48,7 +48,7 @@ def load_prompts(
     seed: int = 0,
     progress: bool = True,
 ) -> list[Prompt]:
-    """Load prompts, a chosen number from each source.
+    """Load prompts, a chosen number from each source, in the order of the sources.
 
     Parameters
     ----------
@@ -63,11 +63,6 @@ def load_prompts(
         Of the choice. For one seed a smaller choice is part of a larger one.
     progress : bool
         Show a bar while fetching.
-
-    Returns
-    -------
-    list of Prompt
-        In the order of the sources, within each in its own order.
 
     Raises
     ------

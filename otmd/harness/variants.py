@@ -101,18 +101,13 @@ def can_pack(model: LanguageModel) -> bool:
 
 
 def pack_weights(model: LanguageModel) -> LanguageModel:
-    """The same model with every linear layer packed.
+    """The same model with every linear layer packed; its logits differ by rounding.
 
     Parameters
     ----------
     model : LanguageModel
         It is not changed, and shares its weights with the result. The packed weights need as much memory
         again.
-
-    Returns
-    -------
-    LanguageModel
-        Its logits differ by rounding: sums have another order, in the same precision.
 
     Raises
     ------

@@ -85,6 +85,8 @@ def compare(
 ) -> Comparison:
     """Rate every verifier with every law that it serves.
 
+    The result prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
+
     Parameters
     ----------
     target_probs, draft_probs : array_like, shape (…, V)
@@ -97,11 +99,6 @@ def compare(
         α*: at a large vocabulary, leave it out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
-
-    Returns
-    -------
-    Comparison
-        Prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
 
     Raises
     ------

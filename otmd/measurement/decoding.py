@@ -78,7 +78,7 @@ class DecodingCost:
 
 
 def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> list[DecodingCost]:
-    """Sum what was decoded in several ways.
+    """Sum what was decoded in several ways: the cost of each, in their order.
 
     Parameters
     ----------
@@ -87,11 +87,6 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         repeat of all prompts after another.
     repeats : int
         How often all prompts were decoded. An interval of the speed-up needs at least two.
-
-    Returns
-    -------
-    list of DecodingCost
-        One a way, in their order.
 
     Raises
     ------

@@ -81,22 +81,13 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
 
     Parameters
     ----------
-    rule : SequenceRule
-        Decides on the trees.
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the trees.
+    rule, target_model, law
+        As for :func:`block_efficiency`, for errors as well.
 
     Returns
     -------
     ndarray of float64, shape (V,)·(depth + 1)
         Equal to :func:`target_law` up to rounding if the rule is lossless.
-
-    Raises
-    ------
-    ValueError
-        For too many outcomes to list; UnsupportedLaw for a law that the rule does not serve.
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)

@@ -168,15 +168,8 @@ class IIDPaths(TreeLaw):
     ----------
     draft_model : callable
         From a prefix to the draft distribution (V,).
-    num_paths : int
-        K.
-    depth : int
-        L.
-
-    Raises
-    ------
-    ValueError
-        For counts below 1.
+    num_paths, depth : int
+        K and L, at least 1.
     """
 
     def __init__(self, draft_model: Model, num_paths: int, depth: int) -> None:
@@ -208,17 +201,8 @@ class LikeliestTree(TreeLaw):
     ----------
     draft_model : callable
         From a prefix to the draft distribution (V,).
-    budget : int
-        How many tokens the tree holds.
-    depth : int
-        The longest path.
-    width : int
-        The most tokens that are drafted at a node.
-
-    Raises
-    ------
-    ValueError
-        For counts below 1.
+    budget, depth, width : int
+        How many tokens the tree holds, the longest path, and the most tokens drafted at a node; at least 1.
     """
 
     def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 10) -> None:

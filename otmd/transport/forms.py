@@ -272,10 +272,8 @@ def build_program(
 
     Parameters
     ----------
-    problem : TransportProblem
-        What is to be solved.
-    form : {"compact", "full", "dual", "max_flow"}
-        How it is written.
+    problem, form
+        As for :func:`program_size`; a problem, not its shape.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
 

@@ -22,13 +22,8 @@ class TransportPlan:
     problem : TransportProblem
         What the plan is for.
     accepted : array_like, shape (E,)
-        The mass on each arc of the problem, finite; negative mass counts as none. The attribute of this
-        name holds it scaled down, in float64.
-
-    Raises
-    ------
-    ValueError
-        For mass of another shape, or not finite.
+        The mass on each arc of the problem, finite (else ValueError); negative mass counts as none. The
+        attribute of this name holds it scaled down, in float64.
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
@@ -78,12 +73,7 @@ class TransportPlan:
 
         1 minus the sum is P(no draft is accepted). Raises ValueError for drafts that the law never draws.
         """
-        drafts = self.problem.law.validate_tokens(draft_tokens)
-        if drafts.ndim != 1:
-            raise ValueError(
-                f"draft_tokens: got shape {drafts.shape}, wanted the drafts of one position"
-            )
-        row = self.problem.row_of(drafts)
+        row = self.problem.row_of(self.problem.law.validate_drawable(draft_tokens))
         arcs = slice(self.problem.starts[row], self.problem.starts[row + 1])
         probs = np.zeros(self.problem.vocab_size)
         probs[self.problem.tokens[arcs]] = self.accepted[arcs] / self.problem.supply[row]
@@ -128,15 +118,11 @@ class CanonicalDecomposition:
 def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
     """Write any plan as selecting a draft and then accepting or rejecting it.
 
+    The rate equals that of an optimal plan, and is never less than the plan's.
+
     Parameters
     ----------
     plan : TransportPlan
-        Any plan.
-
-    Returns
-    -------
-    CanonicalDecomposition
-        Its rate equals that of an optimal plan, and is never less than the plan's.
 
     Notes
     -----

@@ -40,6 +40,8 @@ class ProgramSize:
 class LinearProgram:
     """Optimise objective·x over row_lower ≤ matrix x ≤ row_upper, column_lower ≤ x ≤ column_upper.
 
+    NaN in an array is a ValueError.
+
     Attributes
     ----------
     form : str
@@ -54,11 +56,6 @@ class LinearProgram:
         Infinite where a constraint has one side only.
     label_rows, label_columns : callable
         Return the names of rows and columns.
-
-    Raises
-    ------
-    ValueError
-        For NaN.
     """
 
     form: str

@@ -168,17 +168,7 @@ def solve_path(
     method : {"simplex", "ipm"}
         The interior point method always starts afresh.
     form, options, max_bytes, throw
-        As for :func:`solve_transport`.
-
-    Returns
-    -------
-    list of TransportSolution
-        One a problem.
-
-    Raises
-    ------
-    ValueError, SolverError
-        As :func:`solve_transport`.
+        As for :func:`solve_transport`, for errors as well.
     """
     chosen = form_named(form)
     session = HighsSession(method, options)

@@ -29,12 +29,7 @@ class Optimal(Verifier):
     Parameters
     ----------
     tol : float
-        How far below α* the acceptance rate may stay.
-
-    Raises
-    ------
-    ValueError
-        If ``tol`` is not a positive number.
+        How far below α* the acceptance rate may stay; positive.
     """
 
     serves = (WithReplacement, WithoutReplacement, Stratified, TopThen, Greedy, Hub)

@@ -22,11 +22,6 @@ class PlanVerifier(Verifier):
     ----------
     plan : TransportPlan
         ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other.
-
-    Raises
-    ------
-    ValueError
-        If ``plan`` is no TransportPlan.
     """
 
     def __init__(self, plan: TransportPlan) -> None:
