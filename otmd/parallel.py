@@ -26,11 +26,10 @@ def num_threads() -> int:
 
 
 def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
-    """Call ``work(start, stop)`` for consecutive parts of range(count), in threads if there is much to do.
+    """Call ``work(start, stop)`` for parts of range(count); in threads if there is much to do.
 
-    A position has ``size`` numbers. There are as many threads as Numba would use (``NUMBA_NUM_THREADS``).
-    The calling thread works too, helpers that have not begun are cancelled, and exceptions are raised
-    here.
+    A position has ``size`` numbers. There are as many threads as Numba would use. The calling thread
+    works too, and exceptions are raised here.
     """
     threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
     if threads <= 1:

@@ -46,10 +46,7 @@ class Cells(NamedTuple):
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
-    """Sort tokens by p/q, smallest first: ties by id, tokens without target mass before all others.
-
-    Faults of verifiers move mass along this order. ``drafted`` (V,) is q, or P(the token is drafted).
-    """
+    """Tokens by p/q ascending: ties by id, p = 0 first. ``drafted`` (V,) is q, or P(the token is drafted)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.where(target > 0, np.log(target) - np.log(drafted), -np.inf)
     return np.argsort(log_ratio, kind="stable")
@@ -63,10 +60,7 @@ def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut outcomes (V,), in an order, into cells of about equal probability.
-
-    The least likely outcomes, with at most ``rare_mass`` together, are a further cell.
-    """
+    """Cut outcomes, in an order, into cells of about equal mass, and one of at most ``rare_mass``."""
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells
@@ -148,10 +142,7 @@ def _p_value_by_draws(
     draw: Callable[[int], IntArray],
     level: float,
 ) -> float:
-    """(1 + extreme draws)/(1 + draws), where a draw is extreme if its statistic is at least that observed.
-
-    It stops at the 20th extreme draw, with 20/draws (Besag & Clifford 1991).
-    """
+    """(1 + extreme draws)/(1 + draws), or 20/draws at the 20th extreme draw (Besag & Clifford 1991)."""
     if level < _SMALLEST_LEVEL:
         raise ValueError(
             f"level: got {level:.1e}, wanted at least {_SMALLEST_LEVEL:.0e}: a p-value from draws cannot be "
@@ -194,10 +185,7 @@ def chance_at_most(hits: int, trials: int, level: float) -> float:
 
 
 def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
-    """Lower bound of the mean chance of dependent events, too high with probability at most ``level``.
-
-    It is sharpest if ``guess``, known before, is the mean chance.
-    """
+    """Lower bound of the mean chance of dependent events, sharpest where ``guess`` is that mean."""
     # For an event X of chance m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
     # logarithm is concave, so the mean chance may stand for each m; Markov's inequality gives the bound.
     rate = min(max(guess, 1e-6), 1.0 - 1e-6)

@@ -198,10 +198,7 @@ def counts_of_tuples(
 
 
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
-
-    All drafts are among the k likeliest tokens with probability g(those k), the law's containment.
-    """
+    """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest."""
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
     return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
 

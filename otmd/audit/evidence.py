@@ -78,10 +78,7 @@ class CellBets:
         self._observed, self._expected = np.zeros(num_cells), np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
-
-        ``labels`` (M,) are their cells. ``probs`` is π: (K,), or (M, K) which may depend on the past.
-        """
+        """Bet on samples in cells (M,), expected by π (K,) or (M, K); logarithms of the wealth (M,)."""
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         parts = range(0, labels.size, _ROWS_AT_ONCE)
         own = [slice(start, start + _ROWS_AT_ONCE) for start in parts]
@@ -308,10 +305,9 @@ class Claim:
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
-    """Test a claim by three statements, each with false-alarm rate ``level``.
+    """Test a claim by a G-test, bets and a bound, each with false-alarm rate ``level``.
 
-    The G-test counts the numbers in equal cells. Bets and the bound use these cells and the classes. Only the
-    bound counts impossible outcomes.
+    Only the bound counts impossible outcomes.
     """
     numbers, impossible = np.array(evidence.numbers, float), np.array(evidence.impossible, bool)
     size, possible = numbers.size, ~impossible

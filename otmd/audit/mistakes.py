@@ -86,10 +86,7 @@ def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation
 
 
 def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
-    """The mistakes that are told apart from a declared law at one position, once for each setting.
-
-    A law that is not built from one draft distribution has only the mistake that any law has: sorted drafts.
-    """
+    """The mistakes that are told apart from a declared law at one position, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
         yield Mistake(
@@ -232,10 +229,7 @@ class RejectionSteps:
 
 
 class Position(NamedTuple):
-    """A recorded position: p (V,), the law of its drafts, the drafts (n,), and the token that was emitted.
-
-    The law is None where drafts are missing, or where the law cannot have drawn them.
-    """
+    """A recorded position. The law is None where drafts are missing, or it cannot have drawn them."""
 
     target: FloatArray
     law: DraftLaw | None

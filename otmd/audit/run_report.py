@@ -355,11 +355,7 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
 
 
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
-    """The metrics in use, by counting; those that nothing was recorded for are left out.
-
-    ``positions`` (N, 4): depth, number of drafts, whether it was reached, whether a draft was accepted.
-    ``ceilings`` are α* at the positions that were reached with sound drafts.
-    """
+    """The metrics in use. ``positions`` (N, 4): depth, drafts, whether reached, whether one was accepted."""
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)
     steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())

@@ -61,10 +61,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
 ) -> tuple[DraftLaw, list[FloatArray]] | str:
-    """The law of a row's drafts (n,), and that of each given those before it (V,).
-
-    If the law never draws them, the kind of boundary case that this is.
-    """
+    """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
     try:
@@ -89,10 +86,7 @@ class RowLists(dict[str, tuple[int, tuple[int, ...]]]):
 
 
 class Tally:
-    """What is kept of the rows: the evidence for and against each claim, boundary cases, and metrics.
-
-    ``make`` makes the law of a row's drafts; it is None for fixed drafts. ``rng`` draws points of intervals.
-    """
+    """What is kept of the rows: evidence, boundary cases, metrics. ``make`` is None for fixed drafts."""
 
     def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
         self._make, self._rng = make, rng

@@ -281,10 +281,7 @@ def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
 
 
 def ceiling(target: FloatArray, law: DraftLaw, draft_tokens: IntArray) -> float:
-    """What no lossless rule's acceptance exceeds at a position, rounded up.
-
-    ``draft_tokens`` (n,) tell which of equally likely tokens are the certain ones.
-    """
+    """The largest acceptance at a position, rounded up; the drafts (n,) tell which ties are certain."""
     forced = draft_tokens[: num_forced(law)]
     if _begins_with_top(law) and (law.forced_tokens() != forced).any():
         # Ties fall to the lowest id: with other ids the law takes the certain drafts of the engine.

@@ -152,10 +152,7 @@ def fill_chances_of_others(absent, present, count, out):
 
 @kernel()
 def fill_conditional_draws(present, counts_after, uniforms, out):
-    """Draw sets of n events, one a row, given that exactly n occur.
-
-    Events are decided in turn; counts_after[i, m] = P(m of the events i, i + 1, … occur).
-    """
+    """Draw sets of n events, one a row, from counts_after[i, m] = P(m of the events i, i + 1, … occur)."""
     num_rows, num_drafts = out.shape
     for s in range(num_rows):
         left, i = num_drafts, 0

@@ -53,7 +53,6 @@ class ProposalLaw(DraftLaw):
         return chosen
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
         other = self if num_drafts == self.num_drafts else copy.copy(self)
         other.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         other._validate_count()

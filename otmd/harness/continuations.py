@@ -79,10 +79,7 @@ class CountedContinuations(Continuations):
 
 
 class CachedContinuations(Continuations):
-    """Continuations by a language model with a key-value cache.
-
-    The model must take four-dimensional attention masks, as transformers' decoders do.
-    """
+    """Continuations by a language model with a cache; it must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         from transformers import DynamicCache

@@ -130,10 +130,7 @@ def load_draft(
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
-    """How many tokens two models share, and how many padding rows follow, by "target" and "draft".
-
-    Raises ValueError if the maps from token to id differ, or the logits have fewer rows than tokens.
-    """
+    """How many tokens two models share, and each one's padding rows; ValueError for other token maps."""
     ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))

@@ -54,10 +54,7 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
 
 
 def find_decoder_layers(model: Any) -> tuple[str, int]:
-    """Name and length of the module list that holds the decoder layers.
-
-    Raises ValueError if not exactly one module list has as many entries as the configuration has layers.
-    """
+    """Name and length of the module list that holds the decoder layers; ValueError unless it is one."""
     count = model.config.get_text_config().num_hidden_layers
     found = [
         name

@@ -23,8 +23,7 @@ HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positio
 class ComparedRow(NamedTuple):
     """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
 
-    ``rate``, ``gap`` (α* − rate) and ``optimal`` (α*) are fractions. ``error`` is the standard error of
-    the rate, None for one position, and ``bound_width`` the mean width of its certain bounds.
+    ``error`` is the standard error of the rate, and ``bound_width`` the width of its certain bounds.
     """
 
     law: str

@@ -59,10 +59,7 @@ def available_cpus() -> int:
 def finish_run(
     store: Store[pl.DataFrame], compute: Callable[[dict[str, pl.DataFrame]], None]
 ) -> None:
-    """Bring a run to its result, or leave the result that is there; its parts are stored until then.
-
-    ``compute(tables)`` gets the parts that are there, by name, and adds the others.
-    """
+    """Bring a run to its result: ``compute(tables)`` gets the parts that are there and adds the others."""
     store.check()
     if not store.finished():
         with store.held():

@@ -118,10 +118,7 @@ def make_settings(
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
 ) -> Settings:
-    """Check the settings, name the laws and verifiers, and find which verifiers serve which laws.
-
-    Raises ValueError for what is empty, repeated or out of range, or if no law has a verifier.
-    """
+    """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
     named_laws = _named("laws", laws)
     named_verifiers = tuple(
         (name, rule() if isinstance(rule, type) else rule)

@@ -84,10 +84,9 @@ class _Scripted(Chance):
 def every_outcome(
     run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
 ) -> Iterator[tuple[Result, float]]:
-    """Run a procedure once for each possible sequence of random choices: results and their probabilities.
+    """Run a procedure once for each sequence of its random choices: results and probabilities.
 
-    It asks its :class:`Chance` for every random choice, and depends on nothing else. Raises ValueError
-    where there are more than ``most`` sequences.
+    ValueError where there are more than ``most`` sequences.
     """
     left: list[tuple[int, ...]] = [()]
     tuples: dict[DraftLaw, tuple] = {}

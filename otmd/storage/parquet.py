@@ -53,10 +53,7 @@ def parquet_bytes(table: "pl.DataFrame") -> bytes:
 
 
 def read_parquet(path: Path) -> "pl.DataFrame":
-    """Read what :func:`write_parquet` wrote, and compare the checksums.
-
-    Raises ValueError if the file is torn, altered or no Parquet file.
-    """
+    """Read what :func:`write_parquet` wrote; ValueError if the file is torn, altered or no Parquet file."""
     import polars as pl
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -75,10 +72,7 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a few rows at a time, as pyarrow arrays by name, in memory that does not grow with the file.
-
-    Raises ValueError if the file is torn, is no Parquet file, or claims to unpack to too much.
-    """
+    """Yield eight rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
     with one_line_errors(path), _open(path) as stored:
         for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -104,11 +98,7 @@ def one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> "ParquetFile":
-    """Open a file for reading in batches.
-
-    Raises ValueError if the footer is too long, or a row group claims to unpack to much more than is stored
-    of it; ArrowException or OSError if it is no Parquet file.
-    """
+    """Open a file for reading in batches; ValueError if its footer or a row group claims too much."""
     from pyarrow.parquet import ParquetFile
 
     with path.open("rb") as stream:

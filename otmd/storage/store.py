@@ -62,8 +62,7 @@ class Store(Generic[Part]):
     def held(self) -> Iterator[None]:
         """Begin or continue the run, and keep other processes out of the folder during the block.
 
-        Raises ValueError as :meth:`check` does, FolderLockedError if another process holds the folder, and
-        OSError if the disk is full or the folder cannot be written to.
+        Errors are those of :meth:`check` and :func:`folder_lock`.
         """
         # Checked before the lock is taken, since that writes a file into the folder.
         self._check_files()

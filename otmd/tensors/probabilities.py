@@ -36,8 +36,7 @@ class Pair(NamedTuple):
 def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> Pair:
     """Check two distributions (…, V) against each other; half precision is computed in float32.
 
-    Raises ValueError for wrong shapes, dtypes or devices; with ``validate``, which waits for the device, also
-    for negative or infinite mass, NaN, or a sum further from 1 than √eps of its dtype.
+    With ``validate``, which waits for the device, values that are no distribution are a ValueError too.
     """
     target, draft = check_tensors(target_probs, draft_probs)
     target_total, target_whole = _total(target)

@@ -255,10 +255,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
-    """Raise ValueError where a law's program needs more than ``max_bytes``, before its tuples are listed.
-
-    Laws without a closed form for the number of tuples pass here; :func:`build_program` refuses them.
-    """
+    """Raise ValueError for a law whose program is too large, if that is known without listing tuples."""
     chosen, counts = form_named(form), closed_counts(law, merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)

@@ -161,10 +161,7 @@ class Certificate:
 
 
 def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
-    """Check the variables and the row multipliers (of the minimisation) against the program.
-
-    The certificate is infinite where the answer is not finite or has another shape.
-    """
+    """Check variables and row multipliers (of the minimisation); infinite for what is not finite."""
     shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
     if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
@@ -185,10 +182,7 @@ def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> floa
 
 
 def _support(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
-    """What multipliers add to the dual objective, and the largest that pulls at an infinite side.
-
-    A multiplier above 0 pulls at the lower side, one below 0 at the upper side.
-    """
+    """What multipliers add to the dual objective, and the largest that pulls at an infinite side."""
     side = np.where(duals > 0, lower, upper)
     pulls = duals != 0
     bounded = pulls & np.isfinite(side)

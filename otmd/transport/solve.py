@@ -246,10 +246,7 @@ def _message(status: str, answer: SolverAnswer, doubts: str = "") -> str:
 
 
 def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
-    """The level set {v ≥ t} of the duals v that has the smallest cut, as a mask (V,).
-
-    The dual objective is at least the mean of these cuts over t ~ U(0, 1), so the best is no larger.
-    """
+    """The level set {v ≥ t} of the duals v with the smallest cut (V,), at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])
     cuts = [levels >= threshold for threshold in thresholds]

@@ -121,10 +121,7 @@ _CVXPY_STATUS = {
 def solve_cvxpy(
     program: LinearProgram, method: str | None, options: Mapping[str, object]
 ) -> SolverAnswer:
-    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named.
-
-    Raises ImportError without cvxpy, and ValueError for a solver that is not installed.
-    """
+    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named."""
     try:
         import cvxpy
     except ImportError as error:

@@ -138,7 +138,6 @@ class _InvariantRule(PreparedVerifier):
         self._coupling = coupling
 
     def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
-        """Decide on drafts (n,): the output token and which draft it is, or −1."""
         ids = self.law.validate_drawable(draft_tokens)
         validate_rng(rng)
         clocks = self._coupling.clocks_given(self.law, ids, rng)

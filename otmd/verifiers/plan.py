@@ -34,7 +34,6 @@ class PlanVerifier(Verifier):
         return f"PlanVerifier({self.plan!r})"
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether this is the law that the plan was made for: its type, number and probabilities."""
         own = self.plan.problem.law
         return type(law) is type(own) and _same_value(law.definition(), own.definition())
 

@@ -180,9 +180,6 @@ def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
 
 
 def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Mass (V,) as a distribution; ``otherwise`` where there is none.
-
-    A residual without mass is reached with probability zero, up to rounding, so that any law serves.
-    """
+    """Mass (V,) as a distribution; ``otherwise``, any law, where there is none: it is never reached."""
     total = mass.sum()
     return mass / total if total > 0 else otherwise

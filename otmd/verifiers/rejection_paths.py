@@ -46,10 +46,7 @@ _ONE = 1.0 / RATE_UNIT
 
 
 class RejectionPaths:
-    """Bounds of the probability that all drafts of one position are rejected.
-
-    Here ``draft`` is RATE_UNIT q, and ``interval``, from 1 + W(1) to the largest C, is in its unit.
-    """
+    """Bounds of P(all drafts of one position are rejected), with C and q in units of 1/RATE_UNIT."""
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         self.target, self.draft = target, RATE_UNIT * law.draft_probs

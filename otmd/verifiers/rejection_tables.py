@@ -98,10 +98,7 @@ def merged_tokens(p, q, interval, merged):
 
 @kernel()
 def fill_tails(p, q, tokens, merged, p_tail, q_tail):
-    """Masses from each entry of the curve on.
-
-    The entries are two of merged tokens, ``tokens`` sorted by p/q, and one of merged tokens.
-    """
+    """Masses from each entry on: two of merged tokens, ``tokens`` sorted by p/q, and one more merged."""
     k = tokens.size + 3
     p_tail[k] = q_tail[k] = 0.0
     p_tail[k - 1], q_tail[k - 1] = merged[2]
@@ -121,11 +118,7 @@ def tables_of_classes(
     middle: float,
     widest: float,
 ) -> Classes:
-    """Put the tokens with draft mass into classes of mass times range at most ``widest``.
-
-    ``kept`` are the tokens inside the interval, sorted by p/q. ``middle`` is the ratio that stands for the
-    tokens between 1 and the interval.
-    """
+    """Put the tokens with draft mass into classes; ``kept`` are those inside the interval, by p/q."""
     mass = np.sort(draft)
     mass = mass[mass.size - np.count_nonzero(mass) :][::-1]
     ends = classes_of_mass(mass, widest)
@@ -158,10 +151,9 @@ def _sum(mass):
 
 @kernel()
 def classes_of_mass(mass, widest):
-    """Cut descending masses into classes of mass times range at most ``widest``. Returns where each starts.
+    """Cut descending masses into classes of mass times range at most ``widest``: where each starts.
 
-    Where most draft mass has been rejected the smallest tokens matter, so that a class also spans at most a
-    factor of eight. Tokens of equal mass stay in one class.
+    A class spans at most a factor of eight: where most mass is rejected, the smallest tokens matter.
     """
     starts, count = np.zeros(64, np.int64), 1
     first, total, i = mass[0], 0.0, 0
@@ -196,10 +188,9 @@ def classes_of_mass(mass, widest):
 
 @kernel()
 def masses_by_class(p, q, interval, smallest, merged):
-    """Masses of merged tokens by class. Returns how many tokens of each class are inside the interval.
+    """Fill merged (K, 3, 2) by class; returns how many tokens of each class are inside the interval.
 
-    Classes are counted from the largest mass on; ``smallest`` (K,) has the smallest mass of each, ascending.
-    Fills merged (K, 3, 2) with p and q of the tokens up to 1, from there to the interval, and beyond it.
+    ``smallest`` (K,) is ascending, while classes are counted from the largest mass on.
     """
     one, first, farthest = interval
     last = smallest.size - 1
@@ -267,10 +258,7 @@ def count_at_most(ascending, limit):
 
 @kernel()
 def fill_blocks(low, values, block):
-    """The block of each value, whose blocks begin at ``low`` (K,), ascending; 0 for what is below all.
-
-    Unsigned numbers, and all searches in step, vectorise.
-    """
+    """The block of each value, by their ascending starts (K,); unsigned, in step, so that it vectorises."""
     block[: values.size] = 0
     left = low.size
     while left > 1:

@@ -148,8 +148,7 @@ class TakenInCells(Taken):
 class _TakenByRatio(Taken):
     """Tokens by p/q descending, for drafts with replacement.
 
-    In a group of tokens of similar p/q that are all taken whole, or all thinned, their order does not change
-    how much the group takes in all. These are taken by id. The tokens of the other groups are sorted.
+    Groups that are taken whole, or thinned, are taken by id; the tokens of the others are sorted.
     """
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
@@ -265,10 +264,9 @@ def _take(target, draft, left, s, num_drafts):
 
 @kernel(error_model="numpy")
 def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, unsure):
-    """Take the groups from the largest p/q down; Π_j s_j at the end.
+    """Take the groups from the largest p/q down: how each is taken, and Π_j s_j before it and at the end.
 
-    Fills how each group is taken and Π_j s_j before it. Groups that are to be sorted are taken token by
-    token. A group is unsure where both runs may occur in it, and some guess is made there.
+    A group is unsure where tokens accepted whole and thinned ones may both occur.
     """
     left = s = 1.0
     i = 0
@@ -347,11 +345,7 @@ def _accept_in_order(order, target, probs, copies, accepted, chance):
 
 @kernel(error_model="numpy")
 def _thinned(left, probs, copies, y, total, wanted):
-    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, which c = 1 exceeds: Newton's method from below.
-
-    The left side is concave in c, so the steps approach the root from one side. Slots that draw from one
-    distribution have a closed form.
-    """
+    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, in closed form or by Newton's method from below."""
     if copies.size == 1:
         step = -np.expm1(np.log1p(-wanted / total) / copies[0])
         return min(left[0] * step / probs[0, y], 1.0)

@@ -21,7 +21,6 @@ class TargetOnly(Verifier):
     serves = (DraftLaw,)
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the verifier is lossless for this law: always."""
         return True
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
