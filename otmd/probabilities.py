@@ -51,7 +51,9 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     """
     array = as_real_array(name, value)
     tolerance = sum_tolerance(array.dtype)
-    rows = _contiguous(array).reshape(-1, array.shape[-1])
+    known = array.dtype in (np.float32, np.float64)
+    rows = np.ascontiguousarray(array if known else _in_float64(array))
+    rows = rows.reshape(-1, array.shape[-1])
     totals = np.empty(len(rows))
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
     # A negative number makes its sum NaN, and this comparison refuses NaN.
@@ -156,12 +158,6 @@ def _in_float64(array: NDArray) -> FloatArray:
     # A longdouble beyond float64 becomes infinite, which is refused by name.
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
-
-
-def _contiguous(array: NDArray) -> NDArray:
-    """The same numbers in a contiguous array of float32 or float64."""
-    known = array.dtype in (np.float32, np.float64)
-    return np.ascontiguousarray(array if known else _in_float64(array))
 
 
 @dataclass(frozen=True, eq=False)

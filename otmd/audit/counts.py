@@ -95,8 +95,7 @@ def exact_p_value(
 ) -> float:
     """P-value of G for multinomial counts (K,): at most x with probability at most x.
 
-    If few outcomes are possible, all are listed. Otherwise up to 10/``level`` are drawn: p-values above and
-    below ``level`` must be told apart. A level below 1e-6 takes too many draws: ValueError.
+    All outcomes are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
     validate_rng(rng)
     total, cells = int(counts.sum()), probs.size
@@ -120,8 +119,7 @@ def p_value_of_exchangeable(
 ) -> float:
     """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
 
-    If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric. The
-    statistic is the sum of both sets' G. ``level`` is that of :func:`exact_p_value`.
+    If so, all splits of the pool are equally likely: counts are multivariate hypergeometric.
     """
     used = (seen + reference) > 0
     seen, pooled = seen[used], (seen + reference)[used]
@@ -169,8 +167,8 @@ def every_count(total: int, cells: int) -> Iterator[list[int]]:
 def chance_at_least(hits: int, trials: int, level: float) -> float:
     """Lower bound of a chance (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
-    It also bounds the mean of unequal chances, if trials are independent: beyond one hit above the mean, the
-    number of hits has no heavier tail than the binomial (Hoeffding 1956). One hit has Markov's bound.
+    It also bounds the mean of unequal chances of independent trials (Hoeffding 1956; for one hit,
+    Markov).
     """
     if hits == 0:
         return 0.0

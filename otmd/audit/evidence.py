@@ -303,6 +303,13 @@ class Claim:
         smallest = min(self.p_value, self.betting_p_value)
         return smallest <= self.level or self.total_variation_bound > 0
 
+    def __str__(self) -> str:
+        tests = (
+            f"{self.p_value:>8.1e} {self.betting_p_value:>8.1e} {self.total_variation_bound:>7.4f}"
+        )
+        alarm = "  REFUTED" if self.refuted else ""
+        return f"{self.name:<51} {self.num_samples:>8} {tests} {self.detectable:>6.3f}{alarm}"
+
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
     """Test a claim by a G-test, bets and a bound, each with false-alarm rate ``level``.

@@ -264,11 +264,7 @@ def explain_drafts(positions: Positions) -> Explanation | None:
 
 
 def explain_output(positions: Positions) -> Explanation | None:
-    """The mistake that makes the output tokens a thousand times likelier than a lossless rule, and likeliest.
-
-    The lossless rule is the likeliest of recursive rejection, the verifiers in closed form that serve the
-    law, and a token drawn from p alone.
-    """
+    """The mistake that makes the output a thousand times likelier than the likeliest lossless rule."""
     totals = np.zeros(len(_LOSSLESS))
     for own in positions():
         totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]

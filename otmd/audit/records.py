@@ -70,10 +70,9 @@ class Record(NamedTuple):
 
 
 def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator[Record]:
-    """Read the rows of a ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or of a list of dicts, in order.
+    """Read the rows of a file, or of a list of dicts, in order.
 
-    ``defaults`` has the processing of logits that all rows share, by side. A malformed file or row is a
-    ValueError that names the file, the row and the field.
+    ``defaults`` has the processing of logits by side. ValueError names the file, the row and the field.
     """
     if isinstance(source, str | Path):
         rows, name = _rows_of_file(Path(source)), str(source)

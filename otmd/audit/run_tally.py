@@ -195,7 +195,10 @@ class Tally:
             own = int(bands[output]), masses / masses.sum()
             self.evidence[claim].add(point, mass == 0, own)
 
-        add(OUTPUT_BY_MASS, -target, mass_bands(target), len(BY_MASS))
+        by_mass = np.digitize(target, _MASSES)
+        # The likeliest token is a class of its own.
+        by_mass[target.argmax()] = len(_MASSES) + 1
+        add(OUTPUT_BY_MASS, -target, by_mass, len(BY_MASS))
         if not tokens.size:
             return
         highest = None if law is None else ceiling(target, law, tokens)
@@ -253,22 +256,14 @@ class Dependence:
 
 
 def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
-    """Add a draft by its number, the number of an earlier draft, and how likely it repeats one.
+    """Add a draft by its number, an earlier draft's, and how likely it repeats one.
 
-    If the draft is independent, the difference of the numbers modulo 1 is uniform. So is the difference of
-    their quarters of [0, 1), which also shows the number 1 − u after u.
+    Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
     repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
     links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
-
-
-def mass_bands(target: FloatArray) -> IntArray:
-    """The class by p of each token (V,), see ``BY_MASS``; the last one is the likeliest token alone."""
-    bands = np.digitize(target, _MASSES)
-    bands[target.argmax()] = len(_MASSES) + 1
-    return bands
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:

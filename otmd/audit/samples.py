@@ -218,8 +218,7 @@ def _begins_with_top(law: DraftLaw) -> TypeGuard[TopThen]:
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero everywhere if no draft can follow.
 
-    ``law`` is one of :data:`SERVED`, at a single position. Which of several equally likely tokens a TopThen
-    law takes first is left open, since engines break ties in their own ways.
+    A TopThen law's ties are left open, since engines break them in their own ways.
     """
     assert isinstance(law, ProposalLaw)
     forced, laws = num_forced(law), []

@@ -1,5 +1,6 @@
 """What a draft law is: the joint distribution of the draft tokens at one position."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -273,10 +274,15 @@ def inclusion_of_tuples(tokens: IntArray, probs: FloatArray, vocab_size: int) ->
     return drafted.astype(np.float64)
 
 
-def at_positions(probs: FloatArray, index: tuple[int, ...], own_axes: int) -> FloatArray:
-    """Index the leading axes alone; IndexError where the index would reach into the last ones."""
+def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
+    """The law at an index of its leading axes; IndexError where the index would reach into the last ones."""
+    if not law.batch_shape and index == ():
+        return law
     leading = index if isinstance(index, tuple) else (index,)
-    return probs[(*leading, *(slice(None),) * own_axes)]
+    chosen = copy.copy(law)
+    chosen.draft_probs = law.draft_probs[(*leading, *(slice(None),) * own_axes)]
+    chosen.batch_shape = chosen.draft_probs.shape[:-own_axes]
+    return chosen
 
 
 def validate_rng(rng: object) -> None:

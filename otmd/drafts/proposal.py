@@ -45,12 +45,7 @@ class ProposalLaw(DraftLaw):
         return other
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
-        if not self.batch_shape and index == ():
-            return self
-        chosen = copy.copy(self)
-        chosen.draft_probs = at_positions(self.draft_probs, index, own_axes=1)
-        chosen.batch_shape = chosen.draft_probs.shape[:-1]
-        return chosen
+        return at_positions(self, index, own_axes=1)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         other = self if num_drafts == self.num_drafts else copy.copy(self)

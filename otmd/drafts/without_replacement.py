@@ -116,8 +116,7 @@ class WithoutReplacement(ProposalLaw):
 def draw_distinct(cumulative, uniforms, out):
     """Draw n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
-    The mass left is summed over the gaps between the indices taken. With masses in ascending order, its
-    relative error then stays small, however little mass is left.
+    The mass left is summed over gaps between indices taken: with ascending masses its error stays small.
     """
     size = cumulative.size
     num_rows, num_drafts = uniforms.shape

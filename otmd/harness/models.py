@@ -59,9 +59,8 @@ class LanguageModel:
     ) -> np.ndarray:
         """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
 
-        ``token_ids`` (T,) or (B, T) are one sequence, or several of equal length. With ``rows`` only these:
-        row t is the distribution of what follows ``token_ids[: t + 1]``. Raises ValueError if the ids are
-        empty or outside the vocabulary.
+        The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
+        vocabulary. With ``rows`` only these: row t is the law of what follows ``token_ids[: t + 1]``.
         """
         import torch
 

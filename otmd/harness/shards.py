@@ -64,8 +64,7 @@ def write_shard(
 ) -> Path:
     """Write a shard of raw logits (N, V) with its N rows, and return its path.
 
-    ``number`` is its place among the shards. ``texts`` are the token sequences of the rows: dicts of
-    ``prompt_id``, ``tokens`` and ``start``.
+    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
     """
     from safetensors.numpy import save
 

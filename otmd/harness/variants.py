@@ -25,8 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:
     """Leave out these decoder layers (counted from 0), sharing every weight that stays.
 
-    The target, a decoder-only model, is not changed; the copy is named ``skip:…``. Raises ValueError for
-    layers that cannot be found, or indices that are out of range or repeated, or leave nothing.
+    ValueError for indices that are out of range or repeated, or leave nothing.
     """
     name, count = find_decoder_layers(target.model)
     wanted = sorted(layers)

@@ -58,11 +58,9 @@ def check_device(device: str) -> None:
 def device_rows(
     settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str
 ) -> list[list[dict[Key, Rates]]]:
-    """Compute the closed-form rates of k positions on a device, in float64.
+    """Closed-form rates of k positions on a device, by position and processing, for :func:`position_rows`.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns rows for
-    :func:`otmd.measurement.rows.position_rows` by position and processing, without those that are
-    undefined or of invalid distributions: the CPU's code says why.
+    Rows that are undefined or of invalid distributions are left out: the CPU's code says why.
     """
     forms = closed_forms(settings)
     most = max(n for _, n, _ in forms)

@@ -55,11 +55,7 @@ def to_csv(table: Table) -> str:
 def to_html(
     heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
 ) -> str:
-    """One self-contained page; HTML that names no other file or host.
-
-    The sentences ``said`` come first, and the first of them stands out. A click on a table's head sorts
-    by that column. ``about`` has the settings and provenance.
-    """
+    """One self-contained page: sentences, of which the first stands out, tables, settings and provenance."""
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]
     parts += [_section(table) for table in tables]

@@ -109,11 +109,10 @@ def run_jobs(
     workers: int,
     executor: Executor | None = None,
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Run a function over jobs and yield each as it finishes, in any order.
+    """Run a function over jobs and yield each as it finishes, in any order, at most two a worker under way.
 
-    ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in
-    as many processes. What a process could not import (lambdas, what a prompt or a notebook defines) runs
-    in threads. An ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker
+    One worker runs in this process, more in as many processes, or in threads where a process could not
+    import the function. An ``executor`` runs the jobs instead, and is left open. RuntimeError if a
     process died.
     """
     if executor is not None:

@@ -216,9 +216,8 @@ def report_tables(
 ) -> tuple[list[str], list[PageTable]]:
     """Sentences and tables for :func:`otmd.measurement.page.to_html` and its siblings.
 
-    ``summary`` is as for :func:`print_report`. Where it is not split by domain, the first sentence says what
-    to do, and the first table ranks all laws. The other tables, one a law (and domain), have a row a
-    processing, number of drafts and verifier.
+    Where the summary is not split by domain, the first sentence says what to do, and the first table
+    ranks all laws.
     """
     closing = None if "domain" in summary.columns else _ranking(summary)
     said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])

@@ -208,10 +208,8 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
 
-    Yields the columns from ``law`` to ``status``; where the law is undefined or the verifier raises
-    ValueError, the rates are None and the status says why. ``known`` maps (law name, num_drafts, verifier
-    name) to rows of :func:`rate_columns` computed elsewhere. Raises ValueError for bounds that contradict
-    each other.
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has the rates
+    computed elsewhere. ValueError for bounds that contradict each other.
     """
     for name, law in settings.laws:
         served = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}

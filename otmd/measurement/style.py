@@ -123,11 +123,9 @@ def save_figure(
     source: str,
     argument: str = "paths",
 ) -> list[Path]:
-    """Make a figure in the house style, save it, and return the paths.
+    """Make a figure in the house style, save it in the formats of the paths' endings, and return the paths.
 
-    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``); ValueError, under the name
-    ``argument``, for another. An SVG gets a twin for dark pages (``name-dark.svg``). ``source`` goes to
-    the metadata.
+    An SVG gets a twin for dark pages (``name-dark.svg``). ``source`` goes to the files' metadata.
     """
     written = figure_paths(paths, argument)
     import matplotlib as mpl

@@ -50,9 +50,9 @@ class TokenTree(TreeLaw):
         self.draft_model = draft_model
         self.law = law
         if branching and all(isinstance(count, (int, np.integer)) for count in branching):
-            self.shape = _regular(
-                tuple(validate_count("branching", b, minimum=1) for b in branching)
-            )
+            self.shape: Shape = ()
+            for count in reversed([validate_count("branching", b, minimum=1) for b in branching]):
+                self.shape = (self.shape,) * count
         else:
             self.shape = _checked(branching)
         if not self.shape:
@@ -121,8 +121,7 @@ def _best_shape(
 ) -> Shape:
     """The shape of at most ``budget`` nodes that are reached with the largest probabilities.
 
-    ``children(node)`` lists the ids of a node's children and the probability of each, descending. A node
-    is the tuple of the ids that lead to it. Among equals the lower rank is taken first.
+    ``children(node)`` lists the ids below a node, the tuple of ids that lead to it, by probability.
     """
     chosen: dict[Prefix, list[int]] = {}
     heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
@@ -139,13 +138,6 @@ def _best_shape(
         return tuple(shape((*node, child)) for child in chosen[node])
 
     return shape(())
-
-
-def _regular(branching: tuple[int, ...]) -> Shape:
-    below: Shape = ()
-    for count in reversed(branching):
-        below = (below,) * count
-    return below
 
 
 def _checked(shape: object) -> Shape:

@@ -41,8 +41,7 @@ class Layout(NamedTuple, Generic[Part]):
 class Store(Generic[Part]):
     """A folder of named parts, created when the store is held for the first time.
 
-    ``description`` is everything that the parts depend on, in JSON's types; None if the parts' names say it.
-    ``overwrite`` removes an earlier run with another description, instead of raising an error.
+    ``description`` is what the parts depend on; ``overwrite`` removes a run with another description.
     """
 
     def __init__(

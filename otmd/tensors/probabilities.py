@@ -11,10 +11,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pair(NamedTuple):
-    """Two tensors (…, V) broadcast against each other, and their sums (…, 1) in float64.
+    """Two tensors (…, V) in the dtype computed in, and their sums (…, 1) in float64.
 
-    The tensors are as they came, in the dtype that is computed in. Both sums are NaN where one of the two
-    is no distribution, so that the device need not be waited for.
+    Both sums are NaN where one of the two is no distribution, so that the device need not be waited for.
     """
 
     target: Tensor

@@ -17,10 +17,9 @@ Shaped = TransportProblem | ProblemShape
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a solved program says about the transport problem.
+    """What a solved program says about the problem: π(set, y) on the arcs (E,), and the duals of Hu et al.
 
-    ``accepted`` (E,) is π(set, y), the mass that each arc carries. ``set_duals`` (S,) and ``token_duals``
-    (V,) are u and v of Hu et al.'s dual: u(x) + v(y) ≥ 1 wherever y ∈ x.
+    u of the sets (S,) and v of the tokens (V,) have u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     accepted: FloatArray
@@ -32,8 +31,7 @@ class Reading:
 class Form:
     """One way to write the problem: its name, its size, the program, and how to read a solution of it.
 
-    ``size(shaped)`` builds nothing. ``read(problem, values, row_duals)`` takes the variables and the
-    rows' multipliers in the minimisation: costs − matrixᵀ row_duals is ≥ 0 at a variable's lower bound.
+    ``read(problem, values, row_duals)`` takes the multipliers of the minimisation.
     """
 
     name: str

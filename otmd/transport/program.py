@@ -117,10 +117,9 @@ def sparse_columns(
 
 @dataclass(frozen=True, eq=False)
 class SolverAnswer:
-    """What a solver returns, not yet checked: its status, what it called that itself, and its point.
+    """What a solver returns, not yet checked; no point unless the status is "optimal".
 
-    ``values`` are the variables and ``row_duals`` the multipliers of the rows, of the minimisation; None
-    unless the status is "optimal". ``iterations`` are those that the solver counts.
+    ``row_duals`` are the rows' multipliers, of the minimisation.
     """
 
     status: str

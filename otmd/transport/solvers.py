@@ -35,7 +35,6 @@ class HighsSession:
     """HiGHS for several programs: one with the same matrix as the last starts from its basis.
 
     ``method`` is "simplex", the dual one, or "ipm", the interior point method with crossover to a vertex.
-    From a basis the simplex goes on. Raises ValueError for an unknown method or option.
     """
 
     def __init__(
@@ -165,13 +164,10 @@ def _constraints(
         which = np.flatnonzero(chosen)
         if which.size:
             sides.append((which, sign, relate(rows[which] @ variables, which)))
-    return sides, _bounds(variables, program.column_lower, program.column_upper)
-
-
-def _bounds(variables: Any, lower: FloatArray, upper: FloatArray) -> list[Any]:
-    low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
-    limits = [variables[low] >= lower[low]] if low.size else []
-    return [*limits, variables[high] <= upper[high]] if high.size else limits
+    low, high = program.column_lower, program.column_upper
+    above, below = np.flatnonzero(np.isfinite(low)), np.flatnonzero(np.isfinite(high))
+    limits = [variables[above] >= low[above]] if above.size else []
+    return sides, [*limits, variables[below] <= high[below]] if below.size else limits
 
 
 NETWORKX_METHODS = (

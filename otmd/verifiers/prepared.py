@@ -129,8 +129,8 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and chooses one of them or none.
 
-    Tokens that are always drafted are never chosen: the residual serves them. So ``choose`` is given p, 0
-    for those tokens, and the law of the other drafts. Without other drafts ``choice`` is None.
+    Tokens that are always drafted are never chosen, as the residual serves them: ``choose`` gets p
+    without them, and the law of the other drafts.
     """
 
     def __init__(

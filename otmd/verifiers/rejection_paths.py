@@ -93,8 +93,8 @@ class RejectionPaths:
     def bounds(self, tol: float) -> tuple[float, float]:
         """Certain bounds of P(all drafts are rejected), equal for n ≤ 2.
 
-        For more drafts tokens are put into classes of similar draft mass, refined until the bounds are at
-        most ``tol`` apart, every class has tokens of one mass only, or the limit of work is reached.
+        For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is
+        too much.
         """
         if self._num_drafts == 1:
             return self._first, self._first

@@ -40,9 +40,8 @@ class Curve(NamedTuple):
 class Classes(NamedTuple):
     """Tokens in K classes of similar draft mass, largest masses first; the first four fields are (K,).
 
-    Class c has its entries at ``starts[c]`` to ``starts[c + 1]`` of ``ratio``, which ascends within it.
-    The masses of its tokens before each entry, and after the last, are in ``target_before`` and
-    ``draft_before`` from ``starts[c] + c`` on.
+    Class c has the entries from ``starts[c]`` on, by ``ratio``. The masses before each entry, and after
+    the last, are in ``target_before`` and ``draft_before`` from ``starts[c] + c`` on.
     """
 
     smallest: FloatArray
@@ -217,8 +216,7 @@ def masses_by_class(p, q, interval, smallest, merged):
 def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_before, q_before):
     """Fill the entries of each class, see :class:`Classes`, from tokens sorted by p/q.
 
-    The merged tokens of a class up to 1 are before its first entry, which has ratio ``middle`` and holds the
-    merged tokens from 1 to the interval. See :func:`masses_by_class` for ``smallest`` and ``merged``.
+    A class's merged tokens up to 1 are before its first entry, which holds those from 1 to the interval.
     """
     last = smallest.size - 1
     place = starts[:-1] + 1

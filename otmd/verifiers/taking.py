@@ -159,7 +159,10 @@ class _TakenByRatio(Taken):
         unsure = np.ones(NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
-            self._tokens = self._sorted_tokens(sort)
+            tokens = tokens_of_groups(self._group, sort)
+            # Stable: the order of equal ratios may change the rate.
+            descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
+            self._tokens = tokens[descending]
             self.left = _take_groups(
                 sums, self._how, self._before, self._tokens, *self._known, unsure
             )
@@ -168,12 +171,6 @@ class _TakenByRatio(Taken):
     @property
     def _known(self) -> tuple[NDArray[np.int16], FloatArray, FloatArray, int]:
         return self._group, self._target, self._draft, self._num_drafts
-
-    def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:
-        """The tokens of some groups by p/q descending."""
-        tokens = tokens_of_groups(self._group, wanted)
-        # Stable: the order of equal ratios may change the rate.
-        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens), kind="stable")]
 
     @cached_property
     def _each(self) -> tuple[FloatArray, FloatArray]:
