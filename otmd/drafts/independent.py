@@ -18,14 +18,9 @@ class Independent(DraftLaw):
     Parameters
     ----------
     draft_probs : array_like, shape (…, n, V)
-        One next-token distribution for each draft.
+        One next-token distribution for each draft, else ValueError.
     num_drafts : int, optional
         n, if given it must be the length of that axis.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, a missing axis of drafts, or another ``num_drafts``.
     """
 
     draft_probs: FloatArray

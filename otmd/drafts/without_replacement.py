@@ -25,11 +25,6 @@ class WithoutReplacement(ProposalLaw):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
-
-    Notes
-    -----
-    The law proportional to the product of q over the subset is a different one, see
-    :class:`ConditionalPoisson`.
     """
 
     distinct = True

@@ -68,10 +68,8 @@ def optimal_block_efficiency(
 
     Parameters
     ----------
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the trees.
+    target_model, law
+        As for :func:`block_efficiency`.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
 

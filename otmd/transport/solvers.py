@@ -52,7 +52,10 @@ class HighsSession:
     def solve(self, program: LinearProgram) -> SolverAnswer:
         """Solve a program, from the last basis where only bounds and costs have changed."""
         last, self._program = self._program, None
-        basis = self._highs.getBasis() if last is not None and _same_matrix(last, program) else None
+        basis = None
+        if last is not None and last.matrix.shape == program.matrix.shape:
+            same = (last.matrix - program.matrix).count_nonzero() == 0
+            basis = self._highs.getBasis() if same else None
         self._pass(program)
         if basis is not None and basis.valid:
             self._highs.setBasis(basis)
@@ -91,11 +94,6 @@ class HighsSession:
             raise ValueError(
                 "program: HiGHS refused its numbers: look for bounds that are infinite on the wrong side"
             )
-
-
-def _same_matrix(one: LinearProgram, other: LinearProgram) -> bool:
-    left, right = one.matrix, other.matrix
-    return left.shape == right.shape and (left - right).count_nonzero() == 0
 
 
 def solve_highs(
