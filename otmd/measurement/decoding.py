@@ -86,12 +86,8 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         From :func:`otmd.harness.decode_in_turn`: for each prompt, what was decoded in each way; one
         repeat of all prompts after another.
     repeats : int
-        How often all prompts were decoded. An interval of the speed-up needs at least two.
-
-    Raises
-    ------
-    ValueError
-        For no texts, or a number that is no multiple of ``repeats``.
+        How often all prompts were decoded; the number of texts is a multiple of it, else ValueError. An
+        interval of the speed-up needs at least two.
     """
     if not texts or repeats < 1 or len(texts) % repeats:
         got = f"{len(texts)} for {repeats} repeats" if texts else "none"

@@ -85,16 +85,11 @@ def print_report(
     ----------
     summary : polars.DataFrame
         From :func:`otmd.measurement.summarise`, grouped by its default columns, and ``domain``
-        where the table is to be split by it.
+        where the table is to be split by it; ValueError for other groups.
     console : rich.console.Console, optional
         By default one on stdout.
     confidence : float
         What the summary was made with, for the caption.
-
-    Raises
-    ------
-    ValueError
-        If the summary lacks one of the default groups.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
