@@ -40,15 +40,7 @@ _told = threading.Event()
 
 
 class Kernel:
-    """A function on arrays and numbers, run as plain Python or compiled.
-
-    Parameters
-    ----------
-    function : callable
-        Its positional arguments are arrays, numbers, and tuples of these.
-    options : dict
-        Passed on to ``numba.njit``.
-    """
+    """A function on arrays, numbers and tuples of these, run plainly or compiled by ``numba.njit``."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)

@@ -26,21 +26,10 @@ def num_threads() -> int:
 
 
 def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
-    """Call ``work(start, stop)`` for consecutive parts of range(count), in threads if there is much to do.
+    """Call ``work(start, stop)`` for parts of range(count); in threads if there is much to do.
 
-    Parameters
-    ----------
-    work : callable
-        Computes the positions from start to stop. Its exceptions are raised here.
-    count : int
-        How many positions there are.
-    size : int
-        Numbers a position.
-
-    Notes
-    -----
-    There are as many threads as Numba would use: one a processor, or what the environment variable
-    ``NUMBA_NUM_THREADS`` says. The calling thread works too, and helpers that have not begun are cancelled.
+    A position has ``size`` numbers. There are as many threads as Numba would use. The calling thread
+    works too, and exceptions are raised here.
     """
     threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
     if threads <= 1:

@@ -6,7 +6,7 @@ Everything else works on float64 arrays of shape (…, V) that passed :func:`val
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,7 +51,9 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     """
     array = as_real_array(name, value)
     tolerance = sum_tolerance(array.dtype)
-    rows = _contiguous(array).reshape(-1, array.shape[-1])
+    known = array.dtype in (np.float32, np.float64)
+    rows = np.ascontiguousarray(array if known else _in_float64(array))
+    rows = rows.reshape(-1, array.shape[-1])
     totals = np.empty(len(rows))
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
     # A negative number makes its sum NaN, and this comparison refuses NaN.
@@ -119,18 +121,9 @@ def _refuse(
 
 
 def sum_tolerance(dtype: np.dtype) -> float:
-    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype.
+    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype, as in NumPy's ``choice``.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The dtype in which the probabilities came.
-
-    Returns
-    -------
-    float
-        1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16 (NumPy's own rule
-        in ``Generator.choice``).
+    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16.
     """
     floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
     return float(np.sqrt(np.finfo(floating).eps))
@@ -139,7 +132,7 @@ def sum_tolerance(dtype: np.dtype) -> float:
 def as_real_array(name: str, value: ArrayLike) -> NDArray:
     """Return ``value`` as an array of real numbers over a vocabulary, or raise ValueError under that name."""
     try:
-        array = np.asarray(_from_tensor(value))
+        array = np.asarray(from_tensor(value))
     except ValueError as reason:
         raise ValueError(f"{name}: got rows of different lengths, wanted (…, V)") from reason
     if array.dtype.kind not in "fiub":
@@ -152,11 +145,11 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
     return array
 
 
-def _from_tensor(value: object) -> object:
-    """A torch tensor as an array that NumPy reads: detached, on the CPU, bfloat16 widened to float32."""
-    if not type(value).__module__.startswith("torch"):
+def from_tensor(value: Any) -> Any:
+    """A torch tensor as an array on the CPU, bfloat16 widened to float32; anything else as it is."""
+    if not hasattr(value, "detach"):
         return value
-    tensor = value.detach().cpu()  # pyright: ignore[reportAttributeAccessIssue]
+    tensor = value.detach().cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
@@ -167,23 +160,9 @@ def _in_float64(array: NDArray) -> FloatArray:
         return array.astype(np.float64)
 
 
-def _contiguous(array: NDArray) -> NDArray:
-    """The same numbers in a contiguous array of float32 or float64."""
-    known = array.dtype in (np.float32, np.float64)
-    return np.ascontiguousarray(array if known else _in_float64(array))
-
-
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A distribution for each of B positions; several positions may share one.
-
-    Attributes
-    ----------
-    values : ndarray of float64, shape (R, V)
-        The distributions.
-    row : ndarray of int64, shape (B,)
-        Which of them each position reads.
-    """
+    """Distributions ``values`` (R, V), and which of them each of B positions reads, ``row`` (B,)."""
 
     values: FloatArray
     row: IntArray
@@ -327,23 +306,14 @@ def probs_from_logits(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> FloatArray:
-    """Turn logits into float64 probabilities; ``Processing(…)(logits)`` in one call.
+    """Turn logits into float64 probabilities (…, V); ``Processing(…)(logits)`` in one call.
 
     Parameters
     ----------
     logits : array_like, shape (…, V)
         Raw scores; −inf marks a token that cannot be sampled.
     temperature, top_k, top_p, min_p
-        See :class:`Processing`.
-
-    Returns
-    -------
-    ndarray of float64, shape (…, V)
-
-    Raises
-    ------
-    ValueError
-        See :class:`Processing`.
+        See :class:`Processing`, for errors as well.
     """
     return Processing(temperature, top_k, top_p, min_p)(logits)
 

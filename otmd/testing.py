@@ -134,24 +134,14 @@ def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
     """Pairs of a target and a draft distribution on which rules have been seen to fail.
 
     For ``@pytest.mark.parametrize("p, q", otmd.testing.hostile_pairs())``; :func:`hostile_names` gives the
-    ids.
-
-    Returns
-    -------
-    list of (target_probs, draft_probs)
-        In float64, except one pair in float16 and one in float32. Supports differ in size: laws of distinct
-        drafts exist only where ``np.count_nonzero(q)`` is at least their number.
+    ids. All are in float64 but one pair in float16 and one in float32. Supports differ in size: laws of
+    distinct drafts exist only where ``np.count_nonzero(q)`` is at least their number.
     """
     return [make() for make in _HOSTILE.values()]
 
 
 def hostile_names() -> list[str]:
-    """What is hostile about each of :func:`hostile_pairs`, in their order.
-
-    Returns
-    -------
-    list of str
-    """
+    """What is hostile about each of :func:`hostile_pairs`, in their order."""
     return list(_HOSTILE)
 
 

@@ -4,7 +4,6 @@ A cell is a class of outcomes. Cells are fixed before any sample is seen. All p-
 for any number of samples. Only the power (:func:`detectable_total_variation`) is approximate.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
 from math import comb
@@ -25,6 +24,7 @@ _SAMPLES_A_CELL = 50
 _RARE_COUNT = 0.01
 _MOST_ENUMERATED = 20_000
 _SMALLEST_LEVEL = 1e-6
+_MISSED = 0.1
 _ENOUGH_EXTREME = 20
 _NUMBERS_AT_ONCE = 2_000_000
 # Statistics that differ by less than this, relatively, are ties, and ties count as extreme.
@@ -46,33 +46,21 @@ class Cells(NamedTuple):
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
-    """Sort tokens by p/q, smallest first: ties by id, tokens without target mass before all others.
-
-    Faults of verifiers move mass along this order, so cells of neighbours show them at any vocabulary.
-    ``drafted`` (V,) is q, or P(the token is among the drafts).
-    """
+    """Tokens by p/q ascending: ties by id, p = 0 first. ``drafted`` (V,) is q, or P(the token is drafted)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.where(target > 0, np.log(target) - np.log(drafted), -np.inf)
     return np.argsort(log_ratio, kind="stable")
 
 
 def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
-    """The mass before each outcome in an order, shape (V,).
-
-    If y is drawn from ``probs``, then ``places[y] + probs[y] * rng.random()`` is uniform on [0, 1): the
-    randomised probability integral transform.
-    """
+    """The mass before each outcome in an order, shape (V,)."""
     places = np.empty(probs.size)
     places[order] = np.concatenate([[0.0], np.cumsum(probs[order])[:-1]])
     return places
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut outcomes (V,), in an order, into cells of about equal probability.
-
-    Each outcome is an interval of [0, 1). The cell that holds its middle is its cell. The least likely
-    outcomes, with at most ``rare_mass`` together, are a further cell.
-    """
+    """Cut outcomes, in an order, into cells of about equal mass, and one of at most ``rare_mass``."""
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells
@@ -107,8 +95,7 @@ def exact_p_value(
 ) -> float:
     """P-value of G for multinomial counts (K,): at most x with probability at most x.
 
-    If few outcomes are possible, all are listed. Otherwise up to 10/``level`` are drawn: p-values above and
-    below ``level`` must be told apart. A level below 1e-6 takes too many draws: ValueError.
+    All outcomes are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
     validate_rng(rng)
     total, cells = int(counts.sum()), probs.size
@@ -132,8 +119,7 @@ def p_value_of_exchangeable(
 ) -> float:
     """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
 
-    If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric. The
-    statistic is the sum of both sets' G. ``level`` is that of :func:`exact_p_value`.
+    If so, all splits of the pool are equally likely: counts are multivariate hypergeometric.
     """
     used = (seen + reference) > 0
     seen, pooled = seen[used], (seen + reference)[used]
@@ -154,10 +140,7 @@ def _p_value_by_draws(
     draw: Callable[[int], IntArray],
     level: float,
 ) -> float:
-    """(1 + extreme draws)/(1 + draws), where a draw is extreme if its statistic is at least that observed.
-
-    It stops at the 20th extreme draw, with 20/draws (Besag & Clifford 1991).
-    """
+    """(1 + extreme draws)/(1 + draws), or 20/draws at the 20th extreme draw (Besag & Clifford 1991)."""
     if level < _SMALLEST_LEVEL:
         raise ValueError(
             f"level: got {level:.1e}, wanted at least {_SMALLEST_LEVEL:.0e}: a p-value from draws cannot be "
@@ -184,8 +167,8 @@ def every_count(total: int, cells: int) -> Iterator[list[int]]:
 def chance_at_least(hits: int, trials: int, level: float) -> float:
     """Lower bound of a chance (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
-    It also bounds the mean of unequal chances, if trials are independent: beyond one hit above the mean, the
-    number of hits has no heavier tail than the binomial (Hoeffding 1956). One hit has Markov's bound.
+    It also bounds the mean of unequal chances of independent trials (Hoeffding 1956; for one hit,
+    Markov).
     """
     if hits == 0:
         return 0.0
@@ -200,12 +183,9 @@ def chance_at_most(hits: int, trials: int, level: float) -> float:
 
 
 def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
-    """Lower bound of the mean chance of dependent events, too high with probability at most ``level``.
-
-    Let event X have the chance m given the past. Then exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
-    logarithm is concave, so the mean chance may stand for each m; then Markov's inequality gives the bound.
-    It is sharpest if ``guess``, known before, is the mean chance.
-    """
+    """Lower bound of the mean chance of dependent events, sharpest where ``guess`` is that mean."""
+    # For an event X of chance m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
+    # logarithm is concave, so the mean chance may stand for each m; Markov's inequality gives the bound.
     rate = min(max(guess, 1e-6), 1.0 - 1e-6)
     spread = np.sqrt(2.0 * rate * (1.0 - rate) * np.log(1.0 / level) / trials)
     low = max(rate - spread, 1e-3 * rate)
@@ -218,12 +198,12 @@ def total_variation_bound(
 ) -> float:
     """Lower bound of the total variation from the expected law, too high with probability ≤ ``level``.
 
-    The first half of the samples picks a set A of cells that occur too often. The second half bounds P(A)
-    from below. P(A) − expected(A) is at most the total variation, for any A. ``labels`` (M,) are the cells of
-    the samples; :data:`IMPOSSIBLE` counts as too often. ``probs`` is the expected law: (K,) of all samples,
-    or (M, K). If the samples are not ``independent``, each law is that given the samples before, and the
-    bound is of the mean over the second half.
+    ``labels`` (M,) are the cells of the samples; ``probs`` (K,) or (M, K) is the expected law of each. If the
+    samples are not ``independent``, it is the law given those before, and the bound is of its mean over the
+    second half.
     """
+    # The first half picks a set A of cells that occur too often, the second bounds P(A) from below. For any
+    # A, P(A) − expected(A) is at most the total variation. What is impossible counts as too often.
     half, cells = labels.size // 2, probs.shape[-1]
     if half < 2:
         return 0.0
@@ -249,21 +229,13 @@ def total_variation_bound(
     return max(0.0, excess(too_often(half, best), slice(half, labels.size)))
 
 
-def detectable_total_variation(
-    num_samples: int, num_cells: int, level: float, power: float = 0.9
-) -> float:
-    """Total variation between laws of the cells that a G-test finds with this probability.
+def detectable_total_variation(num_samples: int, num_cells: int, level: float) -> float:
+    """Total variation between laws of the cells that a G-test finds with probability 0.9.
 
     G is taken as noncentral χ² with noncentrality 2N·KL (Wald 1943), and KL ≥ 2·(total variation)² (Pinsker).
     """
     if num_cells < 2:
         return 1.0
     threshold = chdtri(num_cells - 1, level)
-    noncentrality = chndtrinc(threshold, num_cells - 1, 1.0 - power)
+    noncentrality = chndtrinc(threshold, num_cells - 1, _MISSED)
     return min(1.0, float(np.sqrt(noncentrality / (4.0 * num_samples))))
-
-
-def fewest(found: Callable[[int], float], wanted: float, most: int = 10**12) -> int | None:
-    """The smallest number with ``found(number) ≥ wanted``, where found grows; None beyond ``most``."""
-    number = 1 + bisect_left(range(1, most + 1), wanted, key=found)
-    return number if number <= most else None

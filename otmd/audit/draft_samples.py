@@ -9,10 +9,10 @@ from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
-from otmd.audit.samples import as_array, validate_law, validate_level, wrong
+from otmd.audit.samples import validate_law, validate_level, wrong
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, from_tensor
 
 PARTS = 4
 """Of the vocabulary, about equally likely: drafts that depend on each other come from related parts."""
@@ -136,7 +136,7 @@ def draft_law(
         For invalid input; for a class in place of an instance, or swapped arguments.
     """
     validate_law(law, samples)
-    tokens = law.validate_tokens(as_array(samples), "samples")
+    tokens = law.validate_tokens(from_tensor(samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
@@ -198,11 +198,7 @@ def counts_of_tuples(
 
 
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest.
-
-    All drafts are among the k likeliest tokens with probability g(those k), the law's containment, which
-    every law knows at any vocabulary.
-    """
+    """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest."""
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
     return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
 
@@ -228,11 +224,10 @@ def _counts_of_last(
 def independence_p_values(
     samples: IntArray, law: DraftLaw, level: float, *, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Tests of what drafts (N, n) of a position have in common, against drafts drawn here from the law.
+    """Exact p-values by what drafts (N, n) have in common, against drafts drawn here from the law.
 
-    Returns from what was tested to an exact p-value: which drafts of a draw are equal, which parts of the
-    vocabulary neighbouring drafts come from, and the same of draws that follow one another. ``level`` is the
-    smallest p-value that must be told apart.
+    Tested are equal drafts of a draw, the parts of the vocabulary of neighbouring drafts, and the same of
+    draws that follow one another. ``level`` is the smallest p-value that must be told apart.
     """
     number = len(samples)
     reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))

@@ -26,7 +26,6 @@ from otmd.audit.samples import (
     PROOF,
     TokenDeviation,
     acceptance_ceiling,
-    as_array,
     deviation_table,
     is_accepted,
     largest_deviations,
@@ -36,7 +35,7 @@ from otmd.audit.samples import (
     wrong,
 )
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor
 
 MOST_CELLS = 16
 """The largest number of equal cells in which the numbers of a claim are counted."""
@@ -69,10 +68,9 @@ _RARE_MASS = 1e-6
 class CellBets:
     """Bets that the cells go on as they did so far, and not as the claim expects.
 
-    The factor for a sample in cell k is r(k)/π(k). The claim expects π. The bet predicts
-    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), where O_k counts the samples so far in k and E_k is what the
-    claim expected of them. The caution c > 0 is a weight for the claim, in samples: a large one suits small
-    deviations. If π is fixed, this is the likelihood ratio of a Dirichlet mixture with parameters cπ.
+    The factor for a sample in cell k is r(k)/π(k). The claim expects π; the bet predicts
+    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. The caution c > 0
+    weighs the claim, in samples: a large one suits small deviations.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
@@ -80,10 +78,7 @@ class CellBets:
         self._observed, self._expected = np.zeros(num_cells), np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        """Bet on samples in turn, and return the logarithm of the wealth (M,) after each.
-
-        ``labels`` (M,) are their cells. ``probs`` is π: (K,), or (M, K) which may depend on the past.
-        """
+        """Bet on samples in cells (M,), expected by π (K,) or (M, K); logarithms of the wealth (M,)."""
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         parts = range(0, labels.size, _ROWS_AT_ONCE)
         own = [slice(start, start + _ROWS_AT_ONCE) for start in parts]
@@ -188,7 +183,7 @@ class SequentialAudit:
 
         Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
         """
-        tuples = self._law.validate_tokens(as_array(draft_tokens))
+        tuples = self._law.validate_tokens(from_tensor(draft_tokens))
         if tuples.ndim != 2:
             raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
         out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
@@ -251,9 +246,8 @@ class SequentialAudit:
 class Evidence:
     """What is recorded of a claim: for each of M outcomes a number, and its class in each of several ways.
 
-    The ``numbers`` in [0, 1) are uniform given the past if the claim holds. ``impossible`` outcomes have
-    probability zero under the claim. Each of ``classes`` has the labels of the M outcomes, and the M·K
-    chances that the claim gives to its K classes.
+    The ``numbers`` in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
+    probability zero under it. ``classes`` holds labels (M,) and the chances (M·K) of K classes.
     """
 
     numbers: Any = field(default_factory=lambda: array("d"))
@@ -309,12 +303,18 @@ class Claim:
         smallest = min(self.p_value, self.betting_p_value)
         return smallest <= self.level or self.total_variation_bound > 0
 
+    def __str__(self) -> str:
+        tests = (
+            f"{self.p_value:>8.1e} {self.betting_p_value:>8.1e} {self.total_variation_bound:>7.4f}"
+        )
+        alarm = "  REFUTED" if self.refuted else ""
+        return f"{self.name:<51} {self.num_samples:>8} {tests} {self.detectable:>6.3f}{alarm}"
+
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
-    """Test a claim by three statements, each with false-alarm rate ``level``.
+    """Test a claim by a G-test, bets and a bound, each with false-alarm rate ``level``.
 
-    The G-test counts the numbers in equal cells. Bets and the bound use these cells and the classes. Only the
-    bound counts impossible outcomes.
+    Only the bound counts impossible outcomes.
     """
     numbers, impossible = np.array(evidence.numbers, float), np.array(evidence.impossible, bool)
     size, possible = numbers.size, ~impossible
@@ -372,6 +372,11 @@ class Band:
     observed: int
     expected: float
     deviations: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name:<44} {self.observed:>9} {self.expected:>11.1f} {self.deviations:>+11.1f}"
+        )
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:

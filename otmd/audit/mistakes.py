@@ -73,10 +73,7 @@ class Explanation:
 
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
-    """The best setting of each kind of mistake, the likeliest kind first.
-
-    ``likelihoods`` has the logarithm of the likelihood by kind and setting.
-    """
+    """The best setting of each kind of mistake, the likeliest kind first, from logarithms of likelihoods."""
     by_kind: dict[str, dict[str, float]] = defaultdict(dict)
     for (kind, setting), own in likelihoods.items():
         by_kind[kind][setting] = own
@@ -89,10 +86,7 @@ def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation
 
 
 def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
-    """The mistakes that are told apart from a declared law at one position, once for each setting.
-
-    A law that is not built from one draft distribution has only the mistake that any law has: sorted drafts.
-    """
+    """The mistakes that are told apart from a declared law at one position, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
         yield Mistake(
@@ -183,17 +177,10 @@ class RuleFault(StrEnum):
 
 
 class RejectionSteps:
-    """Recursive rejection step by step, as engines write it, with or without a fault.
+    """Recursive rejection of p (…, V) step by step, as engines write it, with a fault or without.
 
-    Parameters
-    ----------
-    target_probs : ndarray of float64, shape (V,)
-        p; or several targets, shape (…, V).
-    law : DraftLaw
-        The law that the rule takes the drafts to be drawn from. Draft j is held against the law of draft j
-        given those before it, so the rule is lossless for every law that draws one draft after another.
-    fault : RuleFault, optional
-        Without one the rule is lossless.
+    Draft j is held against the law of draft j given those before it. So without a fault the rule is
+    lossless for every ``law`` that draws one draft after another.
     """
 
     coin_values = 2048
@@ -242,10 +229,7 @@ class RejectionSteps:
 
 
 class Position(NamedTuple):
-    """A recorded position: p (V,), the law of its drafts, the drafts (n,), and the token that was emitted.
-
-    The law is None where drafts are missing, or where the law cannot have drawn them.
-    """
+    """A recorded position. The law is None where drafts are missing, or it cannot have drawn them."""
 
     target: FloatArray
     law: DraftLaw | None
@@ -280,11 +264,7 @@ def explain_drafts(positions: Positions) -> Explanation | None:
 
 
 def explain_output(positions: Positions) -> Explanation | None:
-    """The mistake that makes the output tokens a thousand times likelier than a lossless rule, and likeliest.
-
-    The lossless rule is the likeliest of recursive rejection, the verifiers in closed form that serve the
-    law, and a token drawn from p alone.
-    """
+    """The mistake that makes the output a thousand times likelier than the likeliest lossless rule."""
     totals = np.zeros(len(_LOSSLESS))
     for own in positions():
         totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
@@ -359,10 +339,6 @@ def negative_controls() -> list[Control]:
     """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3.
 
     The logits of the two models differ by a normal error, as those of close models do.
-
-    Returns
-    -------
-    list of Control
     """
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=1.5, size=12)

@@ -3,7 +3,6 @@
 They are read from JSON Lines, Parquet or safetensors, a few at a time, or given as a list.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import as_array, wrong
-from otmd.probabilities import FloatArray, IntArray, Processing, sum_tolerance
-from otmd.storage.errors import named, repeated_name
+from otmd.audit.samples import wrong
+from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance
+from otmd.storage.errors import named, parse_json
 from otmd.storage.parquet import read_batches
 from otmd.storage.safetensors import read_safetensors
 
@@ -53,10 +52,9 @@ class _Side(NamedTuple):
 class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
-    V is the vocabulary where a side has full rows (``is_full``), else just large enough for every token that
-    the row names. ``target`` and ``draft`` are probabilities (V,), or what is wrong with them: a kind of
-    :data:`~otmd.audit.run_report.KINDS` without its side. ``draft`` is None where no tokens were drafted, or
-    where it is missing. The output token is :data:`NOT_DECIDED` where the position was not reached.
+    V is the vocabulary of full rows (``is_full``), else large enough for every token named. ``target`` and
+    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
+    ``draft`` is None where it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
     """
 
     row: int
@@ -72,10 +70,9 @@ class Record(NamedTuple):
 
 
 def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator[Record]:
-    """Read the rows of a ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or of a list of dicts, in order.
+    """Read the rows of a file, or of a list of dicts, in order.
 
-    ``defaults`` has the processing of logits that all rows share, by side: "target" or "draft". Raises
-    ValueError for a malformed file or row; it names the file, the row and the field.
+    ``defaults`` has the processing of logits by side. ValueError names the file, the row and the field.
     """
     if isinstance(source, str | Path):
         rows, name = _rows_of_file(Path(source)), str(source)
@@ -117,7 +114,7 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         draft=_spread(draft, size) if draft is not None and tokens.size else None,
         draft_tokens=tokens,
         output_token=output,
-        request=_read_label("request", given.get("request", "")),
+        request=_read_request(given.get("request", "")),
         step=_whole("step", given),
         depth=depth,
     )
@@ -213,12 +210,12 @@ def _read_ids(name: str, value: Any) -> IntArray:
     return _vector(name, value, "iu", at_least=0).astype(np.int64)
 
 
-def _read_label(name: str, value: Any) -> str:
+def _read_request(value: Any) -> str:
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise wrong(name, type(value).__name__, "a text or a whole number")
+        raise wrong("request", type(value).__name__, "a text or a whole number")
     if len(text := str(value)) > _LONGEST_LABEL:
-        raise wrong(name, f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
+        raise wrong("request", f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
     return text
 
 
@@ -248,7 +245,7 @@ def _scalar(value: Any) -> Any:
 def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     """Return numbers (V,) of one of the kinds, or raise ValueError; NaN and infinity pass."""
     wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
-    value = as_array(value)
+    value = from_tensor(value)
     if not isinstance(value, list | tuple | np.ndarray):
         raise wrong(name, _shown(value), wanted)
     try:
@@ -268,10 +265,7 @@ def _shown(value: Any) -> str:
 
 
 def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of a file with their numbers from 1, a few at a time.
-
-    Raises ValueError for what is no regular file, another suffix, or a malformed file.
-    """
+    """Read the rows of a file with their numbers from 1, a few at a time; ValueError for a bad file."""
     readers = {
         ".jsonl": _rows_of_json_lines,
         ".parquet": _rows_of_parquet,
@@ -301,20 +295,14 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
             raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
-        row = json.loads(line, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line)
+    except ValueError as error:
         what = "cut short" if not line.endswith(b"\n") else "malformed"
         raise ValueError(f"{path}: row {number}: no JSON, {what} ({error})") from error
     if not isinstance(row, dict):
         told = "a JSON object with the fields"
         raise wrong(f"{path}: row {number}", type(row).__name__, told)
     return row
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if (twice := repeated_name(pairs)) is not None:
-        raise ValueError(f"the field {named(twice)} stands there twice")
-    return dict(pairs)
 
 
 def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

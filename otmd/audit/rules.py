@@ -1,5 +1,6 @@
 """Is a rule lossless: by a number of samples and how many it takes, or exactly by enumeration."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,6 @@ from otmd.audit.counts import (
     chance_at_most,
     detectable_total_variation,
     exact_p_value,
-    fewest,
     ratio_order,
     token_cells,
     total_variation_bound,
@@ -39,6 +39,7 @@ from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
 from otmd.verifiers import Verifier
 
+_MOST_SAMPLES = 10**12
 NUM_STATEMENTS = 3
 """The test of the law, the bound and the acceptance share the false-alarm rate."""
 
@@ -211,9 +212,8 @@ def samples_to_detect(
 
     Parameters
     ----------
-    target_probs : array_like, shape (V,)
-    law : DraftLaw
-        The law of the drafts, without leading axes; it decides which tokens are pooled.
+    target_probs, law
+        As for :func:`losslessness`; the law decides which tokens are pooled.
     output_law : array_like, shape (V,), optional
         The law that the faulty rule gives the output token.
     total_variation : float, optional
@@ -264,7 +264,8 @@ def samples_to_detect(
             missed = float(chndtr(chdtri(degrees, level), degrees, 2.0 * number * divergence))
         return 1.0 - possible**number * missed
 
-    return fewest(chance_to_find, power)
+    number = 1 + bisect_left(range(1, _MOST_SAMPLES + 1), power, key=chance_to_find)
+    return number if number <= _MOST_SAMPLES else None
 
 
 @dataclass(frozen=True)
@@ -360,20 +361,15 @@ def enumerated(
     ----------
     verifier : Verifier or callable
         A callable takes drafts (n,) and returns the law of the output token (V,).
-    target_probs : array_like, shape (V,)
-        p.
-    law : DraftLaw
-        The law of the drafts, without leading axes.
+    target_probs, law
+        As for :func:`losslessness`.
     tol : float
         The largest difference allowed at a token.
 
     Raises
     ------
-    ValueError
-        For invalid input, too many tuples, or a rule that returns no distribution; UnsupportedLaw for a
-        Verifier that does not serve the law.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        As :func:`losslessness`, and for too many tuples or a rule that returns no distribution.
     """
     validate_verifier(verifier)
     p = validate_position(target_probs, law)

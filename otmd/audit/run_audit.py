@@ -147,10 +147,7 @@ def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
 def _explanations(
     refuted: set[str], source: Source, defaults: dict[str, Processing], make: LawMaker | None
 ) -> dict[str, Explanation]:
-    """The likeliest mistake behind the refuted claims, from the first of them that explains the others.
-
-    Wrong drafts make the output wrong as well, so the output is explained only if the drafts are sound.
-    """
+    """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
     explained = {
         "drafts": ((DRAFTS, SLOTS, ROWS), explain_drafts),
         "output": ((OUTPUT_BY_MASS, OUTPUT), explain_output),

@@ -214,7 +214,10 @@ class RecordedRunAudit:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is a fault, in words; empty if none was found."""
-        found = [f"{_have(own.count)} {own.what}" for own in self.cases]
+        found = [
+            f"{own.count} row{'s have' if own.count > 1 else ' has'} {own.what}"
+            for own in self.cases
+        ]
         found += dict.fromkeys(_REFUTED[own.name] for own in self.claims if own.refuted)
         own = self.acceptance
         if own is not None and own.too_high:
@@ -291,12 +294,10 @@ class RecordedRunAudit:
                 sizes if len(sizes) > 1 else ()
             ),
             f"Tests. An alarm is a p-value of at most {alarm}, or a bias above 0:": (
-                _table(_HEAD_OF_CLAIMS, map(_line_of_claim, self.claims))
+                _table(_HEAD_OF_CLAIMS, map(str, self.claims))
             ),
             "Output tokens by class. Deviations without an alarm above mean nothing:": [
-                line
-                for bands in self.bands
-                for line in _table(_HEAD_OF_BANDS, map(_line_of_band, bands))
+                line for bands in self.bands for line in _table(_HEAD_OF_BANDS, map(str, bands))
             ],
             "Metrics:": [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
         }
@@ -335,24 +336,10 @@ _HEAD_OF_CLAIMS = (
 _HEAD_OF_BANDS = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
 
 
-def _line_of_claim(own: Claim) -> str:
-    tests = f"{own.p_value:>8.1e} {own.betting_p_value:>8.1e} {own.total_variation_bound:>7.4f}"
-    alarm = "  REFUTED" if own.refuted else ""
-    return f"{own.name:<51} {own.num_samples:>8} {tests} {own.detectable:>6.3f}{alarm}"
-
-
-def _line_of_band(own: Band) -> str:
-    return f"{own.name:<44} {own.observed:>9} {own.expected:>11.1f} {own.deviations:>+11.1f}"
-
-
 def _table(head: str, lines: Iterable[str]) -> list[str]:
     """The lines below their head; nothing if there are none."""
     found = list(lines)
     return [head, *found] if found else []
-
-
-def _have(count: int) -> str:
-    return f"{count} rows have" if count > 1 else "1 row has"
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:
@@ -361,11 +348,7 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
 
 
 def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
-    """The metrics in use, by counting; those that nothing was recorded for are left out.
-
-    ``positions`` (N, 4): depth, number of drafts, whether it was reached, whether a draft was accepted. A
-    step begins at depth 0. ``ceilings`` are α* at the positions that were reached with sound drafts.
-    """
+    """The metrics in use. ``positions`` (N, 4): depth, drafts, whether reached, whether one was accepted."""
     depth, drafts, reached, hit = positions.T
     verified = (reached == 1) & (drafts > 0)
     steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())

@@ -61,10 +61,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
 ) -> tuple[DraftLaw, list[FloatArray]] | str:
-    """The law of a row's drafts (n,), and that of each given those before it (V,).
-
-    If the law never draws them, the kind of boundary case that this is.
-    """
+    """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
     try:
@@ -89,10 +86,7 @@ class RowLists(dict[str, tuple[int, tuple[int, ...]]]):
 
 
 class Tally:
-    """What is kept of the rows: the evidence for and against each claim, boundary cases, and metrics.
-
-    ``make`` makes the law of a row's drafts; it is None for fixed drafts. ``rng`` draws points of intervals.
-    """
+    """What is kept of the rows: evidence, boundary cases, metrics. ``make`` is None for fixed drafts."""
 
     def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
         self._make, self._rng = make, rng
@@ -197,10 +191,14 @@ class Tally:
 
         def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
             point = self._point(mass_before(target, key, output), mass)
-            chances = chances_of_bands(target, bands, num_bands)
-            self.evidence[claim].add(point, mass == 0, (int(bands[output]), chances))
+            masses = np.bincount(bands, target, minlength=num_bands)
+            own = int(bands[output]), masses / masses.sum()
+            self.evidence[claim].add(point, mass == 0, own)
 
-        add(OUTPUT_BY_MASS, -target, mass_bands(target), len(BY_MASS))
+        by_mass = np.digitize(target, _MASSES)
+        # The likeliest token is a class of its own.
+        by_mass[target.argmax()] = len(_MASSES) + 1
+        add(OUTPUT_BY_MASS, -target, by_mass, len(BY_MASS))
         if not tokens.size:
             return
         highest = None if law is None else ceiling(target, law, tokens)
@@ -218,11 +216,9 @@ class Tally:
 class Dependence:
     """Whether drafts depend on one another, within a position and from one position to the next.
 
-    A seed used twice, a cached draw or a wrong broadcast leaves each draft with its law, and makes drafts
-    equal too often. A draft's number is the mass of smaller ids plus a random part of its own mass: uniform
-    given the past, for any law. ``slots`` compares each draft with those before it at its position, ``rows``
-    with the draft in its place at the position before. ``pairs`` counts for two places how often the drafts
-    were equal, and how often they should be.
+    A draft's number is the mass of smaller ids plus a random part of its own: uniform given the past.
+    ``slots`` compares each draft with those before it at its position, ``rows`` with the draft in its place
+    at the position before. ``pairs`` counts equal drafts of two places, and how many should be.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -260,28 +256,14 @@ class Dependence:
 
 
 def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
-    """Add a draft by its number, the number of an earlier draft, and how likely it repeats one.
+    """Add a draft by its number, an earlier draft's, and how likely it repeats one.
 
-    If the draft is independent, the difference of the numbers modulo 1 is uniform. So is the difference of
-    their quarters of [0, 1), which also shows the number 1 − u after u.
+    Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
     repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
     links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
-
-
-def chances_of_bands(target: FloatArray, bands: IntArray, num_bands: int) -> FloatArray:
-    """What p (V,) gives the classes, whose labels of the tokens are (V,)."""
-    masses = np.bincount(bands, target, minlength=num_bands)
-    return masses / masses.sum()
-
-
-def mass_bands(target: FloatArray) -> IntArray:
-    """The class by p of each token (V,), see ``BY_MASS``; the last one is the likeliest token alone."""
-    bands = np.digitize(target, _MASSES)
-    bands[target.argmax()] = len(_MASSES) + 1
-    return bands
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:

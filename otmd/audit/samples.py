@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,7 @@ from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
+    from_tensor,
     validate_probs,
     validate_same_vocabulary,
 )
@@ -82,14 +83,6 @@ class TokenDeviation:
 def wrong(name: object, got: object, wanted: object) -> ValueError:
     """The error of an argument, a file or a field: what it holds, and what it should."""
     return ValueError(f"{name}: got {got}, wanted {wanted}")
-
-
-def as_array(value: Any) -> Any:
-    """Return a torch tensor as an array, bfloat16 as float32; anything else as it is."""
-    if not hasattr(value, "detach"):
-        return value
-    tensor = value.detach().cpu()
-    return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
 
 
 def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
@@ -157,7 +150,7 @@ def emitted_tokens(
     if batched:
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
-    tokens = [np.asarray(as_array(verifier(own))) for own in draft_tokens]
+    tokens = [np.asarray(from_tensor(verifier(own))) for own in draft_tokens]
     shape = next((token.shape for token in tokens if token.ndim), None)
     if shape is not None:
         told = f"an array of shape {shape} for one draw of drafts"
@@ -167,7 +160,7 @@ def emitted_tokens(
 
 def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
     """Return tokens as int64 of shape (count,), or raise ValueError under that name."""
-    array = np.asarray(as_array(tokens))
+    array = np.asarray(from_tensor(tokens))
     if array.dtype.kind not in "iu" or array.shape != (count,):
         raise wrong(name, f"{array.dtype} of shape {array.shape}", f"integers of shape ({count},)")
     if count and (array.min() < 0 or array.max() >= vocab_size):
@@ -223,11 +216,9 @@ def _begins_with_top(law: DraftLaw) -> TypeGuard[TopThen]:
 
 
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
-    """The law (V,) of each of the drafts (n,), given those before it.
+    """The law (V,) of each of the drafts (n,) given those before it; zero everywhere if no draft can follow.
 
-    ``law`` is one of :data:`SERVED`, at a single position. A law is zero everywhere if no draft can follow.
-    Which of several equally likely tokens a TopThen law takes first is left open, since engines break ties
-    in their own ways.
+    A TopThen law's ties are left open, since engines break them in their own ways.
     """
     assert isinstance(law, ProposalLaw)
     forced, laws = num_forced(law), []
@@ -289,10 +280,7 @@ def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
 
 
 def ceiling(target: FloatArray, law: DraftLaw, draft_tokens: IntArray) -> float:
-    """What no lossless rule's acceptance exceeds at a position, rounded up.
-
-    ``draft_tokens`` (n,) tell which of equally likely tokens are the certain ones.
-    """
+    """The largest acceptance at a position, rounded up; the drafts (n,) tell which ties are certain."""
     forced = draft_tokens[: num_forced(law)]
     if _begins_with_top(law) and (law.forced_tokens() != forced).any():
         # Ties fall to the lowest id: with other ids the law takes the certain drafts of the engine.
@@ -310,14 +298,12 @@ def num_tuples(law: DraftLaw) -> int:
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 
 
-def largest_deviations(
-    observed: FloatArray, expected: FloatArray, most: int = 5
-) -> tuple[TokenDeviation, ...]:
-    """The tokens with the largest (O − E)/√E, impossible ones first; those that deviate at all."""
+def largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[TokenDeviation, ...]:
+    """The five tokens with the largest (O − E)/√E, impossible ones first; those that deviate at all."""
     off = observed - expected
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(off == 0, 0.0, np.abs(off) / np.sqrt(expected))
-    by_size = np.lexsort((-np.abs(off), -size))[:most]
+    by_size = np.lexsort((-np.abs(off), -size))[:5]
     return tuple(
         TokenDeviation(int(y), float(observed[y]), float(expected[y])) for y in by_size if off[y]
     )

@@ -1,5 +1,6 @@
 """What a draft law is: the joint distribution of the draft tokens at one position."""
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -117,7 +118,7 @@ class DraftLaw(ABC):
     def sample(
         self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
     ) -> IntArray:
-        """Draw the draft tokens.
+        """Draw the draft tokens, shape (*size, *batch_shape, n).
 
         Parameters
         ----------
@@ -126,17 +127,14 @@ class DraftLaw(ABC):
         size : int or tuple of int, optional
             How many independent draws; none means one, without an axis for it.
 
-        Returns
-        -------
-        ndarray of int64, shape (*size, *batch_shape, n)
-
         Raises
         ------
         ValueError
             If ``rng`` is not a Generator, or ``size`` not of whole numbers ≥ 0.
         """
         validate_rng(rng)
-        axes = () if size is None else _axes(size)
+        sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
+        axes = tuple(validate_count("size", n, minimum=0) for n in sizes)
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
@@ -144,16 +142,12 @@ class DraftLaw(ABC):
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
     def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Probability Q of drawing exactly these tokens in this order.
+        """Probability Q of drawing exactly these tokens in this order, shape (…).
 
         Parameters
         ----------
         draft_tokens : array_like of int, shape (…, n)
             Leading axes are broadcast against the law's.
-
-        Returns
-        -------
-        ndarray of float64, shape (…)
 
         Raises
         ------
@@ -177,16 +171,12 @@ class DraftLaw(ABC):
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:
-        """Probability g(H) that every draft lies in H (Hu et al. 2025, eq. 8).
+        """Probability g(H) that every draft lies in H, shape (…) (Hu et al. 2025, eq. 8).
 
         Parameters
         ----------
         subset : array_like of bool, shape (…, V)
             Leading axes are broadcast against the law's.
-
-        Returns
-        -------
-        float or ndarray of float64, shape (…)
 
         Raises
         ------
@@ -208,29 +198,16 @@ class DraftLaw(ABC):
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
-        """Probability of each token to be among the drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (*batch_shape, V)
-        """
+        """Probability of each token to be among the drafts, shape (*batch_shape, V)."""
         probs = np.empty((*self.batch_shape, self.vocab_size))
         for index in np.ndindex(self.batch_shape):
             probs[index] = self[index].position_inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
-        """List every tuple with positive probability.
+        """List every tuple with positive probability: tokens (T, n), and their probabilities (T,).
 
-        Returns
-        -------
-        tokens : ndarray of int64, shape (T, n)
-        probs : ndarray of float64, shape (T,)
-
-        Raises
-        ------
-        ValueError
-            For a law with leading axes, or with more than five million tuples to look at.
+        Raises ValueError for a law with leading axes, or with more than five million tuples to look at.
         """
         if self.batch_shape:
             raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
@@ -278,12 +255,6 @@ class DraftLaw(ABC):
         return array.astype(np.int64)
 
 
-def _axes(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(
-        validate_count("size", n, minimum=0) for n in np.atleast_1d(np.asarray(size)).tolist()
-    )
-
-
 def _every_tuple(size: int, length: int) -> IntArray:
     """All tuples of numbers below ``size`` in lexicographic order, shape (size^length, length)."""
     tuples = np.empty((size**length, length), np.int64)
@@ -303,10 +274,15 @@ def inclusion_of_tuples(tokens: IntArray, probs: FloatArray, vocab_size: int) ->
     return drafted.astype(np.float64)
 
 
-def at_positions(probs: FloatArray, index: tuple[int, ...], own_axes: int) -> FloatArray:
-    """Index the leading axes alone; IndexError where the index would reach into the last ones."""
+def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
+    """The law at an index of its leading axes; IndexError where the index would reach into the last ones."""
+    if not law.batch_shape and index == ():
+        return law
     leading = index if isinstance(index, tuple) else (index,)
-    return probs[(*leading, *(slice(None),) * own_axes)]
+    chosen = copy.copy(law)
+    chosen.draft_probs = law.draft_probs[(*leading, *(slice(None),) * own_axes)]
+    chosen.batch_shape = chosen.draft_probs.shape[:-own_axes]
+    return chosen
 
 
 def validate_rng(rng: object) -> None:

@@ -30,7 +30,6 @@ class ConditionalPoisson(ProposalLaw):
     distinct = True
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :meth:`ProposalLaw.prefix_containment`; one pass over the tokens."""
         absent, present = self._events()
         contained = np.empty(self.vocab_size + 1)
         fill_prefix_chances(absent[order], present[order], self.num_drafts, contained)
@@ -76,8 +75,7 @@ class ConditionalPoisson(ProposalLaw):
         fill_counts_from(absent, present, counts_after)
         drawn = np.empty((count, self.num_drafts), np.int64)
         for row in range(count):
-            uniforms = rng.random((1, self.vocab_size))
-            fill_conditional_draws(present, counts_after, uniforms, drawn[row : row + 1])
+            fill_conditional_draw(present, counts_after, rng.random(self.vocab_size), drawn[row])
         return rng.permuted(drawn, axis=-1)
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
@@ -152,17 +150,12 @@ def fill_chances_of_others(absent, present, count, out):
 
 
 @kernel()
-def fill_conditional_draws(present, counts_after, uniforms, out):
-    """Draw sets of n events, one a row, given that exactly n occur.
-
-    Events are decided in turn; counts_after[i, m] = P(m of the events i, i + 1, … occur).
-    """
-    num_rows, num_drafts = out.shape
-    for s in range(num_rows):
-        left, i = num_drafts, 0
-        while left > 0 and i < present.size:
-            chance = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
-            if uniforms[s, i] < chance:
-                out[s, num_drafts - left] = i
-                left -= 1
-            i += 1
+def fill_conditional_draw(present, counts_after, uniforms, out):
+    """Draw a set of n events, from counts_after[i, m] = P(m of the events i, i + 1, … occur)."""
+    left, i = out.size, 0
+    while left > 0 and i < present.size:
+        chance = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
+        if uniforms[i] < chance:
+            out[out.size - left] = i
+            left -= 1
+        i += 1

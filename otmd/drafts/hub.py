@@ -18,15 +18,8 @@ class Hub(TopThen):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution; at least two tokens with mass.
-    num_drafts : int
-        2, the only number that the law is defined for.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, one with a single token of mass, or ``num_drafts`` other than 2.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. A single token with mass, or another number than 2, is a ValueError.
     """
 
     top, rest = 1, WithReplacement

@@ -18,14 +18,9 @@ class Independent(DraftLaw):
     Parameters
     ----------
     draft_probs : array_like, shape (…, n, V)
-        One next-token distribution for each draft.
+        One next-token distribution for each draft, else ValueError.
     num_drafts : int, optional
         n, if given it must be the length of that axis.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, a missing axis of drafts, or another ``num_drafts``.
     """
 
     draft_probs: FloatArray
@@ -48,12 +43,7 @@ class Independent(DraftLaw):
         return f"Independent(draft_probs{self.draft_probs.shape})"
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
-        if not self.batch_shape and index == ():
-            return self
-        chosen = copy.copy(self)
-        chosen.draft_probs = at_positions(self.draft_probs, index, own_axes=2)
-        chosen.batch_shape = chosen.draft_probs.shape[:-2]
-        return chosen
+        return at_positions(self, index, own_axes=2)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the first ``num_drafts`` drafts."""

@@ -18,16 +18,11 @@ class Joint(DraftLaw):
     Parameters
     ----------
     tuples : array_like of int, shape (T, n)
-        The draft tuples. A tuple may stand in several rows; their probabilities add up.
+        The draft tuples, of tokens in [0, V), else ValueError. The probabilities of equal rows add up.
     probs : array_like, shape (T,)
         The probability of each row.
     vocab_size : int
         V.
-
-    Raises
-    ------
-    ValueError
-        For tokens outside [0, V), an invalid distribution, or shapes that do not match.
     """
 
     tuples: IntArray

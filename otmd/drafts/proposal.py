@@ -45,15 +45,9 @@ class ProposalLaw(DraftLaw):
         return other
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
-        if not self.batch_shape and index == ():
-            return self
-        chosen = copy.copy(self)
-        chosen.draft_probs = at_positions(self.draft_probs, index, own_axes=1)
-        chosen.batch_shape = chosen.draft_probs.shape[:-1]
-        return chosen
+        return at_positions(self, index, own_axes=1)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        """Return the law of the same family and draft distribution with ``num_drafts`` tokens."""
         other = self if num_drafts == self.num_drafts else copy.copy(self)
         other.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
         other._validate_count()
@@ -71,19 +65,10 @@ class ProposalLaw(DraftLaw):
         return self.draft_probs
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """Containment of every prefix of ``order`` at a single position, for the sorted scan.
+        """Containment g of every prefix of an order of the tokens, at a single position, shape (V + 1,).
 
-        The default calls :meth:`position_containment` for each prefix. A law with a faster way overrides it.
-        The optimum with and without replacement needs no scan, and does not call this.
-
-        Parameters
-        ----------
-        order : ndarray of int64, shape (V,)
-            A permutation of the tokens that begins with :meth:`forced_tokens`.
-
-        Returns
-        -------
-        ndarray of float64, shape (V + 1,)
+        The order (V,) begins with :meth:`forced_tokens`. The default calls :meth:`position_containment`
+        for each prefix; a law with a faster way overrides it.
         """
         place = np.empty(order.size, np.int64)
         place[order] = np.arange(order.size)
@@ -127,14 +112,12 @@ def are_distinct(draft_tokens: IntArray) -> BoolArray:
     return (np.diff(np.sort(draft_tokens, axis=-1), axis=-1) != 0).all(axis=-1)
 
 
-def validate_distinct_support(
-    draft_probs: FloatArray, num_drafts: int, name: str = "num_drafts"
-) -> None:
+def validate_distinct_support(draft_probs: FloatArray, num_drafts: int) -> None:
     """Raise ValueError unless every position has ``num_drafts`` tokens with mass."""
     # Without an axis NumPy counts many times faster.
     support = np.count_nonzero(draft_probs, axis=-1 if draft_probs.ndim > 1 else None)
     if np.min(support, initial=num_drafts) < num_drafts:
         raise ValueError(
-            f"{name}: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
+            f"num_drafts: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
             "number of tokens with mass in draft_probs"
         )

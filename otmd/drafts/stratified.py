@@ -20,20 +20,11 @@ _SMALLEST = np.finfo(np.float64).tiny
 
 
 class Strata(NamedTuple):
-    """The strata of a single position.
+    """The strata of a single position, numbered from the head 0 to the tail n − 1.
 
-    Attributes
-    ----------
-    number : ndarray of int16, shape (V,)
-        The stratum of each token, from the head 0 to the tail n − 1.
-    tokens : ndarray of int64, shape (V,)
-        The tokens, one stratum after another, ids ascending in each.
-    starts : ndarray of int64, shape (n + 1,)
-        Where each stratum begins in ``tokens``, and V.
-    inclusion : ndarray of float64, shape (V,)
-        The probability of each token to be the draft of its stratum, by token id.
-    grouped : ndarray of float64, shape (V,)
-        The same, in the order of ``tokens``.
+    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) its probability to be the draft
+    of it. ``tokens`` (V,) are the tokens, stratum by stratum, ids ascending in each, ``grouped`` their
+    ``inclusion``. ``starts`` (n + 1,) says where each stratum begins among them, and V.
     """
 
     number: NDArray[np.int16]
@@ -56,20 +47,12 @@ class Stratified(ProposalLaw):
 
     Parameters
     ----------
-    draft_probs : array_like, shape (…, V)
-        The draft model's next-token distribution.
-    num_drafts : int
-        How many tokens are drafted; as many need mass.
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
-        The weights of the strata from the head to the tail, in any unit; equal by default.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, ``num_drafts`` < 1, more drafts than tokens with mass, a ``sharpness``
-        that is not a positive number, or ``shares`` that are not n positive numbers.
+        The weights of the strata from the head to the tail, positive, in any unit; equal by default.
     """
 
     sharpness: float = 1.0
@@ -118,16 +101,14 @@ class Stratified(ProposalLaw):
         number = np.zeros(q.size, np.int16)
         if num_strata > 1:
             order = _likeliest_first(q)
-            starts = _starts(weights[order], int(np.count_nonzero(q)), self._shares_of_strata())
+            shares = np.ones(num_strata) if self.shares is None else self.shares
+            starts = _starts(weights[order], int(np.count_nonzero(q)), shares)
             number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
         sizes = np.bincount(number, minlength=num_strata)
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
         tokens = np.argsort(number, kind="stable")
         starts = np.concatenate([[0], sizes.cumsum()])
         return Strata(number, tokens, starts, inclusion, inclusion[tokens])
-
-    def _shares_of_strata(self) -> FloatArray:
-        return np.ones(self.num_drafts) if self.shares is None else self.shares
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         _, tokens, starts, _, grouped = self.position_strata
@@ -155,7 +136,6 @@ class Stratified(ProposalLaw):
         return float(np.minimum(inside, 1.0).prod())
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :meth:`ProposalLaw.prefix_containment`."""
         number, inclusion = self.position_strata.number, self.position_strata.inclusion
         ordered_number, ordered = number[order], inclusion[order]
         contained = np.ones(order.size + 1)

@@ -61,11 +61,9 @@ class TopThen(ProposalLaw):
         super().__init__(draft_probs, num_drafts)
 
     def forced_tokens(self) -> IntArray:
-        """Return the m likeliest tokens."""
         return self._top_tokens
 
     def mass_beside_forced(self) -> FloatArray:
-        """What q leaves beside the top tokens; see :class:`ProposalLaw`."""
         return self._others
 
     @cached_property
@@ -91,7 +89,6 @@ class TopThen(ProposalLaw):
         return unchecked(self.rest if count else WithReplacement, self._others, count)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :meth:`ProposalLaw.prefix_containment`: that of the rest, once every top token is there."""
         contained = np.zeros(self.vocab_size + 1)
         contained[self.top :] = 1.0
         if self.top < self.num_drafts:
@@ -166,7 +163,6 @@ class Greedy(TopThen):
         super().__init__(draft_probs, count, top=count - 1, rest=WithReplacement)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        """Return the greedy law with ``num_drafts`` tokens, all but one of them the likeliest."""
         # The number of top tokens first: it is checked against the number of drafts.
         other = copy.copy(self)
         other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1

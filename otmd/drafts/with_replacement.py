@@ -36,7 +36,6 @@ class WithReplacement(ProposalLaw):
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :class:`ProposalLaw`."""
         return np.minimum(accumulated(self.draft_probs[order]), 1.0) ** self.num_drafts
 
     def position_hit_rate(self, target: FloatArray) -> float:

@@ -25,11 +25,6 @@ class WithoutReplacement(ProposalLaw):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
-
-    Notes
-    -----
-    The law proportional to the product of q over the subset is a different one, see
-    :class:`ConditionalPoisson`.
     """
 
     distinct = True
@@ -72,7 +67,6 @@ class WithoutReplacement(ProposalLaw):
         return self.race.containment(subset, self.num_drafts)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        """See :class:`ProposalLaw`; every token is a block of the race."""
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
@@ -93,14 +87,15 @@ class WithoutReplacement(ProposalLaw):
             return (draft > 0).astype(np.float64)
         if num_drafts > 2:
             return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
-        times_missed = 1.0 / RATE_UNIT + _sum_of_others(times_alone(draft))
-        return np.minimum(RATE_UNIT * draft * times_missed, 1.0)
+        alone = times_alone(draft)
+        # Σ_{j≠i}, without the cancellation of Σ_j alone_j − alone_i.
+        others = accumulated(alone)[:-1] + accumulated(alone[::-1])[::-1][1:]
+        return np.minimum(RATE_UNIT * draft * (1.0 / RATE_UNIT + others), 1.0)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         return self.hit_rates(target, [self.num_drafts])[0]
 
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
-        """See :meth:`DraftLaw.hit_rates`; one race serves every number of drafts."""
         support = np.count_nonzero(self.draft_probs)
         raced = [n for n in counts if 1 < n < support]
         hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))
@@ -112,17 +107,11 @@ class WithoutReplacement(ProposalLaw):
         return [hits[n] for n in counts]
 
 
-def _sum_of_others(values: FloatArray) -> FloatArray:
-    """Σ_{j≠i} values_j, without the cancellation of Σ_j values_j − values_i."""
-    return accumulated(values)[:-1] + accumulated(values[::-1])[::-1][1:]
-
-
 @kernel()
 def draw_distinct(cumulative, uniforms, out):
     """Draw n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
-    The mass left is summed over the gaps between the indices taken. With masses in ascending order, its
-    relative error then stays small, however little mass is left.
+    The mass left is summed over gaps between indices taken: with ascending masses its error stays small.
     """
     size = cumulative.size
     num_rows, num_drafts = uniforms.shape

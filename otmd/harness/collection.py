@@ -105,10 +105,6 @@ def collect(
     progress : bool
         Show a bar.
 
-    Returns
-    -------
-    Dataset
-
     Raises
     ------
     ValueError
@@ -146,10 +142,7 @@ def collect(
 def held_out_corpus(
     spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
 ) -> list[list[int]] | None:
-    """Tokens of the built-in prompts and answers that are not among ``prompts``.
-
-    None where the draft is no n-gram model that wants a corpus.
-    """
+    """Tokens of the built-in prompts that are not among ``prompts``, for an n-gram draft; else None."""
     if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
         return None
     used = {prompt.text for prompt in prompts}
@@ -165,10 +158,7 @@ def held_out_corpus(
 def _describe_run(
     target: LanguageModel, draft: Draft, prompts: Sequence[Prompt], settings: RunSettings
 ) -> dict[str, Any]:
-    """Everything that decides what a run stores, ready for JSON.
-
-    Warns where padding rows are cut from a model's logits, and names them.
-    """
+    """Everything that decides what a run stores, for JSON; warns where padding rows are cut."""
     vocab_size, padding = common_vocabulary(target, draft)
     for role, rows in padding.items():
         if rows:

@@ -52,13 +52,11 @@ class Recomputed(Continuations):
         self._token_count = max(model.tokenizer.get_vocab().values()) + 1
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        """See :class:`Continuations`."""
         whole = [[*self.text, *prefix] for prefix in prefixes]
         rows = [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
         return [row[: self._token_count] for row in rows]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """See :class:`Continuations`."""
         self.text += tokens
 
 
@@ -70,24 +68,18 @@ class CountedContinuations(Continuations):
         self._model.extend(tokens)
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        """See :class:`Continuations`."""
         return [np.log(self._model.probs(prefix)) for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """See :class:`Continuations`."""
         self._model.extend(tokens)
 
     def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
-        """See :class:`Continuations`."""
         law = self._model.probs(prefix)
         return law if processing == Processing() else processing(np.log(law))
 
 
 class CachedContinuations(Continuations):
-    """Continuations by a language model with a key-value cache.
-
-    The model must take four-dimensional attention masks, as transformers' decoders do.
-    """
+    """Continuations by a language model with a cache; it must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         from transformers import DynamicCache
@@ -101,7 +93,6 @@ class CachedContinuations(Continuations):
         self._logits: dict[Prefix, np.ndarray] = {}
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        """See :class:`Continuations`."""
         ancestors = {prefix[:i] for prefix in prefixes for i in range(len(prefix) + 1)}
         missing = sorted(ancestors - self._logits.keys(), key=lambda prefix: (len(prefix), prefix))
         if missing:
@@ -109,7 +100,6 @@ class CachedContinuations(Continuations):
         return [self._logits[prefix] for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """See :class:`Continuations`."""
         kept = []
         for i in range(1, len(tokens) + 1):
             slot = self._slots.get(tuple(tokens[:i]))

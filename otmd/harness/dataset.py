@@ -73,17 +73,12 @@ class Dataset:
         Parameters
         ----------
         indices : (k,) integers
-            Which positions, in any order.
+            Which positions, in any order; ValueError for one outside [0, len(dataset)).
 
         Returns
         -------
         target, draft : (k, V) float arrays
             In the type they are stored in; bfloat16 comes as float32.
-
-        Raises
-        ------
-        ValueError
-            If an index is not in [0, len(dataset)).
         """
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
@@ -119,10 +114,6 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
-
-    Returns
-    -------
-    Dataset
 
     Raises
     ------

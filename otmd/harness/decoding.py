@@ -101,10 +101,6 @@ def decode(
     rng : numpy.random.Generator
         Equal seeds give equal texts.
 
-    Returns
-    -------
-    Decoded
-
     Raises
     ------
     ValueError
@@ -137,16 +133,12 @@ def decode_in_turn(
 
     Parameters
     ----------
-    target : LanguageModel
-        The target model.
+    target, max_new_tokens, processing
+        As for :func:`otmd.harness.decode`, for errors as well.
     prompts : sequence of sequences of int
         Token ids, none empty.
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
-    max_new_tokens : int
-        Where a text stops, if no token ends it before.
-    processing : Processing
-        From the target's logits to probabilities.
     seed : int
         Of the sampling; each way and prompt starts from it anew.
 
@@ -154,11 +146,6 @@ def decode_in_turn(
     ------
     dict of str to Decoded
         For each prompt, by name.
-
-    Raises
-    ------
-    ValueError
-        See :func:`otmd.harness.decode`.
     """
     names = list(ways)
     for name in names:

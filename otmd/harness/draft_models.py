@@ -104,10 +104,6 @@ def load_draft(
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 
-    Returns
-    -------
-    Draft
-
     Raises
     ------
     ValueError
@@ -134,11 +130,7 @@ def load_draft(
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
-    """Check that two models have the same tokens: how many, and how many padding rows follow them.
-
-    The padding is a dict of "target" and "draft". Raises ValueError if the maps from token to id differ, or
-    a logits matrix has fewer rows than there are tokens.
-    """
+    """How many tokens two models share, and each one's padding rows; ValueError for other token maps."""
     ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))

@@ -41,10 +41,6 @@ def load_target(
     progress : bool
         Show a bar while fetching or converting.
 
-    Returns
-    -------
-    LanguageModel
-
     Raises
     ------
     ValueError
@@ -140,10 +136,7 @@ def _weights_hash(folder: Path) -> str:
 
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:
-    """Write the float32 weights and the tokenizer of a GGUF file into a folder.
-
-    Raises ValueError if transformers cannot read the file.
-    """
+    """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

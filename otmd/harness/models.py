@@ -59,9 +59,8 @@ class LanguageModel:
     ) -> np.ndarray:
         """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
 
-        ``token_ids`` (T,) or (B, T) are one sequence, or several of equal length. With ``rows`` only these:
-        row t is the distribution of what follows ``token_ids[: t + 1]``. Raises ValueError if the ids are
-        empty or outside the vocabulary.
+        The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
+        vocabulary. With ``rows`` only these: row t is the law of what follows ``token_ids[: t + 1]``.
         """
         import torch
 
@@ -87,11 +86,10 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue prompts (token ids, none empty) as one batch, with a key-value cache.
+        """Continue prompts (token ids, none empty) as one batch: the new tokens of each prompt.
 
-        Prompts are padded on the left. Each has a generator of its own, so that its tokens do not depend on
-        the other prompts, except by rounding. A text ends with its first stop token, or after
-        ``max_new_tokens``; only tokens of the tokenizer are drawn. Returns the new tokens of each prompt.
+        Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
+        except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence

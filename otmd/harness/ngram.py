@@ -87,18 +87,7 @@ class NGram:
         return cls(np.bincount(tokens, minlength=vocab_size), keys, counts)
 
     def probs(self, context: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Law of the token after a context.
-
-        Parameters
-        ----------
-        context : (T,) integers
-            The tokens before; only the last ``order - 1`` count.
-
-        Returns
-        -------
-        (V,) float64 array
-            Positive, sums to 1.
-        """
+        """Law (V,) of the token after a context (T,), positive; only the last ``order - 1`` tokens count."""
         probs = self._base.copy()
         for length in range(1, min(self.order - 1, len(context)) + 1):
             run = self._followers([int(t) for t in context[len(context) - length :]])
@@ -143,12 +132,8 @@ class NGram:
     def load(cls, path: str | Path) -> "NGram":
         """Read what ``save`` wrote.
 
-        Raises
-        ------
-        ValueError
-            If the file holds something else.
-        DatasetError
-            If it is cut short or is no npz file.
+        Raises ValueError if the file holds something else, DatasetError if it is cut short or is no npz
+        file.
         """
         named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)
@@ -190,12 +175,7 @@ class ContextNGram:
     model : NGram
         Fitted on other text.
     longest : int
-        The longest run of tokens whose followers are counted; below 2, nothing is.
-
-    Raises
-    ------
-    ValueError
-        For ``longest`` < 0.
+        The longest run of tokens whose followers are counted, ≥ 0; below 2, nothing is.
     """
 
     def __init__(self, model: NGram, longest: int = LONGEST) -> None:
@@ -213,18 +193,7 @@ class ContextNGram:
             self._last.append(token)
 
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
-        """Law of the token after the text and a prefix.
-
-        Parameters
-        ----------
-        prefix : sequence of int
-            Tokens after the text; they are not counted.
-
-        Returns
-        -------
-        (V,) float64 array
-            Positive, sums to 1.
-        """
+        """Law (V,) of the token after the text and a prefix, positive; the prefix is not counted."""
         last = (*self._last, *prefix)
         kept, masses = 1.0, defaultdict[int, float](float)
         for length in range(SHORTEST, min(self.longest, len(last)) + 1):

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 def progress_bar(
     description: str, total: float | None, shown: bool = True, unit: str = "count"
 ) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar during the block; with ``shown=False`` nothing is printed and ``rich`` is not imported.
+    """Show a bar during the block, or with ``shown=False`` nothing; yields ``update(done, note)``.
 
-    The bar is full at ``total`` (None: unknown), in ``unit`` "count" or "bytes". Yields
-    ``update(done, note)``, which sets how much is done and a short note beside the bar.
+    The bar is full at ``total`` (None: unknown), in ``unit`` "count" or "bytes".
     """
     if not shown:
         yield lambda done, note="": None

@@ -48,7 +48,7 @@ def load_prompts(
     seed: int = 0,
     progress: bool = True,
 ) -> list[Prompt]:
-    """Load prompts, a chosen number from each source.
+    """Load prompts, a chosen number from each source, in the order of the sources.
 
     Parameters
     ----------
@@ -63,11 +63,6 @@ def load_prompts(
         Of the choice. For one seed a smaller choice is part of a larger one.
     progress : bool
         Show a bar while fetching.
-
-    Returns
-    -------
-    list of Prompt
-        In the order of the sources, within each in its own order.
 
     Raises
     ------
@@ -103,11 +98,7 @@ def check_unique(prompts: Sequence[Prompt]) -> None:
 
 
 def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
-    """Token ids of a prompt.
-
-    Where the tokenizer has a chat template it is put around the prompt, as a user's turn with
-    the assistant's to come; a prompt to be continued is taken as it is.
-    """
+    """Token ids of a prompt, in the tokenizer's chat template unless it is to be continued."""
     if prompt.continuation or not tokenizer.chat_template:
         return tokenizer(prompt.text).input_ids
     text = tokenizer.apply_chat_template(
@@ -161,8 +152,8 @@ def read_user_file(path: Path) -> list[Prompt]:
 def passages(text: str, domain: str, stem: str) -> list[Prompt]:
     """Cut a text into passages of whole paragraphs, each of at least 150 words.
 
-    The first two thirds of a passage are the prompt, the rest is the answer. A shorter rest at the end
-    of the text is dropped, unless it is all there is.
+    The first two thirds of a passage are the prompt, the rest the answer. A shorter end is dropped,
+    unless it is all there is.
     """
     paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
     joined: list[str] = []

@@ -64,8 +64,7 @@ def write_shard(
 ) -> Path:
     """Write a shard of raw logits (N, V) with its N rows, and return its path.
 
-    ``number`` is its place among the shards. ``texts`` are dicts of ``prompt_id``, ``tokens`` and ``start``:
-    the token sequences that the rows are positions of.
+    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
     """
     from safetensors.numpy import save
 
@@ -80,10 +79,7 @@ def write_shard(
 
 
 def read_shard(path: Path, sha256: str | None = None) -> Shard:
-    """Open a shard, or raise DatasetError if it is missing, torn or altered.
-
-    The hash is computed and compared with the name, unless it is given because it was checked before.
-    """
+    """Open a shard; DatasetError if it is torn. Its hash is computed unless it was checked before."""
     if not path.is_file():
         raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
     if sha256 is None:
@@ -143,10 +139,7 @@ def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, An
 
 
 def read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Read the shards (``name``, ``bytes``, ``sha256``) of a folder, and how the data set was made.
-
-    Raises DatasetError if the manifest is torn or was not written by otmd.
-    """
+    """The shards of a folder, and how the data set was made; DatasetError if the manifest is torn."""
     path = folder / MANIFEST
     try:
         about = json.loads(read_metadata(path)[b"otmd"])

@@ -25,9 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:
     """Leave out these decoder layers (counted from 0), sharing every weight that stays.
 
-    The target, a decoder-only model, is not changed; the copy is named ``skip:…``. Raises ValueError if the
-    decoder layers cannot be found, an index is out of range or occurs twice, or no layer would be left out or
-    left over.
+    ValueError for indices that are out of range or repeated, or leave nothing.
     """
     name, count = find_decoder_layers(target.model)
     wanted = sorted(layers)
@@ -55,10 +53,7 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
 
 
 def find_decoder_layers(model: Any) -> tuple[str, int]:
-    """Name and length of the module list that holds the decoder layers.
-
-    Raises ValueError if not exactly one module list has as many entries as the configuration has layers.
-    """
+    """Name and length of the module list that holds the decoder layers; ValueError unless it is one."""
     count = model.config.get_text_config().num_hidden_layers
     found = [
         name
@@ -102,18 +97,13 @@ def can_pack(model: LanguageModel) -> bool:
 
 
 def pack_weights(model: LanguageModel) -> LanguageModel:
-    """The same model with every linear layer packed.
+    """The same model with every linear layer packed; its logits differ by rounding.
 
     Parameters
     ----------
     model : LanguageModel
         It is not changed, and shares its weights with the result. The packed weights need as much memory
         again.
-
-    Returns
-    -------
-    LanguageModel
-        Its logits differ by rounding: sums have another order, in the same precision.
 
     Raises
     ------

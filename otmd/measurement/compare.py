@@ -21,11 +21,9 @@ HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positio
 
 
 class ComparedRow(NamedTuple):
-    """A law, a number of drafts and a verifier, averaged over positions.
+    """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
 
-    ``rate``, ``gap`` (α* − rate) and ``optimal`` (α*) are fractions. ``error`` is the standard error of
-    the mean rate, None for one position. ``bound_width`` is the mean width of the certain bounds of the
-    rate, 0 for a closed form. ``positions`` counts those where the law is defined and the verifier rated.
+    ``error`` is the standard error of the rate, and ``bound_width`` the width of its certain bounds.
     """
 
     law: str
@@ -86,6 +84,8 @@ def compare(
 ) -> Comparison:
     """Rate every verifier with every law that it serves.
 
+    The result prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
+
     Parameters
     ----------
     target_probs, draft_probs : array_like, shape (…, V)
@@ -98,11 +98,6 @@ def compare(
         α*, and into couplings: at a large vocabulary, leave them out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
-
-    Returns
-    -------
-    Comparison
-        Prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
 
     Raises
     ------

@@ -78,7 +78,7 @@ class DecodingCost:
 
 
 def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> list[DecodingCost]:
-    """Sum what was decoded in several ways.
+    """Sum what was decoded in several ways: the cost of each, in their order.
 
     Parameters
     ----------
@@ -86,17 +86,8 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         From :func:`otmd.harness.decode_in_turn`: for each prompt, what was decoded in each way; one
         repeat of all prompts after another.
     repeats : int
-        How often all prompts were decoded. An interval of the speed-up needs at least two.
-
-    Returns
-    -------
-    list of DecodingCost
-        One a way, in their order.
-
-    Raises
-    ------
-    ValueError
-        For no texts, or a number that is no multiple of ``repeats``.
+        How often all prompts were decoded; the number of texts is a multiple of it, else ValueError. An
+        interval of the speed-up needs at least two.
     """
     if not texts or repeats < 1 or len(texts) % repeats:
         got = f"{len(texts)} for {repeats} repeats" if texts else "none"
@@ -190,12 +181,12 @@ def draw_decoding(
 ) -> list[Path]:
     """Draw milliseconds per token by stage, one bar a way of decoding.
 
-    Paths and source are those of :func:`otmd.measurement.style.save_figure`, whose paths are returned.
-
-    Raises
-    ------
-    ValueError
-        For no costs, or a path of another ending.
+    Parameters
+    ----------
+    costs : sequence of DecodingCost
+        One or more, from :func:`decoding_costs`.
+    paths, source
+        As for :func:`draw_gaps`, for result and errors as well.
     """
     if not costs:
         raise ValueError("costs: got none, wanted at least one")

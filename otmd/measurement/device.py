@@ -58,11 +58,9 @@ def check_device(device: str) -> None:
 def device_rows(
     settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str
 ) -> list[list[dict[Key, Rates]]]:
-    """Compute the closed-form rates of k positions on a device, in float64.
+    """Closed-form rates of k positions on a device, by position and processing, for :func:`position_rows`.
 
-    ``target`` and ``draft`` (k, V) are logits or probabilities (``kind``) as stored. Returns, for each
-    position and processing, rows for :func:`otmd.measurement.rows.position_rows`. Rows that are undefined
-    are left out, and so are invalid distributions: the CPU's code finds out why, and says so.
+    Rows that are undefined or of invalid distributions are left out: the CPU's code says why.
     """
     forms = closed_forms(settings)
     most = max(n for _, n, _ in forms)

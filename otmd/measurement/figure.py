@@ -36,7 +36,7 @@ def draw_gaps(
     paths: Sequence[str | Path],
     source: str = "",
 ) -> list[Path]:
-    """Draw the gap to α* against the number of drafts, a panel a draft law and processing.
+    """Draw the gap to α* against the number of drafts, a panel a draft law and processing; the files written.
 
     The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's
     intervals; the grey numbers over a panel are α* itself. ``Optimal`` is drawn at 0 for the laws
@@ -51,11 +51,6 @@ def draw_gaps(
         Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
     source : str
         The result file and the script; kept in the files' metadata, not drawn.
-
-    Returns
-    -------
-    list of Path
-        The files written.
 
     Raises
     ------

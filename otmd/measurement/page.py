@@ -55,24 +55,7 @@ def to_csv(table: Table) -> str:
 def to_html(
     heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
 ) -> str:
-    """One self-contained page.
-
-    Parameters
-    ----------
-    heading : str
-        The page's title.
-    said : sequence of str
-        Sentences below it; the first, the decision or verdict, stands out.
-    tables : sequence of Table
-        A click on a head sorts by that column.
-    about : mapping of str to str
-        Settings and provenance.
-
-    Returns
-    -------
-    str
-        HTML that names no other file or host.
-    """
+    """One self-contained page: sentences, of which the first stands out, tables, settings and provenance."""
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]
     parts += [_section(table) for table in tables]

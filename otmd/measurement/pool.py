@@ -59,10 +59,7 @@ def available_cpus() -> int:
 def finish_run(
     store: Store[pl.DataFrame], compute: Callable[[dict[str, pl.DataFrame]], None]
 ) -> None:
-    """Bring a run to its result, or leave the result that is there; its parts are stored until then.
-
-    ``compute(tables)`` gets the parts that are there, by name, and adds the others.
-    """
+    """Bring a run to its result: ``compute(tables)`` gets the parts that are there and adds the others."""
     store.check()
     if not store.finished():
         with store.held():
@@ -87,8 +84,7 @@ def compute_parts(
 ) -> None:
     """Run the jobs, each named like its part, and add each table to ``tables`` and the store at once.
 
-    ``bar`` is the progress bar's description, its total, and whether it is shown; ``size`` is how far a table
-    moves it.
+    ``bar`` is the progress bar's text, total, and whether it is shown; a table moves it by its ``size``.
     """
     with progress_bar(*bar) as update:
         done = sum(map(size, tables.values()))
@@ -113,13 +109,11 @@ def run_jobs(
     workers: int,
     executor: Executor | None = None,
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Run a function over jobs and yield each as it finishes, in any order.
+    """Run a function over jobs and yield each as it finishes, in any order, at most two a worker under way.
 
-    ``jobs`` are read lazily: at most two a worker are under way. One worker runs in this process, more in as
-    many processes, which import the function by its name. What a process could not import runs in threads:
-    lambdas, and what was defined at a prompt, in a notebook or in a script from standard input. An
-    ``executor`` runs the jobs instead, and is left open. Raises RuntimeError if a worker process died (killed
-    for memory, say, or unable to import the main script).
+    One worker runs in this process, more in as many processes, or in threads where a process could not
+    import the function. An ``executor`` runs the jobs instead, and is left open. RuntimeError if a
+    process died.
     """
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)

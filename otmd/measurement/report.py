@@ -85,16 +85,11 @@ def print_report(
     ----------
     summary : polars.DataFrame
         From :func:`otmd.measurement.summarise`, grouped by its default columns, and ``domain``
-        where the table is to be split by it.
+        where the table is to be split by it; ValueError for other groups.
     console : rich.console.Console, optional
         By default one on stdout.
     confidence : float
         What the summary was made with, for the caption.
-
-    Raises
-    ------
-    ValueError
-        If the summary lacks one of the default groups.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
@@ -216,9 +211,8 @@ def report_tables(
 ) -> tuple[list[str], list[PageTable]]:
     """Sentences and tables for :func:`otmd.measurement.page.to_html` and its siblings.
 
-    ``summary`` is as for :func:`print_report`. Where it is not split by domain, the first sentence says what
-    to do, and the first table ranks all laws. The other tables, one a law (and domain), have a row a
-    processing, number of drafts and verifier.
+    Where the summary is not split by domain, the first sentence says what to do, and the first table
+    ranks all laws.
     """
     closing = None if "domain" in summary.columns else _ranking(summary)
     said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])

@@ -83,8 +83,7 @@ ROUNDING = 1e-12
 class Settings(NamedTuple):
     """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
 
-    ``served[law name, n]`` holds the (name, verifier) pairs that serve that law. A law that cannot be
-    made with n drafts, or that no verifier serves, is not in it.
+    ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
     """
 
     laws: tuple[tuple[str, LawFactory], ...]
@@ -119,11 +118,7 @@ def make_settings(
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
 ) -> Settings:
-    """Check the settings, name the laws and verifiers, and find which verifiers serve which laws.
-
-    Raises ValueError for an empty or repeated entry, num_drafts < 1, tol ≤ 0, or where no law that can be
-    made with one of the numbers of drafts is served by a verifier.
-    """
+    """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
     named_laws = _named("laws", laws)
     named_verifiers = tuple(
         (name, rule() if isinstance(rule, type) else rule)
@@ -211,13 +206,10 @@ def position_rows(
     settings: Settings,
     known: Mapping[Key, Rates] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
-    """Measure every law, number of drafts and verifier on one pair of distributions.
+    """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
 
-    Yields the columns from ``law`` to ``status``. Where the draft distribution does not admit a law (fewer
-    tokens with mass than drafts), or the verifier raises ValueError, the rates are None and the status says
-    why. ``known`` maps (law name, num_drafts, verifier name) to rows of :func:`rate_columns` that were
-    computed elsewhere; p and q, valid distributions of shape (V,), are not read where it holds every row.
-    Raises ValueError if a verifier's lower bound exceeds its upper bound.
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has the rates
+    computed elsewhere. ValueError for bounds that contradict each other.
     """
     for name, law in settings.laws:
         served = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}

@@ -50,10 +50,7 @@ DEVICE_CHUNK_SIZE = 32
 
 
 class Chunk(NamedTuple):
-    """Consecutive positions: ``target`` and ``draft`` (k, V) are logits or probabilities as stored.
-
-    ``known`` holds the rows that a device has computed, for each position and processing.
-    """
+    """Consecutive positions with arrays (k, V) as stored, and the rows that a device has computed."""
 
     positions: list[Position]
     target: np.ndarray

@@ -136,12 +136,9 @@ def save_figure(
     source: str,
     argument: str = "paths",
 ) -> list[Path]:
-    """Make a figure in the house style, save it, and return the paths.
+    """Make a figure in the house style, save it in the formats of the paths' endings, and return the paths.
 
-    The ending of a path names the format (``.png``, ``.pdf``, ``.svg``). An SVG has no background, and a twin
-    for dark pages is written beside it (``name-dark.svg``). ``source``, where the numbers come
-    from, goes to the files' metadata unless it is empty. Raises ValueError, which calls the paths by
-    ``argument``, for another ending, before anything is drawn.
+    An SVG gets a twin for dark pages (``name-dark.svg``). ``source`` goes to the files' metadata.
     """
     written = figure_paths(paths, argument)
     import matplotlib as mpl
@@ -159,15 +156,11 @@ def save_figure(
             figure.savefig(drawn, format=path.suffix[1:], metadata=metadata, transparent=is_svg)
             write_atomically(path, drawn.getvalue())
             if is_svg:
-                write_atomically(path.with_stem(f"{path.stem}-dark"), _darkened(drawn.getvalue()))
+                dark = drawn.getvalue()
+                for light, colour in DARK_PAGE.items():
+                    dark = dark.replace(light.encode(), colour.encode())
+                write_atomically(path.with_stem(f"{path.stem}-dark"), dark)
     return written
-
-
-def _darkened(drawing: bytes) -> bytes:
-    """The SVG for a dark page: the colours of ink and lines are exchanged."""
-    for light, dark in DARK_PAGE.items():
-        drawing = drawing.replace(light.encode(), dark.encode())
-    return drawing
 
 
 def marks(verifiers: list[str]) -> dict[str, Mark]:

@@ -73,10 +73,7 @@ def summarise(
 
 
 def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
-    """Add a row for ``Optimal`` to each group of a law that it serves and in which it was not measured.
-
-    ``Optimal`` attains α* of its laws, so its rate is the group's ``optimal`` and its gap is 0.
-    """
+    """Add a row for ``Optimal``, whose gap is 0, to each group that it serves and was not measured in."""
     served = [law.__name__ for law in Optimal.serves]
     group = ["law", *PROCESSING, "num_drafts"]
     measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
@@ -95,11 +92,7 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 
 
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each prompt is drawn in each resample, shape (resamples, prompts).
-
-    Groups with equally many prompts get the same draws, so that the noise of the bootstrap cancels in
-    differences between verifiers.
-    """
+    """How often each prompt is drawn, (resamples, prompts); equal counts share draws, so noise cancels."""
     rng = np.random.default_rng([seed, prompts])
     return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
 

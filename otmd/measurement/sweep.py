@@ -81,12 +81,8 @@ def run_sweep(
         What is to be computed.
     folder : str or Path
         Where the parts lie, ``<key>.parquet``. Parts of other sweeps may lie there as well.
-    workers : int, optional
-        Processes; by default as many as there are CPUs. 1 runs in this process.
-    executor : concurrent.futures.Executor, optional
-        Runs the tasks instead of a process pool: Dask's ``client.get_executor()``, for one.
-    progress : bool
-        Show a progress bar on stderr.
+    workers, executor, progress
+        As for :func:`otmd.measure`.
 
     Returns
     -------
@@ -124,7 +120,7 @@ def run_sweep(
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
-    """Copy the parts of several folders into one.
+    """Copy the parts of several folders into one, and return how many were copied.
 
     Parameters
     ----------
@@ -132,11 +128,6 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
         Folders of :func:`run_sweep`, of several machines for instance.
     folder : str or Path
         Made if it is not there; the parts in it stay.
-
-    Returns
-    -------
-    int
-        How many parts were copied.
 
     Raises
     ------
@@ -164,12 +155,8 @@ def read_tasks(path: str | Path) -> list[dict[str, Any]]:
     Parameters
     ----------
     path : str or Path
-        The file. A table's values are lists, or single values for all of its tasks.
-
-    Returns
-    -------
-    list of dict
-        Tasks that occur twice are there once.
+        The file. A table's values are lists, or single values for all of its tasks. Tasks that occur twice
+        are there once.
 
     Raises
     ------

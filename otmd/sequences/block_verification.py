@@ -18,10 +18,7 @@ def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[flo
 
 
 def chance_of_stopping(reached: float, left: float) -> float:
-    """P(a prefix is accepted, given that no longer one is) = left/(left + 1 − reached).
-
-    ``reached`` is p_i of the prefix, and ``left`` the sum that :func:`leftover` gives for it.
-    """
+    """P(a prefix is accepted, given that no longer one is), by p_i and the sum of :func:`leftover`."""
     refused = 1.0 - reached
     return left / (left + refused) if left + refused > 0 else 1.0
 
@@ -37,7 +34,6 @@ class Traversal(SequenceRule):
         return "Traversal()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
         emitted = self._below((), 1.0, context, tree, chance)
         assert emitted is not None
         return emitted
@@ -84,7 +80,6 @@ class BlockVerification(Traversal):
         return "BlockVerification()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
             if node.tokens.size > 1:

@@ -42,15 +42,12 @@ class Sampled(Chance):
         self.rng = rng
 
     def token(self, probs: FloatArray) -> int:
-        """See :class:`Chance`."""
         return int(draw_tokens(probs, self.rng, 1)[0])
 
     def accepts(self, prob: float) -> bool:
-        """See :class:`Chance`."""
         return bool(self.rng.random() < prob)
 
     def drafts(self, law: DraftLaw) -> IntArray:
-        """See :class:`Chance`."""
         return law.sample(self.rng)
 
 
@@ -87,23 +84,9 @@ class _Scripted(Chance):
 def every_outcome(
     run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
 ) -> Iterator[tuple[Result, float]]:
-    """Run a procedure once for each possible sequence of random choices.
+    """Run a procedure once for each sequence of its random choices: results and probabilities.
 
-    Parameters
-    ----------
-    run : callable
-        Takes a :class:`Chance`, asks it for every random choice, and depends on nothing else.
-    most : int
-        How many sequences there may be.
-
-    Yields
-    ------
-    result, prob
-
-    Raises
-    ------
-    ValueError
-        If there are more.
+    ValueError where there are more than ``most`` sequences.
     """
     left: list[tuple[int, ...]] = [()]
     tuples: dict[DraftLaw, tuple] = {}

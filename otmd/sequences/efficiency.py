@@ -56,10 +56,6 @@ def block_efficiency(
     rng : numpy.random.Generator, optional
         Needed to sample. Equal seeds give equal answers.
 
-    Returns
-    -------
-    BlockEfficiency
-
     Raises
     ------
     ValueError
@@ -85,22 +81,13 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
 
     Parameters
     ----------
-    rule : SequenceRule
-        Decides on the trees.
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the trees.
+    rule, target_model, law
+        As for :func:`block_efficiency`, for errors as well.
 
     Returns
     -------
     ndarray of float64, shape (V,)·(depth + 1)
         Equal to :func:`target_law` up to rounding if the rule is lossless.
-
-    Raises
-    ------
-    ValueError
-        For too many outcomes to list; UnsupportedLaw for a law that the rule does not serve.
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)
@@ -113,7 +100,7 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
 
 
 def target_law(target_model: Model, length: int) -> FloatArray:
-    """Law of the first tokens of the target model.
+    """Law of the first tokens of the target model, shape (V,)·length.
 
     Parameters
     ----------
@@ -121,10 +108,6 @@ def target_law(target_model: Model, length: int) -> FloatArray:
         From a prefix to the target distribution (V,).
     length : int
         How many tokens.
-
-    Returns
-    -------
-    ndarray of float64, shape (V,)·length
     """
     law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
     for depth in range(length):

@@ -54,19 +54,8 @@ def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
 
     Parameters
     ----------
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the trees.
-
-    Returns
-    -------
-    ProgramSize
-
-    Raises
-    ------
-    ValueError
-        For too many trees to list.
+    target_model, law
+        As there. Too many trees to list are a ValueError.
     """
     context = Context(target_model, law)
     return _size(context, _trees(context))
@@ -79,16 +68,10 @@ def optimal_block_efficiency(
 
     Parameters
     ----------
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the trees.
+    target_model, law
+        As for :func:`block_efficiency`.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
-
-    Returns
-    -------
-    SequenceOptimum
 
     Raises
     ------

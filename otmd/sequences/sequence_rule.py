@@ -15,7 +15,7 @@ class SequenceRule(ABC):
 
     @abstractmethod
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """Decide on a tree: the accepted path, and the token after it.
+        """Decide on a tree: the accepted path and the token after it, 1 to depth + 1 tokens.
 
         Parameters
         ----------
@@ -25,15 +25,10 @@ class SequenceRule(ABC):
             What was drafted.
         chance : Chance
             Makes every random choice.
-
-        Returns
-        -------
-        tuple of int
-            1 to depth + 1 tokens.
         """
 
     def step(self, target_model: Model, law: TreeLaw, *, rng: np.random.Generator) -> Prefix:
-        """Draft a tree and decide on it.
+        """Draft a tree and decide on it: the emitted tokens.
 
         Parameters
         ----------
@@ -43,11 +38,6 @@ class SequenceRule(ABC):
             The law of the tree.
         rng : numpy.random.Generator
             Equal seeds give equal steps.
-
-        Returns
-        -------
-        tuple of int
-            The emitted tokens.
 
         Raises
         ------
@@ -88,7 +78,6 @@ class TokenLevel(SequenceRule):
         return f"TokenLevel({self.verifier!r})"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        """See :class:`SequenceRule`."""
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
             token = self._decide(context, prefix, node, chance)

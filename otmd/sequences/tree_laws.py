@@ -50,9 +50,9 @@ class TokenTree(TreeLaw):
         self.draft_model = draft_model
         self.law = law
         if branching and all(isinstance(count, (int, np.integer)) for count in branching):
-            self.shape = _regular(
-                tuple(validate_count("branching", b, minimum=1) for b in branching)
-            )
+            self.shape: Shape = ()
+            for count in reversed([validate_count("branching", b, minimum=1) for b in branching]):
+                self.shape = (self.shape,) * count
         else:
             self.shape = _checked(branching)
         if not self.shape:
@@ -63,11 +63,9 @@ class TokenTree(TreeLaw):
         return f"TokenTree({self.shape}, {getattr(self.law, '__name__', self.law)})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
         return self.shape
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         count = len(state)
         kind = getattr(self.law, "func", self.law)
         if isinstance(kind, type) and issubclass(kind, WithoutReplacement | Stratified):
@@ -75,7 +73,6 @@ class TokenTree(TreeLaw):
         return self.law(draft_probs, count) if count else None
 
     def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return state[int(np.flatnonzero(tokens == token)[0])]
 
 
@@ -124,8 +121,7 @@ def _best_shape(
 ) -> Shape:
     """The shape of at most ``budget`` nodes that are reached with the largest probabilities.
 
-    ``children(node)`` lists the ids of a node's children, and the probability to go on to each from there,
-    descending. A node is the tuple of the ids that lead to it. Among equals the lower rank is taken first.
+    ``children(node)`` lists the ids below a node, the tuple of ids that lead to it, by probability.
     """
     chosen: dict[Prefix, list[int]] = {}
     heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
@@ -142,13 +138,6 @@ def _best_shape(
         return tuple(shape((*node, child)) for child in chosen[node])
 
     return shape(())
-
-
-def _regular(branching: tuple[int, ...]) -> Shape:
-    below: Shape = ()
-    for count in reversed(branching):
-        below = (below,) * count
-    return below
 
 
 def _checked(shape: object) -> Shape:
@@ -171,15 +160,8 @@ class IIDPaths(TreeLaw):
     ----------
     draft_model : callable
         From a prefix to the draft distribution (V,).
-    num_paths : int
-        K.
-    depth : int
-        L.
-
-    Raises
-    ------
-    ValueError
-        For counts below 1.
+    num_paths, depth : int
+        K and L, at least 1.
     """
 
     def __init__(self, draft_model: Model, num_paths: int, depth: int) -> None:
@@ -191,16 +173,13 @@ class IIDPaths(TreeLaw):
         return f"IIDPaths(num_paths={self.num_paths}, depth={self.depth})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
         return self.num_paths, self.depth
 
     def node_law(self, draft_probs: FloatArray, state: tuple[int, int]) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         paths, left = state
         return unchecked(WithReplacement, draft_probs, paths) if left else None
 
     def child(self, state: tuple[int, int], tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return int(np.count_nonzero(tokens == token)), state[1] - 1
 
 
@@ -214,17 +193,8 @@ class LikeliestTree(TreeLaw):
     ----------
     draft_model : callable
         From a prefix to the draft distribution (V,).
-    budget : int
-        How many tokens the tree holds.
-    depth : int
-        The longest path.
-    width : int
-        The most tokens that are drafted at a node.
-
-    Raises
-    ------
-    ValueError
-        For counts below 1.
+    budget, depth, width : int
+        How many tokens the tree holds, the longest path, and the most tokens drafted at a node; at least 1.
     """
 
     def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 10) -> None:
@@ -237,7 +207,6 @@ class LikeliestTree(TreeLaw):
         return f"LikeliestTree(budget={self.budget}, depth={self.depth}, width={self.width})"
 
     def root(self, draft: Distribution) -> Hashable:
-        """See :class:`TreeLaw`."""
 
         def children(prefix: Prefix) -> list[tuple[int, float]]:
             probs = draft(prefix)
@@ -247,9 +216,7 @@ class LikeliestTree(TreeLaw):
         return _best_shape(children, self.budget, self.depth)
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
-        """See :class:`TreeLaw`."""
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
 
     def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        """See :class:`TreeLaw`."""
         return state[int(np.flatnonzero(tokens == token)[0])]

@@ -106,17 +106,7 @@ class TreeLaw(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A prefix at which tokens were drafted.
-
-    Attributes
-    ----------
-    law : DraftLaw
-        Their law.
-    tokens : ndarray of int64, shape (n,)
-        The drafts.
-    state : hashable
-        See :class:`TreeLaw`.
-    """
+    """A prefix at which ``tokens`` (n,) of a law were drafted; :class:`TreeLaw` has its ``state``."""
 
     law: DraftLaw
     tokens: IntArray
@@ -124,15 +114,7 @@ class Node:
 
 
 class Context:
-    """A target model and a law of trees. What they give for a prefix is computed once and kept.
-
-    Parameters
-    ----------
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    law : TreeLaw
-        The law of the drafts.
-    """
+    """A target model and a law of trees. What they give for a prefix is computed once and kept."""
 
     def __init__(self, target_model: Model, law: TreeLaw) -> None:
         self.law = law

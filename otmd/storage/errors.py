@@ -18,7 +18,7 @@ def one_line(said: object) -> str:
     return "".join(own if own.isprintable() else ascii(own)[1:-1] for own in text)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Parse JSON. Raises ValueError if it is none, is nested too deeply, or an object has a name twice."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
@@ -27,17 +27,11 @@ def parse_json(text: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if (twice := repeated_name(pairs)) is not None:
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"it names {named(twice)!r} twice")
     return dict(pairs)
-
-
-def repeated_name(pairs: list[tuple[str, Any]]) -> str | None:
-    """The first name that an object has more than once, if any."""
-    if len(dict(pairs)) == len(pairs):
-        return None
-    names = [name for name, _ in pairs]
-    return next(name for name in names if names.count(name) > 1)
 
 
 def named(field: str) -> str:

@@ -60,10 +60,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file: a crash leaves the old content or the new, never a part of it.
-
-    The folder is created where it is missing.
-    """
+    """Write a file, and its folder if missing: a crash leaves the old content or the new."""
     make_folder(path.parent)
     with advice_on_failure(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
@@ -80,21 +77,17 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the files that a killed :func:`write_atomically` left in a folder.
-
-    The caller holds the folder's lock: another process may be writing otherwise.
-    """
+    """Remove what a killed :func:`write_atomically` left; the caller holds the folder's lock."""
     for path in folder.glob(f".*{PART}"):
         path.unlink()
 
 
 @contextmanager
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, which is created where it is missing, during the block.
+    """Hold the lock of a folder, which is made if missing, during the block; a killed process frees it.
 
-    The operating system frees the lock when the process ends, so a killed process blocks nobody. If another
-    process holds it: wait for that, or raise FolderLockedError, which names the process. Raises OSError, with
-    advice, if the disk is full, or the folder cannot be written to or has no locks.
+    If another process holds it: wait, or raise FolderLockedError. OSError, with advice, if there is no
+    lock.
     """
     from filelock import FileLock, Timeout
 

@@ -24,9 +24,8 @@ _HEADERS = {
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Load every array of an npz file.
 
-    Raises DatasetError if the file is cut short, is no npz file, or an array is not as large as it says;
-    ValueError if an array holds other than numbers and texts (pickled objects, above all), or the arrays
-    unpack to far more than the file.
+    DatasetError if it is torn or no npz file; ValueError for pickled objects, or more than it may unpack
+    to.
     """
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")

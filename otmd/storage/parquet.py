@@ -5,7 +5,7 @@ is read: equal values compress to almost nothing, so a small file can unpack to 
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,10 +53,7 @@ def parquet_bytes(table: "pl.DataFrame") -> bytes:
 
 
 def read_parquet(path: Path) -> "pl.DataFrame":
-    """Read what :func:`write_parquet` wrote, and compare the checksums.
-
-    Raises ValueError if the file is torn, altered or no Parquet file.
-    """
+    """Read what :func:`write_parquet` wrote; ValueError if the file is torn, altered or no Parquet file."""
     import polars as pl
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -74,18 +71,10 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     return table
 
 
-def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield a few rows at a time, as pyarrow arrays by name, in memory that does not grow with the file.
-
-    With ``columns`` only these are read. Raises ValueError if the file is torn, is no Parquet file, claims to
-    unpack to too much, or lacks a column.
-    """
+def read_batches(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield eight rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
     with one_line_errors(path), _open(path) as stored:
-        wanted = list(columns) if columns is not None else stored.schema_arrow.names
-        missing = [name for name in wanted if name not in stored.schema_arrow.names]
-        if missing:
-            raise ValueError(f"{path}: has no columns {one_line(missing)[:80]}")
-        for batch in stored.iter_batches(_ROWS_AT_ONCE, columns=wanted, use_threads=False):
+        for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
@@ -109,11 +98,7 @@ def one_line_errors(path: Path) -> Iterator[None]:
 
 
 def _open(path: Path) -> "ParquetFile":
-    """Open a file for reading in batches.
-
-    Raises ValueError if the footer is too long, or a row group claims to unpack to much more than is stored
-    of it; ArrowException or OSError if it is no Parquet file.
-    """
+    """Open a file for reading in batches; ValueError if its footer or a row group claims too much."""
     from pyarrow.parquet import ParquetFile
 
     with path.open("rb") as stream:

@@ -50,8 +50,7 @@ class StoredArray:
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
     """Map every array of a safetensors file, and read its text metadata.
 
-    Raises DatasetError if the file is cut short, or its header is too long or does not fit it; ValueError if
-    an array is of a type that is not read.
+    DatasetError if the file is torn, ValueError for an array of a type that is not read.
     """
     from safetensors import SafetensorError, safe_open
 

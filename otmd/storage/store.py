@@ -24,11 +24,9 @@ _MISSING = object()
 class Layout(NamedTuple, Generic[Part]):
     """The files of one kind of store.
 
-    ``read(path)`` returns a part, and raises ValueError if the file is torn or its checksum is wrong.
-    ``suffix`` ends the parts' file names, and ``pattern``, a regular expression, is what stands before it.
-    ``record`` and ``result`` are the file names of the description and of the result, "" for none. The parts
-    and the lock lie in ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the
-    folder.
+    ``read(path)`` returns a part; ValueError if the file is torn. Its name is what ``pattern`` matches,
+    then ``suffix``. ``record`` and ``result`` are file names, "" for none. The parts and the lock lie in
+    ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the folder.
     """
 
     read: Callable[[Path], Part]
@@ -43,8 +41,7 @@ class Layout(NamedTuple, Generic[Part]):
 class Store(Generic[Part]):
     """A folder of named parts, created when the store is held for the first time.
 
-    ``description`` is everything that the parts depend on, in JSON's types; None if the parts' names say it.
-    ``overwrite`` removes an earlier run with another description, instead of raising an error.
+    ``description`` is what the parts depend on; ``overwrite`` removes a run with another description.
     """
 
     def __init__(
@@ -64,8 +61,7 @@ class Store(Generic[Part]):
     def held(self) -> Iterator[None]:
         """Begin or continue the run, and keep other processes out of the folder during the block.
 
-        Raises ValueError as :meth:`check` does, FolderLockedError if another process holds the folder, and
-        OSError if the disk is full or the folder cannot be written to.
+        Errors are those of :meth:`check` and :func:`folder_lock`.
         """
         # Checked before the lock is taken, since that writes a file into the folder.
         self._check_files()

@@ -71,18 +71,9 @@ class TensorPreference:
         strata : TensorStrata
             Of :func:`otmd.tensors.stratify`.
         validate : bool
-            Raise ValueError for values that are no distribution, which waits for the device.
-
-        Returns
-        -------
-        TensorPreference
-
-        Raises
-        ------
-        ValueError
-            For a wrong shape, dtype or device, or, with ``validate``, values that are no distribution.
+            As for :class:`TensorRatioCurve`, for errors as well.
         """
-        check_tensors("probs", target_probs, strata.inclusion)
+        check_tensors(target_probs, strata.inclusion)
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
@@ -113,22 +104,12 @@ class TensorPreference:
         target_probs, draft_probs : torch.Tensor, shape (…, V)
             p and q on one device; leading axes are broadcast.
         num_drafts : int
-            n.
+            n ≥ 1.
         validate : bool
-            Raise ValueError for values that are no distribution.
-
-        Returns
-        -------
-        TensorPreference
-
-        Raises
-        ------
-        ValueError
-            For wrong shapes, dtypes or devices, ``num_drafts`` < 1, or, with ``validate``, values that are
-            no distribution.
+            As for :class:`TensorRatioCurve`, for errors as well.
         """
         count = validate_count("num_drafts", num_drafts)
-        check_tensors("probs", target_probs, draft_probs)
+        check_tensors(target_probs, draft_probs)
         p = checked_probs("target_probs", target_probs, validate)
         p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
         # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
@@ -152,18 +133,9 @@ class TensorPreference:
         Parameters
         ----------
         draft_tokens : torch.Tensor of int64, shape (…, n)
-            The drafts of each position; the leading axes are those of p.
+            The drafts of each position; the leading axes are those of p, else ValueError.
         generator : torch.Generator, optional
             Of the device; the device's default generator without it.
-
-        Returns
-        -------
-        TensorVerdict
-
-        Raises
-        ------
-        ValueError
-            If the leading axes are others than those of p.
         """
         if draft_tokens.shape[:-1] != self._target.shape[:-1]:
             raise ValueError(

@@ -11,11 +11,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Pair(NamedTuple):
-    """Two tensors (…, V) broadcast against each other, and their sums (…, 1) in float64.
+    """Two tensors (…, V) in the dtype computed in, and their sums (…, 1) in float64.
 
-    The tensors are as they came, in the dtype that is computed in. Both sums are NaN at a position
-    where one of the two is no distribution: whatever is divided by them says so, and the device
-    need not be waited for.
+    Both sums are NaN where one of the two is no distribution, so that the device need not be waited for.
     """
 
     target: Tensor
@@ -37,10 +35,9 @@ class Pair(NamedTuple):
 def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> Pair:
     """Check two distributions (…, V) against each other; half precision is computed in float32.
 
-    Raises ValueError for wrong shapes, dtypes or devices; with ``validate``, which waits for the device, also
-    for negative or infinite mass, NaN, or a sum further from 1 than √eps of its dtype.
+    With ``validate``, which waits for the device, values that are no distribution are a ValueError too.
     """
-    target, draft = check_tensors("probs", target_probs, draft_probs)
+    target, draft = check_tensors(target_probs, draft_probs)
     target_total, target_whole = _total(target)
     draft_total, draft_whole = _total(draft)
     if validate:
@@ -95,26 +92,25 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return torch.softmax((scores - peak) / temperature, dim=-1)
 
 
-def check_tensors(kind: str, target: Any, draft: Any) -> tuple[Tensor, Tensor]:
+def check_tensors(target: Any, draft: Any) -> tuple[Tensor, Tensor]:
     """Return both without their gradients, or raise ValueError unless they fit each other."""
-    names = f"target_{kind}", f"draft_{kind}"
-    for name, value in zip(names, (target, draft), strict=True):
-        check_tensor(name, value)
+    check_tensor("target_probs", target)
+    check_tensor("draft_probs", draft)
     if draft.device != target.device:
         raise ValueError(
-            f"{names[1]}: got device {draft.device}, wanted {target.device}, that of {names[0]}"
+            f"draft_probs: got device {draft.device}, wanted {target.device}, that of target_probs"
         )
     if draft.shape[-1] != target.shape[-1]:
         raise ValueError(
-            f"{names[1]}: got {draft.shape[-1]} tokens, wanted {target.shape[-1]}, the vocabulary "
-            f"of {names[0]}"
+            f"draft_probs: got {draft.shape[-1]} tokens, wanted {target.shape[-1]}, the vocabulary "
+            "of target_probs"
         )
     try:
         torch.broadcast_shapes(target.shape, draft.shape)
     except RuntimeError as reason:
         raise ValueError(
-            f"{names[1]}: got leading axes {tuple(draft.shape[:-1])}, wanted some that broadcast "
-            f"against {tuple(target.shape[:-1])}, those of {names[0]}"
+            f"draft_probs: got leading axes {tuple(draft.shape[:-1])}, wanted some that broadcast "
+            f"against {tuple(target.shape[:-1])}, those of target_probs"
         ) from reason
     return target.detach(), draft.detach()
 

@@ -22,21 +22,14 @@ def greedy_rates(
     target_probs, draft_probs : torch.Tensor, shape (…, V)
         p and q on one device; leading axes are broadcast.
     num_drafts : int
-        n.
+        n ≥ 1.
     validate : bool
-        Raise ValueError for values that are no distribution (logits, say), which waits for the
-        device. With False the rates of such a position are NaN.
+        As for :class:`TensorRatioCurve`, for errors as well.
 
     Returns
     -------
     torch.Tensor of float64, shape (…, n)
         NaN where fewer tokens have mass than are drafted.
-
-    Raises
-    ------
-    ValueError
-        For wrong shapes, dtypes or devices, ``num_drafts`` < 1, or, with ``validate``, values that
-        are no distribution.
     """
     count = validate_count("num_drafts", num_drafts)
     pair = checked_pair(target_probs, draft_probs, validate)

@@ -43,16 +43,9 @@ class TensorStrata(NamedTuple):
         return self.starts.shape[-1] - 1
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw the drafts of every position, draft j from stratum j.
+        """Draw the drafts of every position, draft j from stratum j, shape (…, n).
 
-        Parameters
-        ----------
-        generator : torch.Generator, optional
-            Of the device of the strata; the device's default generator without it.
-
-        Returns
-        -------
-        torch.Tensor of int64, shape (…, n)
+        Without a generator of the strata's device, its default one draws.
         """
         count = self.num_drafts
         # Each stratum adds 1 to the cumulated probability.
@@ -92,10 +85,6 @@ def stratify(
     validate : bool
         Raise ValueError for values that are no distribution, or have mass on fewer than n tokens, which
         waits for the device. With False such positions hold NaN.
-
-    Returns
-    -------
-    TensorStrata
 
     Raises
     ------

@@ -17,10 +17,9 @@ Shaped = TransportProblem | ProblemShape
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a solved program says about the transport problem.
+    """What a solved program says about the problem: π(set, y) on the arcs (E,), and the duals of Hu et al.
 
-    ``accepted`` (E,) is π(set, y), the mass that each arc carries. ``set_duals`` (S,) and ``token_duals``
-    (V,) are u and v of Hu et al.'s dual: u(x) + v(y) ≥ 1 wherever y ∈ x.
+    u of the sets (S,) and v of the tokens (V,) have u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     accepted: FloatArray
@@ -32,9 +31,7 @@ class Reading:
 class Form:
     """One way to write the problem: its name, its size, the program, and how to read a solution of it.
 
-    ``size(shaped)`` builds nothing. ``read(problem, values, row_duals)`` takes the program's variables and
-    the multipliers of its rows, those of the minimisation: costs − matrixᵀ row_duals is ≥ 0 for a variable
-    at its lower bound.
+    ``read(problem, values, row_duals)`` takes the multipliers of the minimisation.
     """
 
     name: str
@@ -248,17 +245,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
     problem : TransportProblem or ProblemShape
         What is to be solved, or its shape alone: ``ProblemShape.of(law)`` lists no tuples.
     form : {"compact", "full", "dual", "max_flow"}
-        How it is written.
-
-    Returns
-    -------
-    ProgramSize
-        Variables, constraints, nonzeros and bytes.
-
-    Raises
-    ------
-    ValueError
-        For an unknown form.
+        How it is written; ValueError for another.
     """
     return form_named(form).size(problem)
 
@@ -266,10 +253,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
-    """Raise ValueError where a law's program needs more than ``max_bytes``, before its tuples are listed.
-
-    Laws without a closed form for the number of tuples pass here; :func:`build_program` refuses them.
-    """
+    """Raise ValueError for a law whose program is too large, if that is known without listing tuples."""
     chosen, counts = form_named(form), closed_counts(law, merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)
@@ -283,16 +267,10 @@ def build_program(
 
     Parameters
     ----------
-    problem : TransportProblem
-        What is to be solved.
-    form : {"compact", "full", "dual", "max_flow"}
-        How it is written.
+    problem, form
+        As for :func:`program_size`; a problem, not its shape.
     max_bytes : float
         Refuse to build a program whose arrays are larger.
-
-    Returns
-    -------
-    LinearProgram
 
     Raises
     ------

@@ -22,13 +22,8 @@ class TransportPlan:
     problem : TransportProblem
         What the plan is for.
     accepted : array_like, shape (E,)
-        The mass on each arc of the problem, finite; negative mass counts as none. The attribute of this
-        name holds it scaled down, in float64.
-
-    Raises
-    ------
-    ValueError
-        For mass of another shape, or not finite.
+        The mass on each arc of the problem, finite (else ValueError); negative mass counts as none. The
+        attribute of this name holds it scaled down, in float64.
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
@@ -74,29 +69,11 @@ class TransportPlan:
         return csr_array((self.accepted[carried], arcs), shape=shape)
 
     def accept_probs(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Probability that the output is each token as an accepted draft, given the drafts.
+        """Probability that the output is each token as an accepted draft, given the drafts (n,); shape (V,).
 
-        Parameters
-        ----------
-        draft_tokens : array_like of int, shape (n,)
-            The drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (V,)
-            Zero for tokens that were not drafted. 1 minus the sum is P(no draft is accepted).
-
-        Raises
-        ------
-        ValueError
-            For drafts that the law never draws.
+        1 minus the sum is P(no draft is accepted). Raises ValueError for drafts that the law never draws.
         """
-        drafts = self.problem.law.validate_tokens(draft_tokens)
-        if drafts.ndim != 1:
-            raise ValueError(
-                f"draft_tokens: got shape {drafts.shape}, wanted the drafts of one position"
-            )
-        row = self.problem.row_of(drafts)
+        row = self.problem.row_of(self.problem.law.validate_drawable(draft_tokens))
         arcs = slice(self.problem.starts[row], self.problem.starts[row + 1])
         probs = np.zeros(self.problem.vocab_size)
         probs[self.problem.tokens[arcs]] = self.accepted[arcs] / self.problem.supply[row]
@@ -141,15 +118,11 @@ class CanonicalDecomposition:
 def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
     """Write any plan as selecting a draft and then accepting or rejecting it.
 
+    The rate equals that of an optimal plan, and is never less than the plan's.
+
     Parameters
     ----------
     plan : TransportPlan
-        Any plan.
-
-    Returns
-    -------
-    CanonicalDecomposition
-        Its rate equals that of an optimal plan, and is never less than the plan's.
 
     Notes
     -----

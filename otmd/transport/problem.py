@@ -49,30 +49,12 @@ class ProblemShape:
 
     @classmethod
     def of(cls, law: DraftLaw, merge: bool = True) -> Self:
-        """Count the draft sets of a law.
+        """Count the draft sets of a law without leading axes; ValueError for too many tuples to enumerate.
 
-        Parameters
-        ----------
-        law : DraftLaw
-            A law without leading axes.
-        merge : bool
-            Count all tuples with the same set of tokens as one.
-
-        Returns
-        -------
-        ProblemShape
-            From the number of tokens with mass. It counts tuples whose positive probability underflows to 0;
-            a TransportProblem drops these.
-
-        Raises
-        ------
-        ValueError
-            For leading axes, or a law that has no closed form and too many tuples to enumerate.
-
-        Notes
-        -----
-        Some laws have no closed form: :class:`Joint`, :class:`Stratified`, the merged sets of
-        :class:`Independent`, and laws of your own. Their tuples are listed and counted.
+        With ``merge``, tuples with the same set of tokens count as one. Tuples whose positive probability
+        underflows to 0 count; a TransportProblem drops these. The tuples of laws without a closed form
+        are listed: :class:`Joint`, :class:`Stratified`, merged :class:`Independent`, and laws of your
+        own.
         """
         counts = closed_counts(law, merge)
         if counts is None:
@@ -213,10 +195,6 @@ class TransportProblem:
             A law without leading axes that can be enumerated. Tuples without mass are dropped.
         merge : bool
             Make one row of all tuples with the same set of tokens; the optimum is the same.
-
-        Returns
-        -------
-        TransportProblem
 
         Raises
         ------

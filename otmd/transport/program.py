@@ -14,12 +14,11 @@ _MOST_NONZEROS = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProgramSize:
-    """How large a program is, known before it is built.
+    """How large a program is, known before it is built: columns, rows and entries of its matrix.
 
     Attributes
     ----------
     variables, constraints, nonzeros : int
-        Columns and rows of the matrix, and its entries.
     """
 
     variables: int
@@ -41,6 +40,8 @@ class ProgramSize:
 class LinearProgram:
     """Optimise objective·x over row_lower ≤ matrix x ≤ row_upper, column_lower ≤ x ≤ column_upper.
 
+    NaN in an array is a ValueError.
+
     Attributes
     ----------
     form : str
@@ -55,11 +56,6 @@ class LinearProgram:
         Infinite where a constraint has one side only.
     label_rows, label_columns : callable
         Return the names of rows and columns.
-
-    Raises
-    ------
-    ValueError
-        For NaN.
     """
 
     form: str
@@ -121,10 +117,9 @@ def sparse_columns(
 
 @dataclass(frozen=True, eq=False)
 class SolverAnswer:
-    """What a solver returns, not yet checked: its status, what it called that itself, and its point.
+    """What a solver returns, not yet checked; no point unless the status is "optimal".
 
-    ``values`` are the variables and ``row_duals`` the multipliers of the rows, of the minimisation; None
-    unless the status is "optimal". ``iterations`` are those that the solver counts.
+    ``row_duals`` are the rows' multipliers, of the minimisation.
     """
 
     status: str
@@ -165,10 +160,7 @@ class Certificate:
 
 
 def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
-    """Check the variables and the row multipliers (of the minimisation) against the program.
-
-    The certificate is infinite where the answer is not finite or has another shape.
-    """
+    """Check variables and row multipliers (of the minimisation); infinite for what is not finite."""
     shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
     if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
@@ -189,10 +181,7 @@ def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> floa
 
 
 def _support(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
-    """What multipliers add to the dual objective, and the largest that pulls at an infinite side.
-
-    A multiplier above 0 pulls at the lower side, one below 0 at the upper side.
-    """
+    """What multipliers add to the dual objective, and the largest that pulls at an infinite side."""
     side = np.where(duals > 0, lower, upper)
     pulls = duals != 0
     bounded = pulls & np.isfinite(side)

@@ -127,10 +127,6 @@ def solve_transport(
     throw : bool
         Raise where there is no certified optimum; without it the solution's status says so.
 
-    Returns
-    -------
-    TransportSolution
-
     Raises
     ------
     ValueError
@@ -172,17 +168,7 @@ def solve_path(
     method : {"simplex", "ipm"}
         The interior point method always starts afresh.
     form, options, max_bytes, throw
-        As for :func:`solve_transport`.
-
-    Returns
-    -------
-    list of TransportSolution
-        One a problem.
-
-    Raises
-    ------
-    ValueError, SolverError
-        As :func:`solve_transport`.
+        As for :func:`solve_transport`, for errors as well.
     """
     chosen = form_named(form)
     session = HighsSession(method, options)
@@ -215,10 +201,7 @@ def conclude(
     answer: SolverAnswer,
     throw: bool = True,
 ) -> TransportSolution:
-    """Check a solver's answer and read the solution from it.
-
-    With ``throw``, raises SolverError unless the status is "optimal".
-    """
+    """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
     solution = _read(problem, form, program, answer)
     if throw and solution.status != "optimal":
         raise SolverError(f"form {form.name!r}: {solution.message}")
@@ -263,11 +246,7 @@ def _message(status: str, answer: SolverAnswer, doubts: str = "") -> str:
 
 
 def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
-    """The level set {v ≥ t} of the duals v that has the smallest cut, as a mask (V,).
-
-    The dual objective is at least the mean of these cuts over t ~ U(0, 1). So the best of them is no larger.
-    At a vertex of the dual program there is only one, v itself.
-    """
+    """The level set {v ≥ t} of the duals v with the smallest cut (V,), at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])
     cuts = [levels >= threshold for threshold in thresholds]

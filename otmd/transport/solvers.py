@@ -35,8 +35,6 @@ class HighsSession:
     """HiGHS for several programs: one with the same matrix as the last starts from its basis.
 
     ``method`` is "simplex", the dual one, or "ipm", the interior point method with crossover to a vertex.
-    From a basis the simplex goes on, whatever the method. Raises ValueError for an unknown method or
-    option.
     """
 
     def __init__(
@@ -54,7 +52,10 @@ class HighsSession:
     def solve(self, program: LinearProgram) -> SolverAnswer:
         """Solve a program, from the last basis where only bounds and costs have changed."""
         last, self._program = self._program, None
-        basis = self._highs.getBasis() if last is not None and _same_matrix(last, program) else None
+        basis = None
+        if last is not None and last.matrix.shape == program.matrix.shape:
+            same = (last.matrix - program.matrix).count_nonzero() == 0
+            basis = self._highs.getBasis() if same else None
         self._pass(program)
         if basis is not None and basis.valid:
             self._highs.setBasis(basis)
@@ -95,11 +96,6 @@ class HighsSession:
             )
 
 
-def _same_matrix(one: LinearProgram, other: LinearProgram) -> bool:
-    left, right = one.matrix, other.matrix
-    return left.shape == right.shape and (left - right).count_nonzero() == 0
-
-
 def solve_highs(
     program: LinearProgram, method: str = "simplex", options: Mapping[str, object] | None = None
 ) -> SolverAnswer:
@@ -122,10 +118,7 @@ _CVXPY_STATUS = {
 def solve_cvxpy(
     program: LinearProgram, method: str | None, options: Mapping[str, object]
 ) -> SolverAnswer:
-    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named.
-
-    Raises ImportError without cvxpy, and ValueError for a solver that is not installed.
-    """
+    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named."""
     try:
         import cvxpy
     except ImportError as error:
@@ -169,13 +162,10 @@ def _constraints(
         which = np.flatnonzero(chosen)
         if which.size:
             sides.append((which, sign, relate(rows[which] @ variables, which)))
-    return sides, _bounds(variables, program.column_lower, program.column_upper)
-
-
-def _bounds(variables: Any, lower: FloatArray, upper: FloatArray) -> list[Any]:
-    low, high = np.flatnonzero(np.isfinite(lower)), np.flatnonzero(np.isfinite(upper))
-    limits = [variables[low] >= lower[low]] if low.size else []
-    return [*limits, variables[high] <= upper[high]] if high.size else limits
+    low, high = program.column_lower, program.column_upper
+    above, below = np.flatnonzero(np.isfinite(low)), np.flatnonzero(np.isfinite(high))
+    limits = [variables[above] >= low[above]] if above.size else []
+    return sides, [*limits, variables[below] <= high[below]] if below.size else limits
 
 
 NETWORKX_METHODS = (

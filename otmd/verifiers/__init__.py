@@ -62,16 +62,12 @@ __all__ = [
 def acceptance_rate(
     verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
-    """Exact acceptance rate of a verifier: the middle of its bounds where only bounds are certain.
+    """Exact acceptance rate (…) of a verifier: the middle of its bounds where only bounds are certain.
 
     Parameters
     ----------
     verifier, target_probs, law
         See :func:`acceptance_bounds`, for errors as well.
-
-    Returns
-    -------
-    float or ndarray of float64, shape (…)
     """
     validate_verifier(verifier)
     return verifier.acceptance_rate(target_probs, law)
@@ -115,15 +111,5 @@ def acceptance_bounds(
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
-    """List the verifiers of this package that are lossless for a law.
-
-    Parameters
-    ----------
-    law : DraftLaw
-        The law of the drafts.
-
-    Returns
-    -------
-    list of Verifier
-    """
+    """List the verifiers of this package that are lossless for a law of drafts."""
     return [verifier for verifier in VERIFIERS if verifier.supports(law)]

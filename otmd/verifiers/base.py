@@ -77,22 +77,9 @@ class Verifier(ABC):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """What :meth:`acceptance_bounds` says for several numbers of drafts; the input is known to be valid.
+        """What :meth:`acceptance_bounds` says for N numbers of drafts, ascending, as arrays (…, N).
 
-        Parameters
-        ----------
-        target : ndarray of float64, shape (…, V)
-            p.
-        law : DraftLaw
-            A law of the family.
-        counts : sequence of int
-            The numbers of drafts, ascending; the verifier supports the law with each of them.
-        tol : float
-            How far apart the bounds may be.
-
-        Returns
-        -------
-        low, high : ndarray of float64, shape (…, N)
+        The input is valid: p (…, V), and a law that the verifier supports with each of the numbers.
         """
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
@@ -110,10 +97,6 @@ class Verifier(ABC):
         law : DraftLaw
             A law without leading axes.
 
-        Returns
-        -------
-        PreparedVerifier
-
         Raises
         ------
         ValueError
@@ -124,14 +107,7 @@ class Verifier(ABC):
     def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
         """Compare the rule's rate at one position with the optimum, recomputed from a cut.
 
-        Parameters
-        ----------
-        target_probs, law
-            See :meth:`prepare`, for errors as well.
-
-        Returns
-        -------
-        OptimalityCertificate
+        Parameters and errors are those of :meth:`prepare`.
         """
         p, own = self._one_position("certificate", target_probs, law)
         upper = float(optimal_acceptance(p, own).rate)
@@ -181,10 +157,6 @@ class Verifier(ABC):
         rng : numpy.random.Generator
             Equal seeds give equal verdicts.
 
-        Returns
-        -------
-        Verdict
-
         Raises
         ------
         ValueError
@@ -209,24 +181,10 @@ class Verifier(ABC):
         return Verdict(token, draft_index)
 
     def output_law(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
-        """Exact law of the output token by enumeration of the drafts, for small vocabularies.
+        """Exact law (…, V) of the output token by enumeration of the drafts, for small vocabularies.
 
-        Parameters
-        ----------
-        target_probs : array_like, shape (…, V)
-            p.
-        law : DraftLaw
-            The law of the drafts.
-
-        Returns
-        -------
-        ndarray of float64, shape (…, V)
-            Equal to p, up to rounding: the verifier is lossless.
-
-        Raises
-        ------
-        ValueError
-            For invalid input or too many tuples; UnsupportedLaw for a law not served.
+        It is p up to rounding: the verifier is lossless. Parameters and errors are those of
+        :meth:`verify`; too many tuples are a ValueError, too.
         """
         p = self._validate(target_probs, law)
         batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)

@@ -32,21 +32,9 @@ class InvariantCoupling(Verifier):
     """
 
     def clocks(self, rng: np.random.Generator, vocab_size: int, num_drafts: int = 1) -> FloatArray:
-        """The random numbers of one position, which drafter and target share.
+        """The random numbers that drafter and target share at one position, shape (n, V).
 
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Equal seeds give equal clocks.
-        vocab_size : int
-            V.
-        num_drafts : int
-            n.
-
-        Returns
-        -------
-        ndarray of float64, shape (n, V)
-            Independent, exponential with rate 1.
+        They are independent, exponential with rate 1. Equal seeds of the generator give equal clocks.
         """
         validate_rng(rng)
         size = validate_count("vocab_size", vocab_size)
@@ -150,7 +138,6 @@ class _InvariantRule(PreparedVerifier):
         self._coupling = coupling
 
     def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
-        """Decide on drafts (n,): the output token and which draft it is, or −1."""
         ids = self.law.validate_drawable(draft_tokens)
         validate_rng(rng)
         clocks = self._coupling.clocks_given(self.law, ids, rng)

@@ -27,7 +27,6 @@ class KSequential(Verifier):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """See :class:`Verifier`."""
         assert isinstance(law, WithReplacement)
         rates = RatioCurve.unchecked(target, law.draft_probs).k_sequential_rates(counts)
         return rates, rates

@@ -29,12 +29,7 @@ class Optimal(Verifier):
     Parameters
     ----------
     tol : float
-        How far below α* the acceptance rate may stay.
-
-    Raises
-    ------
-    ValueError
-        If ``tol`` is not a positive number.
+        How far below α* the acceptance rate may stay; positive.
     """
 
     serves = (WithReplacement, WithoutReplacement, Stratified, TopThen, Greedy, Hub)
@@ -48,7 +43,6 @@ class Optimal(Verifier):
         return f"Optimal(tol={self.tol:g})"
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the rule is known for this law: for top tokens, whether it is for the rest."""
         if isinstance(law, TopThen):
             return law.top == law.num_drafts or law.rest in self.serves
         return type(law) in self.serves

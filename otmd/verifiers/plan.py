@@ -22,11 +22,6 @@ class PlanVerifier(Verifier):
     ----------
     plan : TransportPlan
         ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other.
-
-    Raises
-    ------
-    ValueError
-        If ``plan`` is no TransportPlan.
     """
 
     def __init__(self, plan: TransportPlan) -> None:
@@ -39,7 +34,6 @@ class PlanVerifier(Verifier):
         return f"PlanVerifier({self.plan!r})"
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether this is the law that the plan was made for: its type, number and probabilities."""
         own = self.plan.problem.law
         return type(law) is type(own) and _same_value(law.definition(), own.definition())
 

@@ -57,7 +57,6 @@ class Preference(Verifier):
         self.order = order
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the drafts beside those that are always drafted are independent."""
         if isinstance(law, TopThen):
             return law.top >= law.num_drafts - 1 or law.rest in self.serves
         return type(law) in self.serves
@@ -83,7 +82,6 @@ class MaximalCoupling(Preference):
         super().__init__()
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the law draws one token from a draft distribution."""
         return isinstance(law, ProposalLaw) and law.num_drafts == 1
 
 
@@ -101,5 +99,4 @@ class GreedyCoupling(Preference):
         super().__init__()
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether all drafts but one are the likeliest tokens."""
         return type(law) is Greedy

@@ -42,7 +42,6 @@ class PreparedVerifier(ABC):
     Parameters
     ----------
     target : ndarray of float64, shape (V,)
-        p.
     law : DraftLaw
         The law of the drafts, without leading axes.
     """
@@ -130,9 +129,8 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and chooses one of them or none.
 
-    Tokens that are always drafted are never chosen: the residual serves them, and then they count as
-    accepted. So ``choose`` is given p, 0 for those tokens, and the law of the other drafts. ``choice`` is
-    what it returns; None where there are no other drafts.
+    Tokens that are always drafted are never chosen, as the residual serves them: ``choose`` gets p
+    without them, and the law of the other drafts.
     """
 
     def __init__(
@@ -182,9 +180,6 @@ def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
 
 
 def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Mass (V,) as a distribution; ``otherwise`` where there is none.
-
-    A residual without mass is reached with probability zero, up to rounding, so that any law serves.
-    """
+    """Mass (V,) as a distribution; ``otherwise``, any law, where there is none: it is never reached."""
     total = mass.sum()
     return mass / total if total > 0 else otherwise

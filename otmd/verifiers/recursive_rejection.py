@@ -37,7 +37,6 @@ class RecursiveRejection(Verifier):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """See :class:`Verifier`."""
         if isinstance(law, WithReplacement):
             curve = RatioCurve.unchecked(target, law.draft_probs)
             rates = curve.recursive_rejection_rates(counts)
@@ -71,6 +70,8 @@ class _WithReplacementRule(PreparedVerifier):
 
 
 class _WithoutReplacementRule(PreparedVerifier):
+    law: WithoutReplacement
+
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         super().__init__(target, law)
         self.draft = RATE_UNIT * law.draft_probs
@@ -87,7 +88,8 @@ class _WithoutReplacementRule(PreparedVerifier):
         scale = 0.0
         for i, token in enumerate(draft_tokens):
             unserved = self._unserved(scale)
-            step = unserved.sum() / self._mass_left(draft_tokens[:i])
+            left = RATE_UNIT * float(self.law.mass_left(draft_tokens[None, :i])[0])
+            step = unserved.sum() / left
             chances[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
         return chances, scale
@@ -96,10 +98,6 @@ class _WithoutReplacementRule(PreparedVerifier):
         """(p − C q)₊, by definition: a curve's C is not finite where subnormal masses are left."""
         with np.errstate(over="ignore"):
             return np.maximum(self.target - scale * self.draft, 0.0)
-
-    def _mass_left(self, rejected: IntArray) -> float:
-        assert isinstance(self.law, WithoutReplacement)
-        return RATE_UNIT * float(self.law.mass_left(rejected[None])[0])
 
 
 class _IndependentRule(PreparedVerifier):

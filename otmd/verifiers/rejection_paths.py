@@ -46,10 +46,7 @@ _ONE = 1.0 / RATE_UNIT
 
 
 class RejectionPaths:
-    """Bounds of the probability that all drafts of one position are rejected.
-
-    Here ``draft`` is RATE_UNIT q, and ``interval``, from 1 + W(1) to the largest C, is in its unit.
-    """
+    """Bounds of P(all drafts of one position are rejected), with C and q in units of 1/RATE_UNIT."""
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
         self.target, self.draft = target, RATE_UNIT * law.draft_probs
@@ -96,9 +93,8 @@ class RejectionPaths:
     def bounds(self, tol: float) -> tuple[float, float]:
         """Certain bounds of P(all drafts are rejected), equal for n ≤ 2.
 
-        For more drafts tokens are first put into classes of similar draft mass. The classes are refined
-        until the bounds are at most ``tol`` apart, every class has tokens of one mass only, or the limit of
-        work is reached.
+        For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is
+        too much.
         """
         if self._num_drafts == 1:
             return self._first, self._first

@@ -38,12 +38,10 @@ class Curve(NamedTuple):
 
 
 class Classes(NamedTuple):
-    """Tokens in K classes of similar draft mass, largest masses first.
+    """Tokens in K classes of similar draft mass, largest masses first; the first four fields are (K,).
 
-    ``smallest``, ``largest`` and ``total`` draft mass and the number of tokens, ``size``, have shape (K,).
-    Class c has its entries at ``starts[c]`` to ``starts[c + 1]`` of ``ratio``, which ascends within it. The
-    masses of the class's tokens before each of its entries, and after the last, are in ``target_before`` and
-    ``draft_before`` from ``starts[c] + c`` on.
+    Class c has the entries from ``starts[c]`` on, by ``ratio``. The masses before each entry, and after
+    the last, are in ``target_before`` and ``draft_before`` from ``starts[c] + c`` on.
     """
 
     smallest: FloatArray
@@ -99,10 +97,7 @@ def merged_tokens(p, q, interval, merged):
 
 @kernel()
 def fill_tails(p, q, tokens, merged, p_tail, q_tail):
-    """Masses from each entry of the curve on.
-
-    The entries are two of merged tokens, ``tokens`` sorted by p/q, and one of merged tokens.
-    """
+    """Masses from each entry on: two of merged tokens, ``tokens`` sorted by p/q, and one more merged."""
     k = tokens.size + 3
     p_tail[k] = q_tail[k] = 0.0
     p_tail[k - 1], q_tail[k - 1] = merged[2]
@@ -122,11 +117,7 @@ def tables_of_classes(
     middle: float,
     widest: float,
 ) -> Classes:
-    """Put the tokens with draft mass into classes of mass times range at most ``widest``.
-
-    ``kept`` are the tokens inside the interval, sorted by p/q. ``middle`` is the ratio that stands for the
-    tokens between 1 and the interval.
-    """
+    """Put the tokens with draft mass into classes; ``kept`` are those inside the interval, by p/q."""
     mass = np.sort(draft)
     mass = mass[mass.size - np.count_nonzero(mass) :][::-1]
     ends = classes_of_mass(mass, widest)
@@ -159,10 +150,9 @@ def _sum(mass):
 
 @kernel()
 def classes_of_mass(mass, widest):
-    """Cut descending masses into classes of mass times range at most ``widest``. Returns where each starts.
+    """Cut descending masses into classes of mass times range at most ``widest``: where each starts.
 
-    Where most draft mass has been rejected the smallest tokens matter, so that a class also spans at most a
-    factor of eight. Tokens of equal mass stay in one class.
+    A class spans at most a factor of eight: where most mass is rejected, the smallest tokens matter.
     """
     starts, count = np.zeros(64, np.int64), 1
     first, total, i = mass[0], 0.0, 0
@@ -197,10 +187,9 @@ def classes_of_mass(mass, widest):
 
 @kernel()
 def masses_by_class(p, q, interval, smallest, merged):
-    """Masses of merged tokens by class. Returns how many tokens of each class are inside the interval.
+    """Fill merged (K, 3, 2) by class; returns how many tokens of each class are inside the interval.
 
-    Classes are counted from the largest mass on; ``smallest`` (K,) has the smallest mass of each, ascending.
-    Fills merged (K, 3, 2) with p and q of the tokens up to 1, from there to the interval, and beyond it.
+    ``smallest`` (K,) is ascending, while classes are counted from the largest mass on.
     """
     one, first, farthest = interval
     last = smallest.size - 1
@@ -227,8 +216,7 @@ def masses_by_class(p, q, interval, smallest, merged):
 def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_before, q_before):
     """Fill the entries of each class, see :class:`Classes`, from tokens sorted by p/q.
 
-    The merged tokens of a class up to 1 are before its first entry, which has ratio ``middle`` and holds the
-    merged tokens from 1 to the interval. See :func:`masses_by_class` for ``smallest`` and ``merged``.
+    A class's merged tokens up to 1 are before its first entry, which holds those from 1 to the interval.
     """
     last = smallest.size - 1
     place = starts[:-1] + 1
@@ -268,10 +256,7 @@ def count_at_most(ascending, limit):
 
 @kernel()
 def fill_blocks(low, values, block):
-    """The block of each value, whose blocks begin at ``low`` (K,), ascending; 0 for what is below all.
-
-    Unsigned numbers, and all searches in step, vectorise.
-    """
+    """The block of each value, by their ascending starts (K,); unsigned, in step, so that it vectorises."""
     block[: values.size] = 0
     left = low.size
     while left > 1:

@@ -21,10 +21,7 @@ _MASS_ROUNDING = 1e-15
 
 
 class State(NamedTuple):
-    """What is known after some rejections: bounds of C and of W(C).
-
-    ``draft_above`` is the draft mass of the tokens with p/q above the least C.
-    """
+    """Bounds of C and W(C) after some rejections, and the draft mass of tokens with p/q above the least C."""
 
     C_low: float
     C_high: float
@@ -45,10 +42,7 @@ _NODE = np.dtype((np.record, [(name, np.float64) for name in _FIELDS]))
 
 @kernel()
 def two_draft_rejection(curve, p, q, first, beside_most):
-    """P(both of two drafts are rejected), exactly: one term for each token that is drafted.
-
-    ``first`` is W(1), ``beside_most`` the mass of q beside a token of more than half.
-    """
+    """P(both drafts are rejected). ``first`` is W(1), ``beside_most`` the rest of q if a token has most."""
     nearest = count_at_most(curve.ratio, _ONE * (1.0 + first))
     total = 0.0
     for start in range(0, q.size, AT_A_TIME):
@@ -71,10 +65,10 @@ def two_draft_rejection(curve, p, q, first, beside_most):
 
 @kernel()
 def rejection_bounds(curve, classes, num_drafts, negligible, most_nodes):
-    """Lower and upper bound of P(all n ≥ 2 drafts are rejected), and how many nodes were looked at.
+    """Bounds of P(all n ≥ 2 drafts are rejected), and how many nodes were looked at.
 
-    A depth-first walk with one row a rejection, after row 0 for the start at C = 0; Numba cannot cache a
-    recursive function. A subtree whose bounds differ by at most ``negligible``, weighted, is not opened.
+    A row is a rejection; Numba cannot cache a recursive function. A subtree whose bounds differ by at
+    most ``negligible``, weighted, is not opened.
     """
     num_classes = classes.size.size
     nodes, used = np.zeros(num_drafts, _NODE), np.full(num_drafts, -1, np.int64)
@@ -184,11 +178,7 @@ def _first_at_most(descending, limit):
 
 @kernel()
 def _outlook(curve, classes, times, steps, state, left_low, left_high):
-    """Bounds of the last W, ``steps`` rejections after ``state``, that need no children.
-
-    The lower bound is that of rejecting the largest masses not yet rejected, the upper bound that of
-    rejecting tokens without mass.
-    """
+    """Bounds of the last W, without children: the next masses rejected are the largest, or 0."""
     rounding = _MASS_ROUNDING * left_low
     c = copies = 0
     for _ in range(steps):
@@ -232,8 +222,7 @@ def _fill_deficits(classes, C_low, C_high, deficit):
 def _fill_shares(classes, times, before, state, deficit_before, deficit, share):
     """Bounds of the probability that the next token rejected is of each class, shape (K, 2).
 
-    ``before`` is the state before the rejection and ``state`` the one after it, with the deficits at either;
-    ``times`` says how many tokens of each class were rejected earlier.
+    ``times`` tokens of each class were rejected before.
     """
     most, least = state.C_high - before.C_low, max(state.C_low - before.C_high, 0.0)
     for c in range(share.shape[0]):

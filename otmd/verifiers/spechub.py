@@ -27,7 +27,6 @@ class SpecHub(Verifier):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """See :class:`Verifier`."""
         assert isinstance(law, Hub)
         rates = RatioCurve.unchecked(target, law.draft_probs).top_coupling_rates([1] * len(counts))
         return rates, rates

@@ -148,8 +148,7 @@ class TakenInCells(Taken):
 class _TakenByRatio(Taken):
     """Tokens by p/q descending, for drafts with replacement.
 
-    In a group of tokens of similar p/q that are all taken whole, or all thinned, their order does not change
-    how much the group takes in all. These are taken by id. The tokens of the other groups are sorted.
+    Groups that are taken whole, or thinned, are taken by id; the tokens of the others are sorted.
     """
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
@@ -160,7 +159,10 @@ class _TakenByRatio(Taken):
         unsure = np.ones(NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
-            self._tokens = self._sorted_tokens(sort)
+            tokens = tokens_of_groups(self._group, sort)
+            # Stable: the order of equal ratios may change the rate.
+            descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
+            self._tokens = tokens[descending]
             self.left = _take_groups(
                 sums, self._how, self._before, self._tokens, *self._known, unsure
             )
@@ -169,12 +171,6 @@ class _TakenByRatio(Taken):
     @property
     def _known(self) -> tuple[NDArray[np.int16], FloatArray, FloatArray, int]:
         return self._group, self._target, self._draft, self._num_drafts
-
-    def _sorted_tokens(self, wanted: NDArray[np.bool_]) -> IntArray:
-        """The tokens of some groups by p/q descending."""
-        tokens = tokens_of_groups(self._group, wanted)
-        # Stable: the order of equal ratios may change the rate.
-        return tokens[np.argsort(-ratios_of(self._target, self._draft, tokens), kind="stable")]
 
     @cached_property
     def _each(self) -> tuple[FloatArray, FloatArray]:
@@ -265,10 +261,9 @@ def _take(target, draft, left, s, num_drafts):
 
 @kernel(error_model="numpy")
 def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, unsure):
-    """Take the groups from the largest p/q down; Π_j s_j at the end.
+    """Take the groups from the largest p/q down: how each is taken, and Π_j s_j before it and at the end.
 
-    Fills how each group is taken and Π_j s_j before it. Groups that are to be sorted are taken token by
-    token. A group is unsure where both runs may occur in it, and some guess is made there.
+    A group is unsure where tokens accepted whole and thinned ones may both occur.
     """
     left = s = 1.0
     i = 0
@@ -347,11 +342,7 @@ def _accept_in_order(order, target, probs, copies, accepted, chance):
 
 @kernel(error_model="numpy")
 def _thinned(left, probs, copies, y, total, wanted):
-    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, which c = 1 exceeds: Newton's method from below.
-
-    The left side is concave in c, so the steps approach the root from one side. Slots that draw from one
-    distribution have a closed form.
-    """
+    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, in closed form or by Newton's method from below."""
     if copies.size == 1:
         step = -np.expm1(np.log1p(-wanted / total) / copies[0])
         return min(left[0] * step / probs[0, y], 1.0)

@@ -21,7 +21,6 @@ class TargetOnly(Verifier):
     serves = (DraftLaw,)
 
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the verifier is lossless for this law: always."""
         return True
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
@@ -30,7 +29,6 @@ class TargetOnly(Verifier):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """See :class:`Verifier`."""
         # A law derived from it may include other tokens.
         if type(law) is WithReplacement:
             rates = RatioCurve.unchecked(target, law.draft_probs).target_only_rates(counts)

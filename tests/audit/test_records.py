@@ -119,7 +119,7 @@ BAD_LINES = {
     "malformed": ("{a}\n", "row 2: no JSON, malformed"),
     "the same key twice": (
         '{"target_probs": [1], "target_probs": [1]}\n',
-        "row 2: no JSON, malformed (the field target_probs stands there twice)",
+        "row 2: no JSON, malformed (it names 'target_probs' twice)",
     ),
     "a key that clears the terminal": (
         '{"\\u001b[2J": 1, "target_probs": [1]}\n',
