@@ -81,6 +81,7 @@ CANDIDATES = {
     "preference": Candidate("with replacement, preference", Preference(), {"": WithReplacement}),
     "stratified": Candidate("stratified drafts, preference", Preference(), _STRATA),
     "optimal": Candidate("with replacement, optimal rule", Optimal(), {"": WithReplacement}),
+    "stratified-optimal": Candidate("stratified drafts, optimal rule", Optimal(), _STRATA),
 }
 """What a plan may rank, by name; every one is lossless."""
 

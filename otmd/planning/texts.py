@@ -15,7 +15,7 @@ import numpy as np
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers import (
     GreedyCoupling,
     KSequential,
@@ -31,6 +31,7 @@ from otmd.verifiers import (
 # A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
 _ONE_RESIDUAL = (MaximalCoupling, KSequential, GreedyCoupling, SpecHub, Preference, Optimal)
 SAMPLES = 4
+LEAST_PROMPTS = 4
 
 
 class Text(NamedTuple):
@@ -90,6 +91,17 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
             f"dataset: prompt {name!r} has one position, wanted a run: otmd collect --consecutive 48"
         )
     return Text(name, domain, [position.index for position in run], tokens)
+
+
+def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
+    """Numbers of the texts that choices are made on, and of those that are told, alternating in domains."""
+    if len(texts) < LEAST_PROMPTS:
+        raise ValueError(
+            f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
+            "of them and told on the other"
+        )
+    order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
+    return np.array(order[::2]), np.array(order[1::2])
 
 
 def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
