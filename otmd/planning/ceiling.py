@@ -14,7 +14,7 @@ import polars as pl
 
 from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
-from otmd.planning.positions import OPTIMUM_EVERY, Settings
+from otmd.planning.positions import RATES_EVERY, Settings
 from otmd.planning.texts import Text, halves
 from otmd.probabilities import FloatArray, IntArray, Processing
 
@@ -32,9 +32,26 @@ SCHEMA: dict[str, type] = {
 
 
 def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.DataFrame:
-    """Bounds for π ∝ q and for a fitted π, where α* is known and the fitting half has no part.
+    """Bound what any rule accepts at a token, whatever the law of the drafts that it is given.
 
-    A row for each such token, draft temperature and number of drafts.
+    Parameters
+    ----------
+    dataset : Dataset
+    texts : sequence of Text
+        Of :func:`otmd.planning.read_texts`.
+    settings : Settings
+        Those of the table of chances.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for every eighth token of the reporting half, draft temperature and number of drafts:
+        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π that the other half says.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four texts, or rows that are no distributions.
     """
     fit, report = halves(texts)
     fitting = [row for i in fit for row in texts[i].rows]
@@ -43,7 +60,7 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     for step in settings.drafts:
         ratios = quantiles([_pair(dataset, row, settings.target, step) for row in fitting])
         for i in report.tolist():
-            for place in range(0, len(texts[i].rows), OPTIMUM_EVERY):
+            for place in range(0, len(texts[i].rows), RATES_EVERY):
                 p, q = _pair(dataset, texts[i].rows[place], settings.target, step)
                 bounds = proportional(p, q, counts), newsvendor(p, q, ratios, counts)
                 at = i, place, step.temperature

@@ -245,10 +245,10 @@ def _losses(rows: Sequence[Row]) -> Table:
         shares = (row.rate, row.optimal, row.optimal - row.rate, *bounds, *row.by_entropy)
         found.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
     note = (
-        "At the first level: how often a draft is accepted, α* of the same drafts (the gap is estimated on "
-        "every eighth token, and a small one may come out below 0), what no rule exceeds with other laws of "
-        "as many drafts (π ∝ q: each token is drafted in proportion to q; fitted: as the fitting half says), "
-        "and acceptance by thirds of the target's entropy. Then tokens per step by domain."
+        "At the first level, on every eighth token: how often a draft is accepted, α* of the same drafts, "
+        "and what no rule exceeds with other laws of as many drafts (π ∝ q: the chance that a token is "
+        "drafted is proportional to q; fitted π: a function of q that the fitting half says). Then "
+        "acceptance by thirds of the target's entropy, and tokens per step by domain."
     )
     thirds = ["sure %", "between %", "open %"]
     heads = [

@@ -21,7 +21,7 @@ from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-BOUND_AT = ["text", "place", "draft_temperature", "num_drafts"]
+Means = tuple[float, float, float, float]
 
 
 class Choice(NamedTuple):
@@ -146,7 +146,7 @@ class Evidence:
         self.texts, self.cut_at, self.depth = texts, cut_at, depth
         self.fit, self.report = halves(texts)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[list[float], list[float]]] = {}
+        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -155,8 +155,7 @@ class Evidence:
             column = self.columns.setdefault((rule, variant, draft), {})
             column[n] = [part["chance"].to_numpy() for part in parts]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
-            told = told.join(bounds, BOUND_AT, "left", maintain_order="left")
-            self.means[rule, variant, draft, n] = _means(told, edges)
+            self.means[rule, variant, draft, n] = _means(told, bounds, edges)
 
     def steps(self, rule: str, choice: Choice) -> list[Steps]:
         """What a decoder with this rule and choice does along each text."""
@@ -181,16 +180,20 @@ class Evidence:
         ]
 
 
-def _means(rows: pl.DataFrame, edges: list[float]) -> tuple[list[float], list[float]]:
-    """Mean rate, α* and bounds, and the rate by thirds of the entropy."""
+def _means(
+    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
+) -> tuple[Means, list[float]]:
+    """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
+    known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
+
+    def mean(name: str) -> float:
+        return float(known[name].to_numpy().mean())
+
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
-    rate = float(chances.mean())
-    # The others are known at some tokens alone, and their gaps to the chance vary less than they do.
-    others = [rows[name].to_numpy() for name in ("optimal", "proportional", "fitted")]
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return [rate, *(rate + float(np.nanmean(other - chances)) for other in others)], thirds
+    return (mean("rate"), mean("optimal"), mean("proportional"), mean("fitted")), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
@@ -258,10 +261,10 @@ def _row(
         domains.setdefault(evidence.texts[i].domain, []).append(steps[i])
     mean = _mean(totals)
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
-    shares, by_entropy = evidence.means[at]
+    means, by_entropy = evidence.means[at]
     by_domain = {name: _mean(_totals(own)) for name, own in domains.items()}
     head = (rule, budget, choice, mean / cost, low, high, mean, kept.tolist())
-    return Row(*head, *shares, by_domain, by_entropy, samples, fitted)
+    return Row(*head, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:

@@ -23,6 +23,7 @@ from otmd.planning import (
     read_texts,
 )
 from otmd.planning.latency import Latency, measure_latency
+from otmd.planning.positions import TOL
 from otmd.planning.ranking import shapes
 from otmd.probabilities import Processing
 
@@ -83,12 +84,15 @@ def test_every_rule_is_ranked(plan):
         assert (np.diff(kept) <= 1e-12).all()
         assert row.tokens_per_step <= 1.0 + kept.sum() + 1e-9
         assert set(row.by_domain) == {"code", "chat"}
+        assert row.rate <= row.optimal + TOL / 2
         assert 0 < row.ceiling <= 1
-        if row.rule in ("match-sampled", "rejection", "block"):
-            # Of one draft Σ min(p, q) is both.
-            assert row.proportional == pytest.approx(row.optimal)
+        if row.rule in ("rejection", "block"):
+            # Of one draft Σ min(p, q) is all of these.
+            assert row.rate == pytest.approx(row.optimal) == pytest.approx(row.proportional)
         if CANDIDATES[row.rule].chain:
             assert max(row.choice.shape) == 1
+    # Bounds are of the same tokens, whatever the rule.
+    assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in plan.rows}) == 2
     by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
     assert by_rule["rejection"].value >= by_rule["match-sampled"].value
     assert by_rule["block"].value >= by_rule["rejection"].value
