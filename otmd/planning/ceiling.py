@@ -21,6 +21,8 @@ from otmd.probabilities import FloatArray, IntArray, Processing
 # Twelve ranges of likely tokens, and as many of others; an overconfident draft goes down that far.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
 EDGES = np.append(EDGES, np.inf)
+# Below the lowest range p is no multiple of q any more.
+LEAST = EDGES[0] / 2
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
 # So many probabilities of each model are fitted at once: half a gigabyte.
@@ -93,7 +95,7 @@ def proportional(target: FloatArray, draft: FloatArray, counts: Sequence[int]) -
 
 def quantiles(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
     """π/q by range of q (edges,) and level (levels,): quantiles of p/q, with π ascending in q."""
-    ratio = np.concatenate([p[q > 0] / q[q > 0] for p, q in pairs])
+    ratio = np.concatenate([p[q > 0] / np.maximum(q[q > 0], LEAST) for p, q in pairs])
     number = np.concatenate([np.digitize(q[q > 0], EDGES) for _, q in pairs])
     order = np.argsort(number, kind="stable")
     ends = np.searchsorted(number[order], np.arange(EDGES.size + 1))
@@ -108,7 +110,7 @@ def quantiles(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
 
 def middles() -> FloatArray:
     """A probability in the middle of each range of q."""
-    low = np.append(EDGES[0] / 2, EDGES[:-1])
+    low = np.append(LEAST, EDGES[:-1])
     return np.sqrt(low * np.append(EDGES[:-1], 1.0))
 
 
@@ -116,13 +118,15 @@ def newsvendor(
     target: FloatArray, draft: FloatArray, ratios: FloatArray, counts: Sequence[int]
 ) -> FloatArray:
     """Σ min(p, π) by these quantiles for each n, at the level where Σ π is n."""
-    number = np.digitize(draft, EDGES)
-    totals, bounds = _totals(draft, number, ratios), np.empty(len(counts))
+    number, q = np.digitize(draft, EDGES), np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
+    totals, bounds = _totals(q, number, ratios), np.empty(len(counts))
     for i, n in enumerate(counts):
         # Totals fall as the level rises; the lowest level is taken where all of them are too small.
         level = float(np.interp(-n, -totals, np.arange(totals.size)))
-        ratio = _between(ratios, level)
-        bounds[i] = np.minimum(target, np.minimum(1.0, ratio[number] * draft)).sum()
+        inclusion = np.minimum(1.0, _between(ratios, level)[number] * q)
+        # Between two levels the sum may be a little above n.
+        inclusion *= min(1.0, n / inclusion.sum())
+        bounds[i] = np.minimum(target, inclusion).sum()
     return bounds
 
 

@@ -21,7 +21,17 @@ DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 
 
 class Plan(NamedTuple):
-    """``rows``, best first; ``said``, the advice in sentences; ``about``, settings and provenance."""
+    """What could be drafted, and what to do.
+
+    Attributes
+    ----------
+    rows : list of Row
+        The best choice of each rule within each budget, best first.
+    said : list of str
+        The advice in sentences, the decision first.
+    about : dict of str to str
+        Settings and provenance.
+    """
 
     rows: list[Row]
     said: list[str]
