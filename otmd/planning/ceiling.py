@@ -25,7 +25,7 @@ EDGES = np.append(EDGES, np.inf)
 LEAST = EDGES[0] / 2
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
-# So many probabilities of each model are fitted at once: half a gigabyte.
+# So many probabilities of each model are fitted at once, which takes 400 MB.
 MOST_FITTED = 2**23
 SCHEMA: dict[str, type] = {
     **{"text": int, "place": int, "draft_temperature": float, "num_drafts": int},
