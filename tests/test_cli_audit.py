@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import json
 import os
 from functools import partial
@@ -56,6 +58,24 @@ def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
         "an output token of target probability zero"
     )
     assert {own["name"] for own in found["metrics"]} >= {"acceptance rate", "tokens per step"}
+
+
+def test_a_page_begins_with_the_verdict(faulty, tmp_path, capsys):
+    files = {name: tmp_path / f"audit.{name}" for name in ("html", "markdown", "csv")}
+    options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    assert main(["audit", faulty, *options]) == 3
+    verdict, *said = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    page = html.unescape(files["html"].read_text())
+    assert f"<p class=lead>{verdict}</p>" in page
+    lines = files["markdown"].read_text().split("\n\n")
+    assert lines[1 : 2 + len(said)] == [verdict, *said]
+    for heading in ("Tests", "Rows that no sound engine writes", "Metrics"):
+        assert f"<h2>{heading}</h2>" in page
+        assert f"## {heading}" in lines
+    with files["csv"].open() as stream:
+        tests = {row["claim"]: row for row in csv.DictReader(stream)}
+    assert float(tests["drafts follow their distribution"]["p-value"]) > 0
+    assert "no more is accepted than a lossless rule can" in tests
 
 
 @pytest.mark.parametrize(

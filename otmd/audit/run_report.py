@@ -303,9 +303,11 @@ class RecordedRunAudit:
         }
         # A heading without lines says nothing.
         shown = ["\n  ".join([head, *map(str, lines)]) for head, lines in parts.items() if lines]
-        return "\n\n".join(["\n".join(self._lines_of_outcome()), *shown])
+        return "\n\n".join(["\n".join(self.said), *shown])
 
-    def _lines_of_outcome(self) -> list[str]:
+    @property
+    def said(self) -> list[str]:
+        """The verdict and what follows from it, in sentences."""
         own, lines, alarm = self.acceptance, [self.verdict], f"{self.false_alarm:g} at most."
         if self.detectable < 1:
             lines.append(

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 from cyclopts.types import NonNegativeFloat, NonNegativeInt
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
-from otmd.cli.options import LAWS, Json, Top
+from otmd.cli import options as o
 
 if TYPE_CHECKING:
+    from otmd.audit import RecordedRunAudit
+    from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
 EXAMPLES = """Examples:
 
   otmd audit run.jsonl
 
-  otmd audit run.parquet --law stratified --false-alarm 1e-4
+  otmd audit run.parquet --law stratified --false-alarm 1e-4 --html audit.html
 
   otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
 
@@ -28,7 +30,7 @@ def audit(
     law: str = "with-replacement",
     false_alarm: float = 1e-3,
     bias: float = 0.1,
-    top: Top = 1,
+    top: o.Top = 1,
     target_temperature: NonNegativeFloat | None = None,
     target_top_k: NonNegativeInt | None = None,
     target_top_p: float | None = None,
@@ -38,7 +40,10 @@ def audit(
     draft_top_p: float | None = None,
     draft_min_p: float | None = None,
     seed: NonNegativeInt = 0,
-    json_output: Json = False,
+    html: o.Html = None,
+    markdown: o.Markdown = None,
+    csv: o.Csv = None,
+    json_output: o.Json = False,
 ) -> int:
     """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
 
@@ -83,30 +88,42 @@ def audit(
     """
     import numpy as np
 
+    from otmd import __version__
     from otmd.audit import recorded_run
     from otmd.drafts import TopThen
 
-    known = [*LAWS, "fixed"]
+    known = [*o.LAWS, "fixed"]
     if law not in known:
         raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(known)}")
     if not 2e-5 <= false_alarm <= 0.25:
         raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 2e-5 to 0.25")
     if not 0 < bias < 1:
         raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
+    target = _processing("target", target_temperature, target_top_k, target_top_p, target_min_p)
+    draft = _processing("draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p)
     found = recorded_run(
         file,
         partial(TopThen, top=top) if law == "top-then" else law,
         false_alarm,
         bias=bias,
-        target_processing=_processing(
-            "target", target_temperature, target_top_k, target_top_p, target_min_p
-        ),
-        draft_processing=_processing(
-            "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p
-        ),
+        target_processing=target,
+        draft_processing=draft,
         rng=np.random.default_rng(seed),
     )
     print(json.dumps(found.to_dict(), indent=1) if json_output else found)
+    tests, tables = _tests(found), _tables(found)
+    about = {
+        "recorded run": f"{file}, {found.num_rows:,} rows",
+        "law of the drafts": found.law,
+        "target": str(target or "as the rows say"),
+        "draft": str(draft or "as the rows say"),
+        "false alarms": f"with probability {false_alarm:g} at most",
+        "bias": f"{bias:g}, which a PASS must have been able to find with probability 0.9",
+        "seed": str(seed),
+        "otmd": __version__,
+    }
+    page = f"Audit of {file.name}", found.said, [tests, *tables], about
+    o.write_tables(page, html, markdown, (csv, tests))
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
@@ -125,3 +142,63 @@ def _processing(
         return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
     except ValueError as error:
         raise UsageError(f"--{side}-…: {error}") from error
+
+
+def _tests(found: "RecordedRunAudit") -> "Table":
+    from otmd.audit.run_report import NUM_STATEMENTS
+    from otmd.measurement.page import Cell, Table
+
+    rows: list[list[Cell]] = []
+    for own in found.claims:
+        tests = (own.p_value, own.betting_p_value, own.total_variation_bound, own.detectable)
+        rows.append([own.name, "REFUTED" if own.refuted else "none", own.num_samples, *tests])
+    if pooled := found.acceptance:
+        name = "no more is accepted than a lossless rule can"
+        alarm = "REFUTED" if pooled.too_high else "none"
+        rows.append([name, alarm, pooled.num_positions, None, pooled.p_value, None, None])
+    heads = ["claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"]
+    note = (
+        f"An alarm is a p-value of at most {found.false_alarm / NUM_STATEMENTS:.1e}, or a bias above 0. The "
+        "p-value is for a number of rows that was decided in advance, the one by bets is valid whenever one "
+        "looks. Finds: the bias that the test finds with probability 0.9."
+    )
+    return Table("Tests", heads, rows, note, 4, small=True)
+
+
+def _tables(found: "RecordedRunAudit") -> "list[Table]":
+    """What the report shows beside the tests; a table without rows is left out."""
+    from otmd.measurement.page import Table
+
+    def listed(rows: tuple[int, ...]) -> str:
+        return ", ".join(map(str, rows))
+
+    sizes = found.vocabularies if len(found.vocabularies) > 1 else {}
+    bands = [band for bands in found.bands for band in bands]
+    tables = [
+        Table(
+            "Rows that no sound engine writes",
+            ["what", "rows", "the first", "usually"],
+            [[own.what, own.count, listed(own.first_rows), own.usually] for own in found.cases],
+            "Each is proof of a fault.",
+        ),
+        Table(
+            "Vocabularies",
+            ["tokens", "rows", "the first"],
+            [[size, count, listed(first)] for size, (count, first) in sizes.items()],
+            "If they are of several models, audit them apart.",
+        ),
+        Table(
+            "Output tokens by class",
+            ["class", "observed", "expected", "deviations"],
+            [[own.name, own.observed, own.expected, own.deviations] for own in bands],
+            "Of p/q and of p, in standard deviations. Without an alarm above they mean nothing.",
+            decimals=1,
+        ),
+        Table(
+            "Metrics",
+            ["metric", "value", "definition"],
+            [[own.name, own.value, own.definition] for own in found.metrics],
+            decimals=4,
+        ),
+    ]
+    return [table for table in tables if table.rows]

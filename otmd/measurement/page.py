@@ -14,7 +14,8 @@ TEMPLATE = Path(__file__).with_name("page.html")
 class Table(NamedTuple):
     """``rows`` of cells under ``heads``; floats are shown with ``decimals``, and None and NaN as a dash.
 
-    ``interval`` names the columns of a value and of its interval's ends, which the page draws as a bar.
+    ``interval`` names the columns of a value and of its interval's ends, which the page draws as a bar. With
+    ``small`` floats that would be shown as 0 are written like 1.2e-05.
     """
 
     title: str
@@ -23,11 +24,14 @@ class Table(NamedTuple):
     note: str = ""
     decimals: int = 2
     interval: tuple[str, str, str] | None = None
+    small: bool = False
 
     def shown(self, cell: Cell) -> str:
         """A cell as text."""
         if cell is None or cell != cell:
             return "–"
+        if self.small and isinstance(cell, float) and 0.0 < abs(cell) < 10.0**-self.decimals:
+            return f"{cell:.1e}"
         # Adding zero turns −0.0 into 0.0.
         number = isinstance(cell, float)
         return f"{round(cell, self.decimals) + 0.0:.{self.decimals}f}" if number else str(cell)

@@ -1,3 +1,4 @@
+from .ceiling import ceilings as ceilings
 from .latency import Latency as Latency
 from .latency import measure_latency as measure_latency
 from .latency import read_latency as read_latency

@@ -21,8 +21,14 @@ WANTED = (
 class Latency(NamedTuple):
     """Seconds of a step's parts at one context.
 
-    ``target`` and ``draft`` hold (tokens, seconds), ascending from one token: a call that reads so many at
-    once. ``verification`` is per drafted token.
+    Attributes
+    ----------
+    target, draft : list of (int, float)
+        Tokens that a call reads at once, ascending from one, and its seconds.
+    verification : float
+        Seconds for each drafted token.
+    context : int
+        The length of the text before them, in tokens.
     """
 
     target: list[tuple[int, float]]
@@ -36,7 +42,19 @@ class Latency(NamedTuple):
         return self.target[0][1]
 
     def step(self, shape: Shape) -> float:
-        """Seconds of a step: the draft is called once a level, and the target once with all tokens."""
+        """Seconds of a step: the draft is called once a level, and the target once with all tokens.
+
+        Times between those of the table are interpolated.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            How many drafts each node has, by level.
+
+        Returns
+        -------
+        float
+        """
         sizes = np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
         nodes = int(sizes.sum())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from otmd import __version__
 from otmd.harness.dataset import Dataset
 from otmd.measurement.page import Cell, Table
+from otmd.planning.ceiling import ceilings
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
@@ -15,11 +16,22 @@ from otmd.planning.texts import longest_text, read_texts
 from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than K-SEQ.
-DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ("optimal", "k-seq"))
+ONLY_IF_NAMED = ("optimal", "stratified-optimal", "k-seq")
+DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 
 
 class Plan(NamedTuple):
-    """``rows``, best first; ``said``, the advice in sentences; ``about``, settings and provenance."""
+    """What could be drafted, and what to do.
+
+    Attributes
+    ----------
+    rows : list of Row
+        The best choice of each rule within each budget, best first.
+    said : list of str
+        The advice in sentences, the decision first.
+    about : dict of str to str
+        Settings and provenance.
+    """
 
     rows: list[Row]
     said: list[str]
@@ -110,7 +122,7 @@ def make_plan(
     drafts = tuple(Processing(temperature, *cuts) for temperature in temperatures)
     settings = Settings(tuple(rules), tuple(sorted(num_drafts)), sampled, drafts, seed)
     table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
-    evidence = Evidence(table, texts, cut_at, depth)
+    evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth)
     rows = rank(evidence, sorted(budgets), latency)
     prompts = len(evidence.report)
     about = {
@@ -170,9 +182,12 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
                 f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
             ]
     said.append(_when_it_stops(best, rows))
+    drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
+    most = max(best.optimal, best.proportional, best.ceiling)
     said.append(
         f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
-        f"{100 * best.optimal:.1f}%."
+        f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
+        f"{100 * most:.1f}%."
     )
     if latency:
         alone = 1.0 / latency.alone
@@ -236,13 +251,24 @@ def _depths(rows: Sequence[Row]) -> Table:
 def _losses(rows: Sequence[Row]) -> Table:
     found = []
     for row in rows:
-        shares = (row.rate, row.optimal, row.optimal - row.rate, *row.by_entropy)
+        bounds = (row.proportional, row.ceiling)
+        shares = (row.rate, row.optimal, row.optimal - row.rate, *bounds, *row.by_entropy)
         found.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
     note = (
-        "At the first level: how often a draft is accepted, α* of the same drafts (the gap is estimated on "
-        "every eighth token, and a small one may come out below 0), and acceptance by thirds of the target's "
-        "entropy. Then tokens per step by domain."
+        "At the first level, on every eighth token: how often a draft is accepted, α* of the same drafts, "
+        "and what no rule exceeds with other laws of as many drafts (π ∝ q: the chance that a token is "
+        "drafted is proportional to q; fitted π: a function of q that the fitting half says). Then "
+        "acceptance by thirds of the target's entropy, and tokens per step by domain."
     )
     thirds = ["sure %", "between %", "open %"]
-    heads = ["rule", "accepted %", "α* %", "gap", *thirds, *rows[0].by_domain]
+    heads = [
+        "rule",
+        "accepted %",
+        "α* %",
+        "gap",
+        "π ∝ q %",
+        "fitted π %",
+        *thirds,
+        *rows[0].by_domain,
+    ]
     return Table("Where drafts are lost", heads, found, note)

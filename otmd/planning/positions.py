@@ -32,17 +32,28 @@ LAYOUT = Layout(
 SCHEMA: dict[str, type] = {
     **{"text": int, "place": int, "entropy": float},
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
-    **{"chance": float, "optimal": float},
+    **{"chance": float, "rate": float, "optimal": float},
 }
-# α* costs as much as a rule, and only its mean is shown.
-OPTIMUM_EVERY = 8
+# Exact rates and α* cost as much as all else, and only their means are shown.
+RATES_EVERY = 8
+# Recursive rejection of distinct drafts has no closed form: half way between certain bounds.
+TOL = 0.01
 MakeLaw = Callable[[ArrayLike, int], DraftLaw]
 
 
 class Candidate(NamedTuple):
-    """A rule with the laws that it may serve: ``variants`` that differ in parameters, by name.
+    """A rule with the laws that it may serve.
 
-    ``engine``: an engine runs it; ``chain``: it takes one draft a position.
+    Attributes
+    ----------
+    title : str
+    verifier : Verifier
+    variants : dict of str to callable
+        What makes the law of (draft_probs, num_drafts); they differ in parameters.
+    engine : bool
+        Whether an engine runs it.
+    chain : bool
+        Whether it takes one draft a position alone.
     """
 
     title: str
@@ -81,12 +92,26 @@ CANDIDATES = {
     "preference": Candidate("with replacement, preference", Preference(), {"": WithReplacement}),
     "stratified": Candidate("stratified drafts, preference", Preference(), _STRATA),
     "optimal": Candidate("with replacement, optimal rule", Optimal(), {"": WithReplacement}),
+    "stratified-optimal": Candidate("stratified drafts, optimal rule", Optimal(), _STRATA),
 }
 """What a plan may rank, by name; every one is lossless."""
 
 
 class Settings(NamedTuple):
-    """What the table depends on; ``drafts`` has a processing for each draft temperature asked for."""
+    """What the table of chances depends on.
+
+    Attributes
+    ----------
+    rules : tuple of str
+        Keys of :data:`otmd.planning.CANDIDATES`.
+    num_drafts : tuple of int
+        How many drafts a node may have.
+    target : Processing
+        How the texts were sampled.
+    drafts : tuple of Processing
+        One for each draft temperature that is tried.
+    seed : int
+    """
 
     rules: tuple[str, ...]
     num_drafts: tuple[int, ...]
@@ -114,16 +139,40 @@ def chances_table(
     progress: bool = False,
     overwrite: bool = False,
 ) -> pl.DataFrame:
-    """Compute, or go on computing in the folder ``output``, what each candidate does at each token.
+    """Compute, or go on computing, what each candidate does at each token.
 
-    One row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token was
-    drafted | it is emitted), or q/p for block verification; ``optimal`` is α* of the law, on every eighth
-    token. Raises ValueError for rows that are no distributions, a text that the target cannot have written,
-    or a folder with other settings.
+    Parameters
+    ----------
+    dataset : Dataset
+    texts : sequence of Text
+        Of :func:`read_texts`.
+    settings : Settings
+    output : Path
+        A folder in which finished texts are kept, so that an interrupted run goes on.
+    workers : int, optional
+        Processes; by default as many as there are CPUs.
+    progress : bool
+        Show a progress bar on stderr.
+    overwrite : bool
+        Replace a table with other settings in ``output``.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
+        was drafted | it is emitted), or q/p for block verification. On every eighth token ``rate`` is how
+        often the rule accepts there, and ``optimal`` is α* of the law; null elsewhere.
+
+    Raises
+    ------
+    ValueError
+        For rows that are no distributions, a text that the target cannot have written, or a folder with
+        other settings.
     """
     about = settings._asdict() | {
         "target": asdict(settings.target),
         "drafts": [asdict(step) for step in settings.drafts],
+        "columns": list(SCHEMA),
         **describe_dataset(dataset),
     }
     store = Store(output, about, LAYOUT, overwrite)
@@ -159,8 +208,15 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
             for step in settings.drafts:
                 q = process("draft_probs", job.draft[place], job.kind, step)
                 for row, law in _rows(settings, p, q, token, rng):
-                    known = place % OPTIMUM_EVERY == 0
-                    row["optimal"] = float(optimal_acceptance(p, law).rate) if known else None
+                    if place % RATES_EVERY == 0:
+                        rule = CANDIDATES[row["rule"]].verifier
+                        low, high = rule.acceptance_bounds(p, law, TOL)
+                        rates = {
+                            "rate": 0.5 * (low + high),
+                            "optimal": optimal_acceptance(p, law).rate,
+                        }
+                        # The last digits of sums depend on where arrays lie in memory.
+                        row |= {name: round(float(rate), 12) for name, rate in rates.items()}
                     rows.append(at | {"draft_temperature": step.temperature} | row)
         except ValueError as error:
             raise ValueError(f"dataset: text {job.number}, token {place}: {error}") from error

@@ -9,12 +9,19 @@ import polars as pl
 from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency, Shape
 from otmd.planning.positions import CANDIDATES
-from otmd.planning.texts import Steps, Text, reached_by_block, reached_by_chances, steps_along
+from otmd.planning.texts import (
+    Steps,
+    Text,
+    halves,
+    reached_by_block,
+    reached_by_chances,
+    steps_along,
+)
 from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-LEAST_PROMPTS = 4
+Means = tuple[float, float, float, float]
 
 
 class Choice(NamedTuple):
@@ -38,11 +45,32 @@ class Choice(NamedTuple):
 class Row(NamedTuple):
     """A rule within a budget, with the choice that was best on the other half of the prompts.
 
-    ``value`` is tokens per second where times are known, else per step, with the ends ``low`` and ``high`` of
-    its 95% interval; ``tokens_per_step`` is a mean. ``acceptance`` holds P(at least k drafts are accepted), k
-    = 1, 2, …. ``rate`` and ``optimal`` (α*; NaN where unknown) are of the first level, ``by_domain`` tokens
-    per step, and ``by_entropy`` the rate by thirds of the target's entropy. ``samples`` are resampled values,
-    and ``fitted`` is the value on the half that the choice was made on.
+    Attributes
+    ----------
+    rule : str
+        A key of :data:`otmd.planning.CANDIDATES`.
+    budget : int
+        The most tokens that the tree was allowed.
+    choice : Choice
+    value, low, high : float
+        Tokens per second where times are known, else per step, and the ends of its 95% interval.
+    tokens_per_step : float
+        The mean.
+    acceptance : list of float
+        P(at least k drafts are accepted), k = 1, 2, ….
+    rate, optimal : float
+        At the first level: how often a draft is accepted, and α* of the same drafts.
+    proportional, ceiling : float
+        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with the π that was
+        fitted on the other half.
+    by_domain : dict of str to float
+        Tokens per step.
+    by_entropy : list of float
+        The rate by thirds of the target's entropy.
+    samples : ndarray of float64, shape (resamples,)
+        The value of resampled prompts.
+    fitted : float
+        The value on the half that the choice was made on.
     """
 
     rule: str
@@ -55,6 +83,8 @@ class Row(NamedTuple):
     acceptance: list[float]
     rate: float
     optimal: float
+    proportional: float
+    ceiling: float
     by_domain: dict[str, float]
     by_entropy: list[float]
     samples: FloatArray
@@ -80,23 +110,43 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
 
 
 class Evidence:
-    """A table of :func:`otmd.planning.chances_table`, ready to be read along its texts.
+    """What is known of every candidate, ready to be read along the texts.
 
-    Texts were cut at ``cut_at`` tokens, and no tree is deeper than ``depth``. ``fit`` and ``report`` number
-    the texts of the two halves, alternating within domains.
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Of :func:`otmd.planning.chances_table`.
+    bounds : polars.DataFrame
+        Of :func:`otmd.planning.ceilings`, with the same settings.
+    texts : sequence of Text
+    cut_at : int
+        The length at which texts were cut; see :func:`otmd.planning.longest_text`.
+    depth : int
+        The most levels of a tree.
+
+    Attributes
+    ----------
+    fit, report : ndarray of int64
+        Numbers of the texts that choices are made on, and of those that are told.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four texts.
     """
 
-    def __init__(self, table: pl.DataFrame, texts: Sequence[Text], cut_at: int, depth: int) -> None:
-        if len(texts) < LEAST_PROMPTS:
-            raise ValueError(
-                f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on "
-                "half of them and told on the other"
-            )
+    def __init__(
+        self,
+        table: pl.DataFrame,
+        bounds: pl.DataFrame,
+        texts: Sequence[Text],
+        cut_at: int,
+        depth: int,
+    ) -> None:
         self.texts, self.cut_at, self.depth = texts, cut_at, depth
-        order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
-        self.fit, self.report = np.array(order[::2]), np.array(order[1::2])
+        self.fit, self.report = halves(texts)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[float, float, list[float]]] = {}
+        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -104,8 +154,8 @@ class Evidence:
             parts = group.partition_by("text", maintain_order=True)
             column = self.columns.setdefault((rule, variant, draft), {})
             column[n] = [part["chance"].to_numpy() for part in parts]
-            known = group.filter(pl.col("text").is_in(self.report.tolist()))
-            self.means[rule, variant, draft, n] = _means(known, edges)
+            told = group.filter(pl.col("text").is_in(self.report.tolist()))
+            self.means[rule, variant, draft, n] = _means(told, bounds, edges)
 
     def steps(self, rule: str, choice: Choice) -> list[Steps]:
         """What a decoder with this rule and choice does along each text."""
@@ -130,22 +180,37 @@ class Evidence:
         ]
 
 
-def _means(rows: pl.DataFrame, edges: list[float]) -> tuple[float, float, list[float]]:
-    """Mean rate, mean α*, and the rate by thirds of the entropy."""
+def _means(
+    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
+) -> tuple[Means, list[float]]:
+    """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
+    known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
+
+    def mean(name: str) -> float:
+        return float(known[name].to_numpy().mean())
+
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
-    gaps = rows["optimal"].to_numpy() - chances
-    known = gaps[~np.isnan(gaps)]
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    optimal = float(chances.mean() + known.mean()) if known.size else np.nan
-    return float(chances.mean()), optimal, thirds
+    return (mean("rate"), mean("optimal"), mean("proportional"), mean("fitted")), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
-    """The best choice of every rule within every budget of tokens, best first.
+    """Take the best choice of every rule within every budget on one half, and tell it on the other.
 
-    Raises ValueError for a latency table that does not reach a budget.
+    Parameters
+    ----------
+    evidence : Evidence
+    budgets : sequence of int
+        The most tokens of a tree.
+    latency : Latency, optional
+        Times; with them values are tokens per second.
+
+    Returns
+    -------
+    list of Row
+        Best first. A larger budget that changes nothing has no row.
     """
     weights = prompt_weights(len(evidence.report), RESAMPLES, 0).astype(np.float64)
     rows = []
@@ -160,7 +225,6 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             best = max(within, key=fitted.__getitem__, default=taken)
-            # A larger budget that changes nothing has no row.
             if best is not None and best != taken:
                 taken = best
                 cost = latency.step(best.shape) if latency else 1.0
@@ -196,22 +260,45 @@ def _row(
     for i in evidence.report:
         domains.setdefault(evidence.texts[i].domain, []).append(steps[i])
     mean = _mean(totals)
-    first = evidence.means[rule, choice.variant, choice.draft_temperature, choice.shape[0]]
-    rate, optimal, by_entropy = first
+    at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
+    means, by_entropy = evidence.means[at]
     by_domain = {name: _mean(_totals(own)) for name, own in domains.items()}
     head = (rule, budget, choice, mean / cost, low, high, mean, kept.tolist())
-    return Row(*head, rate, optimal, by_domain, by_entropy, samples, fitted)
+    return Row(*head, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first row yields, and its 95% interval over the same prompts."""
+    """How much more the first row yields, and its 95% interval over the same prompts.
+
+    Parameters
+    ----------
+    first, second : Row
+        Of one ranking.
+
+    Returns
+    -------
+    mean, low, high : float
+        In the unit of the rows' values.
+    """
     low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
     return first.value - second.value, low, high
 
 
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
-    """How many prompts would tell two rows apart, if the difference stays as it is; None for none."""
+    """Count the prompts that would tell two rows apart, if the difference stays as it is.
+
+    Parameters
+    ----------
+    first, second : Row
+        Of one ranking.
+    prompts : int
+        How many the rows report on.
+
+    Returns
+    -------
+    int or None
+        Prompts of a whole dataset, of which half choose the trees; None without a difference.
+    """
     gain = abs(first.value - second.value)
     spread = float((first.samples - second.samples).std(ddof=1))
-    # Half of the prompts choose the trees.
     return None if gain <= 1e-9 else 2 * int(np.ceil(prompts * (1.96 * spread / gain) ** 2))

@@ -15,7 +15,7 @@ import numpy as np
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers import (
     GreedyCoupling,
     KSequential,
@@ -31,10 +31,20 @@ from otmd.verifiers import (
 # A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
 _ONE_RESIDUAL = (MaximalCoupling, KSequential, GreedyCoupling, SpecHub, Preference, Optimal)
 SAMPLES = 4
+LEAST_PROMPTS = 4
 
 
 class Text(NamedTuple):
-    """Consecutive positions of one prompt: ``rows`` of the dataset (N,), and the tokens that came there."""
+    """Consecutive positions of one prompt.
+
+    Attributes
+    ----------
+    prompt_id, domain : str
+    rows : list of int
+        Where the N positions stand in the dataset.
+    tokens : list of int
+        What came there.
+    """
 
     prompt_id: str
     domain: str
@@ -92,8 +102,31 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
     return Text(name, domain, [position.index for position in run], tokens)
 
 
+def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
+    """Numbers of the texts that choices are made on, and of those that are told, alternating in domains."""
+    if len(texts) < LEAST_PROMPTS:
+        raise ValueError(
+            f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
+            "of them and told on the other"
+        )
+    order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
+    return np.array(order[::2]), np.array(order[1::2])
+
+
 def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
-    """The length at which texts were cut; a shorter text ended by itself."""
+    """Tell the length at which texts were cut; a shorter text ended by itself.
+
+    Parameters
+    ----------
+    metadata : dict
+        Of the dataset; ``max_new_tokens`` is the length, if it is there.
+    texts : sequence of Text
+
+    Returns
+    -------
+    int
+        In tokens, at least the length of every text.
+    """
     longest = max(len(text.tokens) for text in texts)
     limit = metadata.get("max_new_tokens")
     return max(limit, longest) if isinstance(limit, int) else longest
@@ -177,9 +210,15 @@ def drafted_chance(
 def reached_by_chances(chances: FloatArray) -> FloatArray:
     """How far steps reach whose nodes are verified one after another.
 
-    Entry (t, k) of ``chances``, shape (N, depth), is P(token t of the text is drafted at depth k | it is
-    emitted). Entry (t, k) of the answer, shape (N, depth + 1), is P(a step that begins at token t accepts at
-    least k tokens | the text), and 0 beyond its end.
+    Parameters
+    ----------
+    chances : ndarray of float64, shape (N, depth)
+        P(token t of the text is drafted at depth k | it is emitted).
+
+    Returns
+    -------
+    ndarray of float64, shape (N, depth + 1)
+        P(a step that begins at token t accepts at least k tokens | the text), and 0 beyond its end.
     """
     count, depth = chances.shape
     reached = np.zeros((count, depth + 1))
@@ -190,10 +229,22 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach, from q/p at each token (N,); as above.
+    """How far steps of block verification reach.
 
     Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
     min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
+
+    Parameters
+    ----------
+    ratios : ndarray of float64, shape (N,)
+        q/p of each token of the text.
+    depth : int
+        The length of a path.
+
+    Returns
+    -------
+    ndarray of float64, shape (N, depth + 1)
+        As of :func:`reached_by_chances`.
     """
     reached = np.zeros((ratios.size, depth + 1))
     reached[:, 0] = path = np.ones(ratios.size)
@@ -204,9 +255,14 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
 
 
 class Steps(NamedTuple):
-    """What a decoder does along a text: expected ``tokens`` and ``steps``, and by depth what was accepted.
+    """What a decoder does along a text, in expectation.
 
-    ``tried`` and ``kept``, each (depth,): how often depth k was looked at, and accepted.
+    Attributes
+    ----------
+    tokens, steps : float
+        How many it writes, and takes.
+    tried, kept : ndarray of float64, shape (depth,)
+        How often each depth was looked at, and accepted.
     """
 
     tokens: float
@@ -244,7 +300,17 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
 
 
 def step_begins(reached: FloatArray) -> FloatArray:
-    """P(a step begins at a token | the text), shape (S,), for the tokens at which ``reached`` is known."""
+    """How probably a step begins at each token, given the text.
+
+    Parameters
+    ----------
+    reached : ndarray of float64, shape (S, depth + 1)
+        Of :func:`reached_by_chances` or :func:`reached_by_block`, for the first S tokens.
+
+    Returns
+    -------
+    ndarray of float64, shape (S,)
+    """
     starts, depth = reached.shape[0], reached.shape[1] - 1
     emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
     begins = np.zeros(starts + depth + 1)

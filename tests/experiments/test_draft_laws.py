@@ -10,6 +10,7 @@ import pytest
 from scripts import ROOT
 
 import otmd
+from otmd.planning import ceiling
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +107,16 @@ def test_the_ceiling_bounds_what_laws_accept() -> None:
     import law_ceiling
 
     many = pairs(40, 30)
-    ratios = law_ceiling.quantiles(many)
-    plain = np.array([law_ceiling.proportional(p, q, law_ceiling.BUDGETS) for p, q in many])
+    ratios = ceiling.quantiles(many)
+    plain = np.array([ceiling.proportional(p, q, range(1, 17)) for p, q in many])
     assert (np.diff(plain, axis=1) >= -1e-12).all()
-    fitted = law_ceiling.newsvendor(many, ratios, 3)
+    fitted = np.array([ceiling.newsvendor(p, q, ratios, [3])[0] for p, q in many])
     rates = [
         float(otmd.acceptance_rate(otmd.Preference(), p, otmd.Stratified(q, 3))) for p, q in many
     ]
     assert np.mean(rates) < fitted.mean() <= 1
     assert np.mean(rates) < plain[:, 2].mean() < fitted.mean() + 0.02
-    middle = law_ceiling._middles()[:, None]
+    middle = ceiling.middles()[:, None]
     assert (np.diff(ratios * middle, axis=0) >= -1e-12).all()
     entropy = np.array([-(q * np.log(q)).sum() for _, q in many])
     budget = law_ceiling.budgets(entropy, plain, 3)[law_ceiling.levels(entropy)]
@@ -124,11 +125,10 @@ def test_the_ceiling_bounds_what_laws_accept() -> None:
 
 
 def test_with_equal_drafts_the_ceiling_is_one() -> None:
-    import law_ceiling
-
     same = [(q, q) for _, q in pairs(6, 30)]
-    assert law_ceiling.proportional(*same[0], np.array([1, 30])) == pytest.approx([1.0, 1.0])
-    assert law_ceiling.newsvendor(same, law_ceiling.quantiles(same), 2) == pytest.approx(np.ones(6))
+    assert ceiling.proportional(*same[0], [1, 30]) == pytest.approx([1.0, 1.0])
+    fitted = [ceiling.newsvendor(p, q, ceiling.quantiles(same), [2]) for p, q in same]
+    assert np.array(fitted) == pytest.approx(np.ones((6, 1)))
 
 
 def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) -> None:

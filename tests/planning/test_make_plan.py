@@ -23,6 +23,7 @@ from otmd.planning import (
     read_texts,
 )
 from otmd.planning.latency import Latency, measure_latency
+from otmd.planning.positions import TOL
 from otmd.planning.ranking import shapes
 from otmd.probabilities import Processing
 
@@ -83,8 +84,15 @@ def test_every_rule_is_ranked(plan):
         assert (np.diff(kept) <= 1e-12).all()
         assert row.tokens_per_step <= 1.0 + kept.sum() + 1e-9
         assert set(row.by_domain) == {"code", "chat"}
+        assert row.rate <= row.optimal + TOL / 2
+        assert 0 < row.ceiling <= 1
+        if row.rule in ("rejection", "block"):
+            # Of one draft Σ min(p, q) is all of these.
+            assert row.rate == pytest.approx(row.optimal) == pytest.approx(row.proportional)
         if CANDIDATES[row.rule].chain:
             assert max(row.choice.shape) == 1
+    # Bounds are of the same tokens, whatever the rule.
+    assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in plan.rows}) == 2
     by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
     assert by_rule["rejection"].value >= by_rule["match-sampled"].value
     assert by_rule["block"].value >= by_rule["rejection"].value
@@ -101,6 +109,7 @@ def test_advice_names_the_decision(plan):
     assert re.match(r"(Take|No difference that this data shows)", plan.said[0])
     assert re.match(r"(Beyond|Up to) \d+ drafts", plan.said[1])
     assert "α*" not in plan.said[0]
+    assert re.search(r"no law of \d drafts? that was fitted here would exceed \d+", plan.said[2])
     assert plan.about["target"] == "large"
 
 
@@ -257,4 +266,4 @@ def test_few_prompts(tmp_path):
     texts = read_texts(dataset)
     table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="got 2 prompts, wanted at least 4"):
-        Evidence(table, texts, LENGTH, 3)
+        Evidence(table, table, texts, LENGTH, 3)

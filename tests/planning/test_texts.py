@@ -42,6 +42,7 @@ RULES = {
     "preference": (otmd.Preference(), otmd.WithReplacement, 2),
     "strata": (otmd.Preference(), otmd.Stratified, 2),
     "optimal": (otmd.Optimal(), otmd.WithReplacement, 2),
+    "strata, optimal": (otmd.Optimal(), otmd.Stratified, 2),
     "greedy": (otmd.GreedyCoupling(), otmd.Greedy, 2),
     "SpecHub": (otmd.SpecHub(), otmd.Hub, 2),
     "certain": (otmd.TargetOnly(), certain, 2),

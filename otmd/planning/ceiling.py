@@ -1,0 +1,144 @@
+"""The ceiling: how much any law of drafts that sees the draft's distribution alone could still accept.
+
+A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). Of all π
+that are functions of q the best is that of a newsvendor: P(p_y > π_y | q) is the same for all tokens of a
+position that are drafted by chance. Here π_y is a function of q_y and of that level: the quantile of p given
+q_y, ascending in q_y. Told on prompts that it was not fitted on, its bound is somewhat too low. Beside it
+stands the bound for π ∝ q, capped at 1, with nothing fitted.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from otmd.harness.dataset import Dataset
+from otmd.measurement.run import process
+from otmd.planning.positions import RATES_EVERY, Settings
+from otmd.planning.texts import Text, halves
+from otmd.probabilities import FloatArray, IntArray, Processing
+
+# Twelve ranges of likely tokens, and as many of others; an overconfident draft goes down that far.
+EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
+EDGES = np.append(EDGES, np.inf)
+# Below the lowest range p is no multiple of q any more.
+LEAST = EDGES[0] / 2
+LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
+LIKELY = 1e-3
+# So many probabilities of each model are fitted at once, which takes 400 MB.
+MOST_FITTED = 2**23
+SCHEMA: dict[str, type] = {
+    **{"text": int, "place": int, "draft_temperature": float, "num_drafts": int},
+    **{"proportional": float, "fitted": float},
+}
+
+
+def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.DataFrame:
+    """Bound what any rule accepts at a token, whatever the law of the drafts that it is given.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    texts : sequence of Text
+        Of :func:`otmd.planning.read_texts`.
+    settings : Settings
+        Those of the table of chances.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for every eighth token of the reporting half, draft temperature and number of drafts:
+        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π that the other half says.
+
+    Raises
+    ------
+    ValueError
+        For fewer than four texts, or rows that are no distributions.
+    """
+    fit, report = halves(texts)
+    fitting = [row for i in fit for row in texts[i].rows]
+    fitting = fitting[:: -(-len(fitting) * dataset.vocab_size // MOST_FITTED)]
+    counts, found = sorted({1, *settings.num_drafts}), []
+    for step in settings.drafts:
+        ratios = quantiles([_pair(dataset, row, settings.target, step) for row in fitting])
+        for i in report.tolist():
+            for place in range(0, len(texts[i].rows), RATES_EVERY):
+                p, q = _pair(dataset, texts[i].rows[place], settings.target, step)
+                bounds = proportional(p, q, counts), newsvendor(p, q, ratios, counts)
+                at = i, place, step.temperature
+                found += [(*at, *own) for own in zip(counts, *bounds, strict=True)]
+    return pl.DataFrame(found, schema=SCHEMA, orient="row")
+
+
+def _pair(
+    dataset: Dataset, row: int, target: Processing, draft: Processing
+) -> tuple[FloatArray, FloatArray]:
+    p, q = (side[0] for side in dataset.arrays([row]))
+    kind = dataset.kind
+    return process("target_probs", p, kind, target), process("draft_probs", q, kind, draft)
+
+
+def proportional(target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> FloatArray:
+    """Σ min(p, π) for π = min(1, c q) with Σ π = n, for each n."""
+    order = np.argsort(-draft)
+    p, q = target[order], draft[order]
+    left, bounds = np.append(q[::-1].cumsum()[::-1], 0.0), np.empty(len(counts))
+    support = np.count_nonzero(q)
+    for i, count in enumerate(counts):
+        sure, n = 0, min(count, support)
+        while sure < n and q[sure] * (n - sure) >= left[sure]:
+            sure += 1
+        rest = np.minimum(p[sure:], q[sure:] * ((n - sure) / left[sure])) if n > sure else 0.0
+        bounds[i] = p[:sure].sum() + np.sum(rest)
+    return bounds
+
+
+def quantiles(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+    """π/q by range of q (edges,) and level (levels,): quantiles of p/q, with π ascending in q."""
+    ratio = np.concatenate([p[q > 0] / np.maximum(q[q > 0], LEAST) for p, q in pairs])
+    number = np.concatenate([np.digitize(q[q > 0], EDGES) for _, q in pairs])
+    order = np.argsort(number, kind="stable")
+    ends = np.searchsorted(number[order], np.arange(EDGES.size + 1))
+    inclusion = np.zeros((EDGES.size, LEVELS.size))
+    for b in range(EDGES.size):
+        own = order[ends[b] : ends[b + 1]]
+        if own.size:
+            inclusion[b] = np.quantile(ratio[own], 1.0 - LEVELS)
+    middle = middles()[:, None]
+    return np.maximum.accumulate(inclusion * middle, axis=0) / middle
+
+
+def middles() -> FloatArray:
+    """A probability in the middle of each range of q."""
+    low = np.append(LEAST, EDGES[:-1])
+    return np.sqrt(low * np.append(EDGES[:-1], 1.0))
+
+
+def newsvendor(
+    target: FloatArray, draft: FloatArray, ratios: FloatArray, counts: Sequence[int]
+) -> FloatArray:
+    """Σ min(p, π) by these quantiles for each n, at the level where Σ π is n."""
+    number, q = np.digitize(draft, EDGES), np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
+    totals, bounds = _totals(q, number, ratios), np.empty(len(counts))
+    for i, n in enumerate(counts):
+        # Totals fall as the level rises; the lowest level is taken where all of them are too small.
+        level = float(np.interp(-n, -totals, np.arange(totals.size)))
+        inclusion = np.minimum(1.0, _between(ratios, level)[number] * q)
+        # Between two levels the sum may be a little above n.
+        inclusion *= min(1.0, n / inclusion.sum())
+        bounds[i] = np.minimum(target, inclusion).sum()
+    return bounds
+
+
+def _totals(draft: FloatArray, number: IntArray, ratios: FloatArray) -> FloatArray:
+    """Σ π at each level, (levels,); only likely tokens can reach π = 1."""
+    likely = draft > LIKELY
+    capped = np.minimum(1.0, ratios[number[likely]] * draft[likely, None])
+    others = np.bincount(number[~likely], draft[~likely], ratios.shape[0])
+    return capped.sum(axis=0) + others @ ratios
+
+
+def _between(ratios: FloatArray, level: float) -> FloatArray:
+    low = int(level)
+    high = min(low + 1, ratios.shape[1] - 1)
+    return ratios[:, low] + (level - low) * (ratios[:, high] - ratios[:, low])
