@@ -21,6 +21,7 @@ from otmd.harness import Speculation, decode, load_draft, load_prompts, load_tar
 from otmd.harness.collection import held_out_corpus
 from otmd.harness.prompts import prompt_tokens
 from otmd.measurement.summary import prompt_weights
+from otmd.planning.ceiling import ceilings
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Choice, Evidence
 from otmd.planning.texts import longest_text, read_texts
@@ -53,7 +54,7 @@ def estimates(dataset, workers: int) -> tuple[Evidence, int]:
     settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
     table = chances_table(dataset, texts, settings, dataset.path / "plan", workers, True)
     cut_at = longest_text(dataset.metadata, texts)
-    return Evidence(table, texts, cut_at, DEPTH), cut_at
+    return Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, DEPTH), cut_at
 
 
 def product_of_means(evidence: Evidence, rule: str, choice: Choice) -> float:
