@@ -164,6 +164,7 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     # Processes that start now inherit this: one thread each, since they share the CPUs.
     os.environ.update(WORKER_ENVIRONMENT)
     try:
+        _start_workers(pool)
         yield pool
         pool.shutdown(wait=True)
     except BrokenProcessPool as error:
@@ -181,8 +182,19 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             child.terminate()
 
 
+def _start_workers(pool: ProcessPoolExecutor) -> None:
+    # Ctrl-C reaches all processes of a terminal; only the parent acts on it, and ends its workers. A process
+    # that is started while the signal is blocked keeps it blocked, also before it runs any code of ours.
+    blocks = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if blocks else set()
+    try:
+        pool.submit(int)
+    finally:
+        if blocks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _enter_worker() -> None:
-    # Ctrl-C reaches all processes of a terminal; only the parent acts on it, and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
