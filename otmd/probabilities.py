@@ -211,6 +211,14 @@ def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
     return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
 
 
+def validate_tol(tol: object) -> float:
+    """Return a tolerance of a rate, or raise ValueError. Rates are at most 1, so a larger one means 1."""
+    number = _as_float(tol)
+    if not number > 0.0:
+        raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+    return min(number, 1.0)
+
+
 def validate_count(
     name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
 ) -> int:

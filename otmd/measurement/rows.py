@@ -24,7 +24,7 @@ from otmd.drafts import (
 )
 from otmd.engines.lossy import CertainTop
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing, validate_count
+from otmd.probabilities import Processing, validate_count, validate_tol
 from otmd.storage.errors import one_line
 from otmd.verifiers import (
     GreedyCoupling,
@@ -126,8 +126,7 @@ def make_settings(
     )
     counts = _distinct("num_drafts", sorted(validate_count("num_drafts", n) for n in num_drafts))
     steps = _distinct("processing", list(processing))
-    if not tol > 0:
-        raise ValueError(f"tol: got {tol}, wanted a number > 0")
+    tol = validate_tol(tol)
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
     refusals: list[str] = []
     # Tried with a uniform distribution over enough tokens: a law that fails there fails at every position.

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +11,12 @@ from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_law, validate_rng
 from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
 from otmd.parallel import in_threads
-from otmd.probabilities import FloatArray, validate_probs, validate_same_vocabulary
+from otmd.probabilities import (
+    FloatArray,
+    validate_probs,
+    validate_same_vocabulary,
+    validate_tol,
+)
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
 
@@ -124,8 +128,7 @@ class Verifier(ABC):
     ) -> tuple[FloatArray | float, FloatArray | float]:
         """Certain bounds of it; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
         self._require(law)
-        if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
-            raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        tol = validate_tol(tol)
         counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
         for each in family(law, counts):
             self._require(each)

@@ -1,7 +1,5 @@
 """The optimal rule: as many drafts accepted as any lossless verifier can."""
 
-from numbers import Real
-
 from otmd.choice import ChoicePlan, plan_independent, plan_without_replacement
 from otmd.drafts import (
     DraftLaw,
@@ -12,7 +10,7 @@ from otmd.drafts import (
     WithoutReplacement,
     WithReplacement,
 )
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, validate_tol
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import ChoosingVerifier
 
@@ -35,9 +33,7 @@ class Optimal(Verifier):
     serves = (WithReplacement, WithoutReplacement, Stratified, TopThen, Greedy, Hub)
 
     def __init__(self, tol: float = 1e-10) -> None:
-        if isinstance(tol, bool) or not isinstance(tol, Real) or not tol > 0:
-            raise ValueError(f"tol: got {tol!r}, wanted a positive number")
-        self.tol = float(tol)
+        self.tol = validate_tol(tol)
 
     def __repr__(self) -> str:
         return f"Optimal(tol={self.tol:g})"

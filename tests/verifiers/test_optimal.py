@@ -123,6 +123,13 @@ def test_a_wrong_tolerance_is_named(tol: object) -> None:
         otmd.Optimal(tol)  # type: ignore[arg-type]
 
 
+def test_a_tolerance_that_no_float_holds_is_that_of_any_rate():
+    law = otmd.WithoutReplacement([0.4, 0.3, 0.2, 0.1], num_drafts=3)
+    assert otmd.Optimal(10**400).tol == 1.0
+    low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), [0.25] * 4, law, tol=10**400)
+    assert 0 <= low <= high <= 1
+
+
 # ---------------------------------------------------------------- tokens between classes
 
 
