@@ -43,29 +43,29 @@ def mean(table: pl.DataFrame, value: pl.Expr) -> dict[str, float]:
 
 def one_floor(table: pl.DataFrame) -> list[str]:
     """One draft by shared Gumbel noise."""
+    claim = "Shared Gumbel noise accepts one draft with at least (1 − TV)/(1 + TV)"
     one = table.filter(num_drafts=1)
-    least = one.select((pl.col("gumbel_list_high") - pl.col("floor_one")).min()).item()
-    above = mean(one.filter(temperature=1.0), pl.col("gumbel_list") - pl.col("floor_one"))
-    return [
-        "Shared Gumbel noise accepts one draft with at least (1 − TV)/(1 + TV)",
-        "Daliri et al. 2024",
-        f"{one.height} positions: at least {100 * least:.2g} pp above; "
-        f"T = 1: {interval(above)} pp on average",
-        command("invariance"),
-        theorem(least >= -ROUNDING),
-    ]
+    return floor([claim, "Daliri et al. 2024"], one, one, "floor_one", "positions", "T = 1")
 
 
 def list_floor(table: pl.DataFrame) -> list[str]:
     """The list matching lemma."""
-    least = table.select((pl.col("gumbel_list_high") - pl.col("floor_list")).min()).item()
-    four = table.filter(num_drafts=MOST, temperature=1.0)
-    above = mean(four, pl.col("gumbel_list") - pl.col("floor_list"))
+    claim = "The list matching lemma bounds the Gumbel list from below"
+    four, counted = table.filter(num_drafts=MOST), "positions and numbers of drafts"
+    at = f"n = {MOST}, T = 1"
+    return floor([claim, "Rowan et al. 2025"], table, four, "floor_list", counted, at)
+
+
+def floor(
+    claim: list[str], table: pl.DataFrame, some: pl.DataFrame, column: str, counted: str, at: str
+) -> list[str]:
+    """How far the list stays above a published floor: at least, and on average over some rows at T = 1."""
+    least = table.select((pl.col("gumbel_list_high") - pl.col(column)).min()).item()
+    above = mean(some.filter(temperature=1.0), pl.col("gumbel_list") - pl.col(column))
     return [
-        "The list matching lemma bounds the Gumbel list from below",
-        "Rowan et al. 2025",
-        f"{table.height} positions and numbers of drafts: at least {100 * least:.2g} pp above; "
-        f"n = {MOST}, T = 1: {interval(above)} pp on average",
+        *claim,
+        f"{table.height} {counted}: at least {100 * least:.2g} pp above; "
+        f"{at}: {interval(above)} pp on average",
         command("invariance"),
         theorem(least >= -ROUNDING),
     ]

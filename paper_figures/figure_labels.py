@@ -1,4 +1,16 @@
-"""Where the names of lines stand beside them."""
+"""Where the names of lines stand beside them, and how each is tied to its line."""
+
+from typing import Any
+
+# In points.
+LABEL_HEIGHT = 7.6
+THREAD: dict[str, Any] = {
+    "arrowstyle": "-",
+    "lw": 0.6,
+    "alpha": 0.7,
+    "relpos": (0, 0.5),
+    "shrinkA": 1,
+}
 
 
 def spread(wanted: list[float], apart: float, top: float) -> list[float]:

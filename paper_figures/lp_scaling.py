@@ -8,12 +8,12 @@ Reads the table and draws it; what is drawn names this script and the result fil
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 from figure_files import headline, write
-from figure_labels import spread
+from figure_labels import LABEL_HEIGHT, THREAD, spread
 
 from otmd.measurement.style import FAINT, INK, TWO_COLUMNS, Mark
 
@@ -55,16 +55,6 @@ UNITS = {"solve_seconds": 1e-3, "peak_bytes": 2.0**20}
 # Less than that is below the steps in which the system counts a process's memory.
 LEAST = {"solve_seconds": 0.0, "peak_bytes": 0.3}
 TICKS = (4, 10, 100, 1000)
-# In points: the height of a label.
-LABEL_HEIGHT = 7.6
-THREAD: dict[str, Any] = {
-    "arrowstyle": "-",
-    "lw": 0.6,
-    "alpha": 0.7,
-    "relpos": (0, 0.5),
-    "shrinkA": 1,
-    "shrinkB": 3,
-}
 
 
 class Line(NamedTuple):
@@ -175,7 +165,7 @@ def _label_ends(axes: "Axes", lines: list[Line], column: str) -> None:
             color=LOOKS[backend].colour,
             va="center",
             annotation_clip=False,
-            arrowprops={"color": LOOKS[backend].colour, **THREAD},
+            arrowprops={"color": LOOKS[backend].colour, **THREAD, "shrinkB": 3},
         )
 
 

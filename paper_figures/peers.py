@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 from figure_files import headline, write
-from figure_labels import spread
+from figure_labels import LABEL_HEIGHT, THREAD, spread
 
 from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark
 
@@ -47,16 +47,7 @@ WORDS = {
 MILLISECOND, MEGABYTE = 1e-3, 1e6
 TICKS = (10, 100, 1000)
 VOCABULARIES = {49_152: "right", 151_936: "left"}
-# In points.
-LABEL_HEIGHT = 7.6
 FONT: dict[str, Any] = {"fontsize": 6.5, "linespacing": 1.0}
-THREAD: dict[str, Any] = {
-    "arrowstyle": "-",
-    "lw": 0.6,
-    "alpha": 0.7,
-    "relpos": (0, 0.5),
-    "shrinkA": 1,
-}
 FLOORS = [("α*", 1, "min(p, q).sum()"), ("sort", 1, "argsort(p/q)")]
 PROGRAMS = ("otmd", "sort-and-scan", "HiGHS, compact LP", "networkx max-flow", "POT emd, full")
 OPTIMA = {n: [("α*", n, name) for name in (*PROGRAMS, "Global Resolution")] for n in (2, 4)}
