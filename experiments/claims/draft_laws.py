@@ -33,7 +33,7 @@ from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import prompt_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
-from otmd.verifiers.taking import LIKED, TakenInCells
+from otmd.verifiers.taking import Cells, TakenInCells
 
 TEXTS = Path("runs/draft_laws_texts")
 ROWS = Path("runs/draft_laws_positions.parquet")
@@ -225,7 +225,8 @@ def stratified_rate(of: Ordered, weights: FloatArray, top: int, shares: FloatArr
     sizes = np.diff(starts)
     inclusion = own / np.repeat(np.add.reduceat(own, starts[:-1]), sizes)
     number = np.repeat(np.arange(shares.size, dtype=np.int16), sizes)
-    taken = TakenInCells(target, inclusion, number, shares.size, LIKED)
+    cells = Cells(target, inclusion, number, shares.size)
+    taken = TakenInCells(cells, cells.liked_first())
     return float(of.target[:top].sum() + taken.rate)
 
 

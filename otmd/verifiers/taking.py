@@ -6,9 +6,9 @@ quicker in their default order.
 With replacement, most tokens are taken in groups of similar p/q, in which all are accepted whole or all are
 thinned. Only the tokens of the other groups are sorted.
 
-With strata, tokens are taken in cells: classes of similar p/q_j, the largest first, and in each class stratum
-by stratum from the tail to the head. T_j = Π_{i≠j} s_i does not change within a cell, so a(y) = min(p(y),
-T_j q_j(y)) there in any order, and s_j falls by their sum over T_j. Nothing is sorted.
+With strata, tokens are taken in cells: tokens of one stratum with similar p/q_j. T_j = Π_{i≠j} s_i does not
+change within a cell, so a(y) = min(p(y), T_j q_j(y)) there in any order, and s_j falls by their sum over T_j.
+Nothing is sorted.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import power, ratios_of
+from otmd.curve._kernels import AT_A_TIME, power, ratios_of
 from otmd.curve.blocks import (
     DRAFT,
     GROUP_LOW,
@@ -30,16 +30,14 @@ from otmd.curve.blocks import (
     tokens_of_groups,
 )
 from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
-from otmd.kernel import kernel
+from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.prepared import accept_prob
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
-LIKED = (1.0,)
-"""Where p/q_j is cut into the two classes of liked tokens and others."""
-FINE = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
-"""The others cut into half octaves as well, but not at ratios that round numbers have."""
+_EDGES = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+"""Where p/q_j is cut into classes: 1, and half octaves below, but not at ratios that round numbers have."""
 
 _MOST_STEPS = 100
 # How all tokens of a group are taken.
@@ -81,13 +79,9 @@ def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken
         return _TakenInOrder(target, law, order(target, law))
     if isinstance(law, Stratified):
         strata = law.position_strata
-        each = (
-            TakenInCells(target, strata.inclusion, strata.number, law.num_drafts, edges)
-            for edges in ((LIKED, FINE) if law.num_drafts > 1 else (LIKED,))
-        )
-        return min(each, key=lambda taken: taken.left)
+        return take_strata(target, strata.inclusion, strata.number, law.num_drafts)
     if isinstance(law, WithReplacement) and law.num_drafts == 1:
-        return TakenInCells(target, law.draft_probs, np.zeros(target.size, np.int16), 1, ())
+        return take_strata(target, law.draft_probs, np.zeros(target.size, np.int16), 1)
     if isinstance(law, WithReplacement) and target.size >= BlockedCurve.smallest_grouped:
         return _TakenByRatio(target, law)
     ratio = ratios_of(target, _slots(law)[0].mean(axis=0), np.arange(target.size))
@@ -111,38 +105,61 @@ class _TakenInOrder(Taken):
         return self._rank[tokens], self._chance[tokens]
 
 
-class TakenInCells(Taken):
-    """Tokens by classes of p/q_j, and in each class by strata from the tail to the head.
+def take_strata(
+    target: FloatArray, draft: FloatArray, number: NDArray[np.int16], num_strata: int
+) -> Taken:
+    """Take the tokens of strata by the better of two walks through the cells.
 
     ``draft`` is the q_j of each token's stratum, ``number`` that stratum, both (V,).
     """
+    cells = Cells(target, draft, number, num_strata)
+    walks = (cells.liked_first(), cells.by_class()) if num_strata > 1 else (cells.by_class(),)
+    return min((TakenInCells(cells, walk) for walk in walks), key=lambda taken: taken.left)
+
+
+class Cells:
+    """Tokens by classes of p/q_j, from the largest, and in each class by strata from the tail to the head."""
 
     def __init__(
-        self,
-        target: FloatArray,
-        draft: FloatArray,
-        number: NDArray[np.int16],
-        num_strata: int,
-        edges: tuple[float, ...],
+        self, target: FloatArray, draft: FloatArray, number: NDArray[np.int16], num_strata: int
     ) -> None:
-        self._target, self._draft = target, draft
+        self.target, self.draft, self.num_strata = target, draft, num_strata
+        edges = np.array(_EDGES if num_strata > 1 else ())
         # Wide enough for ten thousand strata.
-        self._cell = (num_strata - 1 - number).astype(np.int32)
-        if edges:
-            _add_classes(target, draft, np.array(edges), num_strata, self._cell)
-        sizes = np.bincount(self._cell, minlength=num_strata * (len(edges) + 1))
-        starts = np.concatenate([[0], sizes.cumsum()])
-        tokens = np.empty(target.size, np.int32)
-        _group_tokens(self._cell, starts[:-1].copy(), tokens)
-        self._others, self.left = _take_cells(target, draft, tokens, starts, num_strata)
+        self.of_token = np.empty(target.size, np.int32)
+        sizes = np.zeros(num_strata * (edges.size + 1), np.int64)
+        _fill_cells(target, draft, number, edges, num_strata, self.of_token, sizes)
+        self.starts = np.concatenate([[0], sizes.cumsum()])
+        self.grouped = np.empty((2, target.size))
+        _group_tokens(self.of_token, self.starts[:-1].copy(), target, draft, self.grouped)
+
+    def by_class(self) -> IntArray:
+        """All cells, class by class."""
+        return np.arange(self.starts.size - 1)
+
+    def liked_first(self) -> IntArray:
+        """The cells of the first class, p ≥ q_j, and then all others stratum by stratum."""
+        classes = self.by_class().reshape(-1, self.num_strata)
+        return np.concatenate([classes[0], classes[1:].T.ravel()])
+
+
+class TakenInCells(Taken):
+    """Tokens cell by cell, in the order of a walk."""
+
+    def __init__(self, cells: Cells, walk: IntArray) -> None:
+        self._cells, self._rank = cells, np.argsort(walk)
+        self._others, self.left = _take_cells(*cells.grouped, cells.starts, walk, cells.num_strata)
 
     @cached_property
     def accepted(self) -> FloatArray:
-        return np.minimum(self._target, self._others[self._cell] * self._draft)
+        return np.minimum(
+            self._cells.target, self._others[self._cells.of_token] * self._cells.draft
+        )
 
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
-        cell = self._cell[tokens]
-        return cell, accept_prob(self._target[tokens], self._others[cell] * self._draft[tokens])
+        cell = self._cells.of_token[tokens]
+        most = self._others[cell] * self._cells.draft[tokens]
+        return self._rank[cell], accept_prob(self._cells.target[tokens], most)
 
 
 class _TakenByRatio(Taken):
@@ -206,33 +223,41 @@ def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
 
 
 @kernel()
-def _add_classes(target, draft, edges, num_strata, cell):
-    """Add to each cell (V,) the number of strata times that of the edges above the token's p/q_j."""
-    for edge in edges:
-        for y in range(cell.size):
-            cell[y] += num_strata if target[y] < edge * draft[y] else 0
+def _fill_cells(target, draft, number, edges, num_strata, cell, sizes):
+    """Fill the cell of each token (V,) and the sizes of the cells."""
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        own = cell[start : start + AT_A_TIME]
+        for y in range(p.size):
+            own[y] = num_strata - 1 - number[start + y]
+        for edge in edges:
+            for y in range(p.size):
+                own[y] += num_strata if p[y] < edge * q[y] else 0
+        for y in range(p.size):
+            sizes[np.uint64(own[y])] += 1
 
 
 @kernel()
-def _group_tokens(cell, places, tokens):
-    """Fill the tokens (V,), grouped by cell; ``places`` says where each group starts, and is used up."""
+def _group_tokens(cell, places, target, draft, grouped):
+    """Fill p and q_j (2, V), grouped by cell; ``places`` says where each group starts, and is used up."""
     for y in range(cell.size):
-        tokens[places[cell[y]]] = y
-        places[cell[y]] += 1
+        c = np.uint64(cell[y])
+        i = np.uint64(places[c])
+        grouped[0, i], grouped[1, i] = target[y], draft[y]
+        places[c] += 1
 
 
-@kernel(error_model="numpy")
-def _take_cells(target, draft, tokens, starts, num_strata):
-    """Take the tokens cell by cell, from ``starts`` (M + 1,): T of each cell, and Π_j s_j at the end."""
-    others, s = np.ones(starts.size - 1), np.ones(num_strata)
-    for c in range(others.size):
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def _take_cells(target, draft, starts, walk, num_strata):
+    """Take the tokens (V,), grouped by cell: T of each cell, and Π_j s_j at the end."""
+    others, s = np.ones(walk.size), np.ones(num_strata)
+    for c in walk:
         own = num_strata - 1 - c % num_strata
         for j in range(num_strata):
             others[c] *= s[j] if j != own else 1.0
         mass = 0.0
         for i in range(starts[c], starts[c + 1]):
-            y = tokens[i]
-            mass += min(target[y], others[c] * draft[y])
+            mass += min(target[i], others[c] * draft[i])
         if others[c] > 0.0:
             s[own] = max(s[own] - mass / others[c], 0.0)
     return others, s.prod()
