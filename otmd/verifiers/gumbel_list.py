@@ -4,12 +4,13 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
+from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.quadrature import quadrature_step
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
 
-# What the target emits before or after these times, in units of the mean, is left out: less than 1e-12.
-_EARLIEST, _LATEST = 5e-13, 30.0
+# The integral over s, by the trapezoidal rule in v, s = exp(v − e^{−v}), is exact to 1e-12. What the target
+# emits before the first node or after the last one is less than that.
+_SPACING, _ENDS = 1 / 16, 3.375
 # Exponents beyond which e^{−x} is 0 or 1, to 1e-15.
 _GONE, _UNSEEN = 35.0, 1e-15
 
@@ -46,23 +47,35 @@ class GumbelList(InvariantCoupling):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithReplacement)
         p, q, _, excess = sorted_masses(target, law.draft_probs)
-        count, step = law.num_drafts, quadrature_step(law.num_drafts)
-        # Nodes of the trapezoidal rule in log s, in units of the target's mean time 1/n.
-        nodes = np.exp(np.arange(np.log(_EARLIEST), np.log(_LATEST) + step, step))
+        # Nodes and steps, in units of the target's mean time 1/n.
+        v = np.arange(-_ENDS, _ENDS, _SPACING)
+        nodes = np.exp(v - np.exp(-v))
+        steps = _SPACING * nodes * (1.0 + np.exp(-v))
         # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
-        first = np.searchsorted(excess, _UNSEEN * count / nodes)
-        last = np.searchsorted(excess, _GONE * count / nodes)
+        first = np.searchsorted(excess, _UNSEEN * law.num_drafts / nodes)
+        last = np.searchsorted(excess, _GONE * law.num_drafts / nodes)
         after, per_mass = np.append(p[::-1].cumsum()[::-1], 0.0), 1.0 / q.cumsum()
-        missed = np.empty(nodes.size)
-        for i, s in enumerate(nodes / count):
+        missed, room = np.empty(nodes.size), np.empty(p.size)
+        for i, s in enumerate(nodes / law.num_drafts):
             own = slice(first[i], last[i])
-            gone = np.exp(-s * excess[own])
-            # A is linear between a ratio and the next, and its slope is the q accumulated so far.
-            shared = (gone - np.append(gone[1:], 0.0)[: gone.size]) * per_mass[own]
-            other, miss = 1.0 - q[own] * shared[::-1].cumsum()[::-1], p[own] * (1.0 - gone)
-            for _ in range(count - 1):
-                miss *= other
-            missed[i] = after[last[i]] + miss.sum()
+            gone = np.exp(np.multiply(excess[own], -s, out=room[own]), out=room[own])
+            missed[i] = after[last[i]]
+            missed[i] += _missed_before(p[own], q[own], per_mass[own], gone, law.num_drafts)
         never = max(0.0, float(target.sum()) - after[0])
-        rate = 1.0 - never - float(missed @ (step * nodes * np.exp(-nodes)))
+        rate = 1.0 - never - float(missed @ (steps * np.exp(-nodes)))
         return rate, rate
+
+
+@kernel()
+def _missed_before(p, q, per_mass, gone, num_drafts):
+    """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens by p/q ascending, (T,), beyond which e^{−sA} is 0."""
+    total, shared, later = 0.0, 0.0, 0.0
+    for y in range(p.size - 1, -1, -1):
+        # A is linear between a ratio and the next, and its slope is the q accumulated so far.
+        shared += (gone[y] - later) * per_mass[y]
+        later = gone[y]
+        miss, other = p[y] * (1.0 - gone[y]), 1.0 - q[y] * shared
+        for _ in range(num_drafts - 1):
+            miss *= other
+        total += miss
+    return total

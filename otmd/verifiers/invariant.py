@@ -14,7 +14,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve import RatioCurve
+from otmd.curve._kernels import ratios_of
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.base import validate_rng
 from otmd.drafts.proposal import ProposalLaw
@@ -108,11 +108,12 @@ def sorted_masses(
     target: FloatArray, draft: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """p, q, C = p/q and A(C) = Σ (C q − p)₊ of the tokens that are ever drafted, by C ascending."""
-    curve = RatioCurve.unchecked(target, draft)
-    drawn = int(np.searchsorted(curve.ratio, np.inf))
-    order, ratio = curve.order[:drawn], curve.ratio[:drawn]
-    excess = ratio * curve.draft_mass[1 : drawn + 1] - curve.target_mass[1 : drawn + 1]
-    return target[order], draft[order], ratio, np.maximum.accumulate(np.maximum(excess, 0.0))
+    drawn = np.flatnonzero(draft > 0)
+    ratio = ratios_of(target, draft, drawn)
+    ascending = np.argsort(ratio)
+    p, q, ratio = target[drawn[ascending]], draft[drawn[ascending]], ratio[ascending]
+    excess = ratio * q.cumsum() - p.cumsum()
+    return p, q, ratio, np.maximum.accumulate(np.maximum(excess, 0.0))
 
 
 def arrival_times(clocks: FloatArray, probs: FloatArray) -> FloatArray:
