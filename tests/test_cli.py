@@ -129,6 +129,14 @@ def test_solve_reads_files(tmp_path, capsys):
             assert answer["optimal"] == pytest.approx(8 / 9), arguments
 
 
+@pytest.mark.parametrize(("argument", "shape"), [("TARGET", (2, 2)), ("DRAFT", (3, 2))])
+def test_solve_takes_one_distribution_of_each(tmp_path, capsys, argument, shape):
+    np.save(tmp_path / "many.npy", np.full(shape, 0.5))
+    many, one = str(tmp_path / "many.npy"), "0.5,0.5"
+    assert main(["solve", *([many, one] if argument == "TARGET" else [one, many])]) == 2
+    assert f"{argument}: got shape {shape}, wanted one distribution" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

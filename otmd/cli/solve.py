@@ -62,6 +62,8 @@ def solve(
     # Independent drafts of n distributions are n.
     count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
     drafts = make(draft_probs, num_drafts or count)
+    if drafts.batch_shape:
+        raise UsageError(f"DRAFT: got shape {draft_probs.shape}, wanted one distribution (V,)")
     answer = {"law": law} | _solved(target_probs, drafts, tol)
     if json_output:
         print(json.dumps(answer, indent=1))

@@ -77,7 +77,7 @@ VALUES = (
     "out",
     ".",
 )
-CODES = (0, 1, 2, 3)
+CODES = (0, 1, 2, 3, 4)
 
 
 def one_input(data: bytes) -> None:
