@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from otmd.probabilities import validate_count
-from otmd.tensors.probabilities import check_tensors, checked_probs
+from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
 # Where p/q_j is cut into classes, in two ways: as otmd.verifiers.taking does, which is of a later layer.
@@ -109,9 +109,7 @@ class TensorPreference:
             As for :class:`TensorRatioCurve`, for errors as well.
         """
         count = validate_count("num_drafts", num_drafts)
-        check_tensors(target_probs, draft_probs)
-        p = checked_probs("target_probs", target_probs, validate)
-        p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
+        p, q = checked_pair(target_probs, draft_probs, validate)
         # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
         ratio = target_probs.detach().double() / draft_probs.detach().double()
         ratio = torch.where(q > 0, ratio, -1.0)
