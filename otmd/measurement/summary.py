@@ -94,7 +94,8 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
     """How often each prompt is drawn, (resamples, prompts); equal counts share draws, so noise cancels."""
     rng = np.random.default_rng([seed, prompts])
-    return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
+    drawn = rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
+    return drawn.astype(np.float64)
 
 
 _SCHEMA: dict[str, Any] = {
@@ -135,7 +136,7 @@ def _group(
     if prompts < 2:
         return row
     if prompts not in weights:
-        weights[prompts] = prompt_weights(prompts, resamples, seed).astype(np.float64)
+        weights[prompts] = prompt_weights(prompts, resamples, seed)
     drawn = weights[prompts]
     sizes = drawn @ sums["size"].to_numpy()
     tail = (1.0 - confidence) / 2.0

@@ -78,10 +78,8 @@ def make_plan(
         Names of :data:`otmd.planning.CANDIDATES`.
     num_drafts : sequence of int
         How many drafts a node may have.
-    budgets : sequence of int
-        The most tokens of a tree; each budget has its own best tree.
-    depth : int
-        The most levels of a tree.
+    budgets, depth
+        The most tokens of a tree, each with its own best tree, and the most levels.
     target : Processing, optional
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
@@ -96,10 +94,6 @@ def make_plan(
         Show a progress bar on stderr.
     overwrite : bool
         Replace a plan with other settings in ``output``.
-
-    Returns
-    -------
-    Plan
 
     Raises
     ------
@@ -236,10 +230,10 @@ def _ranking(rows: Sequence[Row], unit: str) -> Table:
 
 def _depths(rows: Sequence[Row]) -> Table:
     depth = max(len(row.acceptance) for row in rows)
-    found = [
-        [row.rule, row.choice.tree, *row.acceptance, *[None] * (depth - len(row.acceptance))]
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        none = [None] * (depth - len(row.acceptance))
+        found.append([row.rule, row.choice.tree, *row.acceptance, *none])
     note = (
         "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
         "as --spec-synthetic-acceptance-rates, for a chain as long as the tree is deep."
@@ -260,15 +254,6 @@ def _losses(rows: Sequence[Row]) -> Table:
         "drafted is proportional to q; fitted π: a function of q that the fitting half says). Then "
         "acceptance by thirds of the target's entropy, and tokens per step by domain."
     )
-    thirds = ["sure %", "between %", "open %"]
-    heads = [
-        "rule",
-        "accepted %",
-        "α* %",
-        "gap",
-        "π ∝ q %",
-        "fitted π %",
-        *thirds,
-        *rows[0].by_domain,
-    ]
+    heads = ["rule", "accepted %", "α* %", "gap", "π ∝ q %", "fitted π %"]
+    heads += ["sure %", "between %", "open %", *rows[0].by_domain]
     return Table("Where drafts are lost", heads, found, note)

@@ -9,19 +9,12 @@ import polars as pl
 from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency, Shape
 from otmd.planning.positions import CANDIDATES
-from otmd.planning.texts import (
-    Steps,
-    Text,
-    halves,
-    reached_by_block,
-    reached_by_chances,
-    steps_along,
-)
+from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
 from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-Means = tuple[float, float, float, float]
+Means = list[float]
 
 
 class Choice(NamedTuple):
@@ -55,7 +48,6 @@ class Row(NamedTuple):
     value, low, high : float
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
     tokens_per_step : float
-        The mean.
     acceptance : list of float
         P(at least k drafts are accepted), k = 1, 2, ….
     rate, optimal : float
@@ -70,7 +62,7 @@ class Row(NamedTuple):
     samples : ndarray of float64, shape (resamples,)
         The value of resampled prompts.
     fitted : float
-        The value on the half that the choice was made on.
+        That on the half that the choice was made on.
     """
 
     rule: str
@@ -114,10 +106,8 @@ class Evidence:
 
     Parameters
     ----------
-    table : polars.DataFrame
-        Of :func:`otmd.planning.chances_table`.
-    bounds : polars.DataFrame
-        Of :func:`otmd.planning.ceilings`, with the same settings.
+    table, bounds : polars.DataFrame
+        Of :func:`otmd.planning.chances_table` and :func:`otmd.planning.ceilings`, with the same settings.
     texts : sequence of Text
     cut_at : int
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
@@ -146,7 +136,7 @@ class Evidence:
         self.texts, self.cut_at, self.depth = texts, cut_at, depth
         self.fit, self.report = halves(texts)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
+        self.means: dict[tuple[str, str, float, int], tuple[Means, Means]] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -157,8 +147,8 @@ class Evidence:
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
 
-    def steps(self, rule: str, choice: Choice) -> list[Steps]:
-        """What a decoder with this rule and choice does along each text."""
+    def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
+        """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
         column = self.columns[rule, choice.variant, choice.draft_temperature]
         found = []
         for i in range(len(self.texts)):
@@ -168,7 +158,7 @@ class Evidence:
                 levels = np.stack([column[n][i] for n in choice.shape], axis=1)
                 reached = reached_by_chances(levels)
             found.append(steps_along(reached, self.cut_at, self.depth))
-        return found
+        return tuple(map(np.array, zip(*found, strict=True)))
 
     def choices(self, rule: str, budget: int) -> list[Choice]:
         """Everything that may be set for a rule within a budget."""
@@ -180,20 +170,15 @@ class Evidence:
         ]
 
 
-def _means(
-    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
-) -> tuple[Means, list[float]]:
+def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> tuple[Means, Means]:
     """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
-
-    def mean(name: str) -> float:
-        return float(known[name].to_numpy().mean())
-
+    means = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return (mean("rate"), mean("optimal"), mean("proportional"), mean("fitted")), thirds
+    return means.tolist(), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
@@ -212,33 +197,30 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     list of Row
         Best first. A larger budget that changes nothing has no row.
     """
-    weights = prompt_weights(len(evidence.report), RESAMPLES, 0).astype(np.float64)
+    weights = prompt_weights(len(evidence.report), RESAMPLES, 0)
     rows = []
     for rule in dict.fromkeys(rule for rule, _, _ in evidence.columns):
-        fitted: dict[Choice, tuple[float, int]] = {}
+        fitted: dict[Choice, float] = {}
         for choice in evidence.choices(rule, max(budgets)):
-            cost = latency.step(choice.shape) if latency else 1.0
-            value = _mean(_totals(evidence.steps(rule, choice))[evidence.fit]) / cost
-            # Of equals the smaller tree.
-            fitted[choice] = (value, -choice.drafts)
+            tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
+            fitted[choice] = _ratio(tokens, steps) / _seconds(choice, latency)
         taken = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
-            best = max(within, key=fitted.__getitem__, default=taken)
+            # Of equals the smaller tree.
+            best = max(within, key=lambda own: (fitted[own], -own.drafts), default=taken)
             if best is not None and best != taken:
-                taken = best
-                cost = latency.step(best.shape) if latency else 1.0
-                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best][0]))
+                taken, cost = best, _seconds(best, latency)
+                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
 
 
-def _totals(steps: Sequence[Steps]) -> FloatArray:
-    """Tokens and steps of each text, shape (texts, 2)."""
-    return np.array([[one.tokens, one.steps] for one in steps])
+def _seconds(choice: Choice, latency: Latency | None) -> float:
+    return latency.step(choice.shape) if latency else 1.0
 
 
-def _mean(totals: FloatArray) -> float:
-    return float(totals[:, 0].sum() / max(totals[:, 1].sum(), 1e-300))
+def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
+    return float(tokens.sum() / max(steps.sum(), 1e-300))
 
 
 def _row(
@@ -250,54 +232,38 @@ def _row(
     weights: FloatArray,
     fitted: float,
 ) -> Row:
-    steps = evidence.steps(rule, choice)
-    totals = _totals(steps)[evidence.report]
-    drawn = weights @ totals
-    samples = drawn[:, 0] / np.maximum(drawn[:, 1], 1e-300) / cost
+    tokens, steps, _, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
+    samples = weights @ tokens / np.maximum(weights @ steps, 1e-300) / cost
     low, high = np.quantile(samples, [TAIL, 1 - TAIL]).tolist()
-    kept = np.sum([steps[i].kept for i in evidence.report], axis=0) / totals[:, 1].sum()
-    domains: dict[str, list[Steps]] = {}
-    for i in evidence.report:
-        domains.setdefault(evidence.texts[i].domain, []).append(steps[i])
-    mean = _mean(totals)
+    domains = np.array([evidence.texts[i].domain for i in evidence.report])
+    by_domain = {
+        name: _ratio(tokens[domains == name], steps[domains == name])
+        for name in dict.fromkeys(domains.tolist())
+    }
+    mean, accepted = _ratio(tokens, steps), (kept.sum(axis=0) / steps.sum()).tolist()
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
     means, by_entropy = evidence.means[at]
-    by_domain = {name: _mean(_totals(own)) for name, own in domains.items()}
-    head = (rule, budget, choice, mean / cost, low, high, mean, kept.tolist())
+    head = (rule, budget, choice, mean / cost, low, high, mean, accepted)
     return Row(*head, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first row yields, and its 95% interval over the same prompts.
-
-    Parameters
-    ----------
-    first, second : Row
-        Of one ranking.
+    """How much more the first of two rows of a ranking yields, in the unit of their values.
 
     Returns
     -------
     mean, low, high : float
-        In the unit of the rows' values.
+        The ends are of a 95% interval over the same prompts.
     """
     low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
     return first.value - second.value, low, high
 
 
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
-    """Count the prompts that would tell two rows apart, if the difference stays as it is.
+    """Count the prompts that would tell two rows of a ranking apart, if the difference stays as it is.
 
-    Parameters
-    ----------
-    first, second : Row
-        Of one ranking.
-    prompts : int
-        How many the rows report on.
-
-    Returns
-    -------
-    int or None
-        Prompts of a whole dataset, of which half choose the trees; None without a difference.
+    ``prompts`` is how many the rows report on. The answer is those of a whole dataset, of which half choose
+    the trees; None without a difference.
     """
     gain = abs(first.value - second.value)
     spread = float((first.samples - second.samples).std(ddof=1))
