@@ -1,8 +1,7 @@
 """Measure every verifier against the optimum on a dataset of next-token distributions.
 
-A worker gets a chunk of positions with its arrays, and a finished chunk is stored, so that an interrupted run
-goes on. A folder holds ``measurement.json`` (what is measured, and on what), ``parts/`` while the run is
-unfinished, and ``results.parquet`` afterwards.
+A worker gets a chunk of positions with its arrays. A folder holds ``measurement.json`` (what is measured, and
+on what), finished chunks in ``parts/`` while the run is unfinished, and ``results.parquet`` afterwards.
 """
 
 import hashlib
@@ -12,14 +11,14 @@ from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from otmd import __version__
+from otmd.drafts import Greedy, Hub, WithReplacement
 from otmd.harness.dataset import Dataset, Position, open_dataset
-from otmd.measurement.device import check_device, closed_forms, device_rows
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.rows import (
     DEFAULT_LAWS,
@@ -30,10 +29,22 @@ from otmd.measurement.rows import (
     Settings,
     make_settings,
     position_rows,
+    rate_columns,
 )
 from otmd.probabilities import Processing, validate_probs
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
+from otmd.verifiers import (
+    GreedyCoupling,
+    KSequential,
+    MaximalCoupling,
+    RecursiveRejection,
+    SpecHub,
+    TargetOnly,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RESULTS = "results.parquet"
 LAYOUT = Layout(
@@ -47,6 +58,15 @@ LAYOUT = Layout(
 CHUNK_SIZE = 8
 # A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
 DEVICE_CHUNK_SIZE = 32
+# What has a closed form on tensors, by its table there. Hub drafts with SpecHub are as two greedy drafts.
+CLOSED_FORMS: dict[tuple[Any, type], str] = {
+    (WithReplacement, MaximalCoupling): "recursive rejection",
+    (WithReplacement, RecursiveRejection): "recursive rejection",
+    (WithReplacement, KSequential): "K-SEQ",
+    (WithReplacement, TargetOnly): "target only",
+    (Greedy, GreedyCoupling): "greedy",
+    (Hub, SpecHub): "greedy",
+}
 
 
 class Chunk(NamedTuple):
@@ -196,6 +216,82 @@ def read_chunks(
             known = device_rows(settings, target, draft, dataset.kind, device)
         name = f"part-{run[0]:08d}-{run[-1]:08d}"
         yield name, Chunk(positions, target, draft, dataset.kind, known)
+
+
+def closed_forms(settings: Settings) -> dict[Key, str]:
+    """Which rows of a position are closed forms on tensors: the table of each."""
+    laws = dict(settings.laws)
+    return {
+        (name, n, label): CLOSED_FORMS[laws[name], type(verifier)]
+        for (name, n), pairs in settings.served.items()
+        for label, verifier in pairs
+        if (laws[name], type(verifier)) in CLOSED_FORMS
+    }
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError unless torch can compute in float64 on this device."""
+    import torch
+
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: got {device!r}, wanted one of torch's with float64, such as cpu or cuda ({said})"
+        ) from error
+
+
+def device_rows(
+    settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str
+) -> list[list[dict[Key, Rates]]]:
+    """Closed-form rates of k positions on a device, by position and processing.
+
+    What is undefined or invalid is left out: the CPU's code says why.
+    """
+    forms = closed_forms(settings)
+    found: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in target]
+    for place, step in enumerate(settings.processing):
+        try:
+            p, q = (_on_device(values, kind, step, device) for values in (target, draft))
+        except ValueError:
+            continue
+        tables = _tables(p, q, max(n for _, n, _ in forms))
+        for (law, n, verifier), name in forms.items():
+            optimal = tables["greedy" if name == "greedy" else "optimal"][:, n - 1]
+            for position, pair in enumerate(np.stack([tables[name][:, n - 1], optimal], axis=1)):
+                if np.isfinite(pair).all():
+                    rate, best = pair.tolist()
+                    columns = rate_columns(rate, rate, best, settings.tol)
+                    found[position][place][law, n, verifier] = columns
+    return found
+
+
+def _on_device(values: np.ndarray, kind: str, step: Processing, device: str) -> "Tensor":
+    """Distributions (k, V) on the device, which has no top-k, top-p and min-p; invalid ones may be NaN."""
+    import torch
+
+    from otmd.tensors import probs_from_logits
+
+    if kind == "logits" and step == Processing(step.temperature):
+        logits = torch.from_numpy(np.ascontiguousarray(values)).to(device, torch.float64)
+        return probs_from_logits(logits, step.temperature)
+    return torch.from_numpy(process("values", values, kind, step)).to(device)
+
+
+def _tables(target_probs: "Tensor", draft_probs: "Tensor", most: int) -> dict[str, np.ndarray]:
+    """Each rate for 1 … ``most`` drafts, shape (k, most), NaN where it is undefined."""
+    from otmd.tensors import TensorRatioCurve, greedy_rates, target_only_rates
+
+    curve = TensorRatioCurve(target_probs, draft_probs, validate=False)
+    tables = {
+        "optimal": curve.optimal_rates(most),
+        "recursive rejection": curve.recursive_rejection_rates(most),
+        "K-SEQ": curve.k_sequential_rates(most),
+        "target only": target_only_rates(target_probs, draft_probs, most, validate=False),
+        "greedy": greedy_rates(target_probs, draft_probs, most, validate=False),
+    }
+    return {name: table.cpu().numpy() for name, table in tables.items()}
 
 
 def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:
