@@ -193,8 +193,8 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
 
-    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has the rates
-    computed elsewhere. ValueError for bounds that contradict each other.
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has rates that
+    were computed elsewhere. ValueError for bounds that contradict each other.
     """
     for (name, law), n in product(settings.laws, settings.num_drafts):
         pairs = settings.served.get((name, n), ())

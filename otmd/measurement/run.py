@@ -124,12 +124,11 @@ def measure(
         A folder in which finished chunks are kept, so that an interrupted run goes on from there,
         and the table at the end as ``results.parquet``.
     executor : concurrent.futures.Executor, optional
-        Runs the work instead of a process pool (Dask's ``client.get_executor()``, say);
-        ``workers`` then says how many it has, so that all of them are kept busy.
+        Runs the work instead of a process pool (Dask's ``client.get_executor()``, say); ``workers``
+        then says how many it has.
     device : str, optional
-        As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there in float64, on
-        several positions at once: with replacement all but ``Optimal`` and ``Preference``, greedy
-        and hub with their couplings. The workers compute the others.
+        As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there: with replacement
+        all but ``Optimal`` and ``Preference``, greedy and hub with their couplings.
     overwrite : bool
         Remove a measurement with other settings from ``output``, instead of raising an error.
 
@@ -140,10 +139,9 @@ def measure(
         domain, position, temperature, top_k, top_p, min_p, law, num_drafts, verifier, optimal,
         rate, rate_low, rate_high, gap, gap_low, gap_high, status``. Rates and gaps are fractions;
         ``gap`` is ``optimal − rate``, and ``rate_low``, ``rate_high`` bound the rate with
-        certainty. ``status`` is ``ok``, ``undefined: …`` where the draft distribution does not
-        admit the law, ``unrated: …`` where the verifier raised ValueError at this position (in
-        both cases rates are null), or says how far apart the bounds are where that is more than
-        ``tol``.
+        certainty. ``status`` is ``ok``; ``undefined: …`` where the draft distribution does not
+        admit the law, and ``unrated: …`` where the verifier raised ValueError (rates are null); or
+        how far apart the bounds are where that is more than ``tol``.
 
     Raises
     ------

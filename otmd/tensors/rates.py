@@ -9,9 +9,8 @@ from torch.nn.functional import pad
 from otmd.probabilities import validate_count
 from otmd.tensors.probabilities import checked_pair
 
-# Each round divides the interval around ρ* by 32: 11 rounds are the 55 bits that float64 can tell apart.
-_SECTIONS = 32
-_ROUNDS = 11
+# More bits than float64 can tell apart.
+_BISECTIONS = 55
 _BLOCK = 512
 
 
@@ -92,16 +91,13 @@ class TensorRatioCurve:
     def _k_sequential_scales(self, counts: Tensor) -> Tensor:
         """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n], from above; shape (…, n)."""
         shape = (*self.batch_shape, counts.numel())
-        low = counts.new_ones(shape)
-        width = (counts - 1.0).expand(shape)
-        steps = torch.arange(1, _SECTIONS, dtype=counts.dtype, device=counts.device) / _SECTIONS
-        for _ in range(_ROUNDS):
-            # Many points at once cost a device hardly more than the middle alone.
-            scale = low[..., None] + width[..., None] * steps
-            W = self._hockey_stick(scale.flatten(-2)).view_as(scale)
-            lossless = (1.0 - (1.0 - W) / scale) ** counts[:, None] >= W
-            width = width / _SECTIONS
-            low = low + width * (~lossless).sum(dim=-1)
+        low, width = counts.new_ones(shape), (counts - 1.0).expand(shape)
+        for _ in range(_BISECTIONS):
+            width = width / 2
+            middle = low + width
+            W = self._hockey_stick(middle)
+            lossless = (1.0 - (1.0 - W) / middle) ** counts >= W
+            low = torch.where(lossless, low, middle)
         # Every ρ ≥ ρ* is lossless, none below it is.
         return low + width
 
