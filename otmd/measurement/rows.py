@@ -219,7 +219,7 @@ def _rate(
     except ValueError as error:
         return {label: {"status": f"undefined: {one_line(error)}"} for label in verifiers}
     try:
-        optimal = optimal_rates(target_probs, drafts, [n]).rate.item()
+        optimal = float(np.ravel(optimal_rates(target_probs, drafts, [n]).rate)[0])
     except ValueError as error:
         return {label: {"status": f"unrated: {one_line(error)}"} for label in verifiers}
     found: dict[str, Rates] = {}

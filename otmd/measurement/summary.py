@@ -38,12 +38,9 @@ def summarise(
         What :func:`otmd.measure` returns.
     by : sequence of str
         The columns that make a group. Add ``domain`` for a summary a domain.
-    confidence : float
-        Coverage of the intervals, in (0, 1).
-    resamples : int
-        Bootstrap samples of the prompts.
-    seed : int
-        Equal seeds give equal intervals.
+    confidence, resamples, seed
+        Coverage of the intervals, in (0, 1); bootstrap samples of the prompts; equal seeds give equal
+        intervals.
 
     Returns
     -------
@@ -104,7 +101,8 @@ _SCHEMA: dict[str, Any] = {
 
 def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) -> dict[str, Any]:
     defined = group.filter(pl.col("rate").is_not_null())
-    row = {"positions": len(defined), "undefined": len(group) - len(defined), "prompts": 0}
+    undefined = len(group) - len(defined)
+    row: dict[str, Any] = {"positions": len(defined), "undefined": undefined, "prompts": 0}
     if defined.is_empty():
         return row
     row |= defined.select(

@@ -50,8 +50,9 @@ class Latency(NamedTuple):
         sizes = np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
         nodes = int(sizes.sum())
-        drafts, target = zip(*self.draft, strict=True), zip(*self.target, strict=True)
-        calls = np.interp(reads, *drafts).sum() + np.interp(nodes + 1, *target)
+        drafts, target = np.transpose(self.draft), np.transpose(self.target)
+        calls = np.interp(reads, drafts[0], drafts[1]).sum()
+        calls += np.interp(nodes + 1, target[0], target[1])
         return float(calls + nodes * self.verification)
 
     def check(self, budget: int) -> None:

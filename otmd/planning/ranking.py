@@ -14,7 +14,7 @@ from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-Means = list[float]
+Means = tuple[float, float, float, float]
 
 
 class Choice(NamedTuple):
@@ -136,7 +136,7 @@ class Evidence:
         self.texts, self.cut_at, self.depth = texts, cut_at, depth
         self.fit, self.report = halves(texts)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[Means, Means]] = {}
+        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -170,32 +170,25 @@ class Evidence:
         ]
 
 
-def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> tuple[Means, Means]:
+def _means(
+    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
+) -> tuple[Means, list[float]]:
     """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
-    means = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
+    told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return means.tolist(), thirds
+    rate, optimal, proportional, fitted = told.tolist()
+    return (rate, optimal, proportional, fitted), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
     """Take the best choice of every rule within every budget on one half, and tell it on the other.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    budgets : sequence of int
-        The most tokens of a tree.
-    latency : Latency, optional
-        Times; with them values are tokens per second.
-
-    Returns
-    -------
-    list of Row
-        Best first. A larger budget that changes nothing has no row.
+    A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
+    a larger budget that changes nothing has none.
     """
     weights = prompt_weights(len(evidence.report), RESAMPLES, 0)
     rows = []
