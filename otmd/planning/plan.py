@@ -161,28 +161,27 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
     engines = [row for row in rows if CANDIDATES[row.rule].engine]
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
     known = max(engines, key=lambda row: row.fitted, default=best)
+    gain = difference(best, known)
     if known is best:
-        said = [f"Take {_named(best)}: {value}. Nothing else led it on the fitting half."]
+        decision = f"Take {_named(best)}: {value}. Nothing else led it on the fitting half."
+    elif gain[1] > 0:
+        beside = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
+        decision = f"Take {_named(best)}: {value}, {beside}."
     else:
-        gain = difference(best, known)
-        more = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
-        if gain[1] > 0:
-            said = [f"Take {_named(best)}: {value}, {more}."]
-        else:
-            needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
-            wanted = f"{needed} prompts would" if needed else "on this half it is behind"
-            said = [
-                f"No difference that this data shows between {_named(best)} ({value}) and the best that "
-                f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
-            ]
-    said.append(_when_it_stops(best, rows))
+        needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
+        wanted = f"{needed} prompts would" if needed else "on this half it is behind"
+        decision = (
+            f"No difference that this data shows between {_named(best)} ({value}) and the best that "
+            f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
+        )
     drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
     most = max(best.optimal, best.proportional, best.ceiling)
-    said.append(
+    headroom = (
         f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
         f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
         f"{100 * most:.1f}%."
     )
+    said = [decision, _when_it_stops(best, rows), headroom]
     if latency:
         alone = 1.0 / latency.alone
         said.append(

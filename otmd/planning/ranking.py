@@ -1,6 +1,7 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,13 +93,10 @@ class Row(NamedTuple):
 
 def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
     """Every tree within budget and depth whose levels draft ever fewer a node, out of ``counts``."""
-    left: list[Shape] = [(n,) for n in counts if n <= budget]
-    while left:
-        shape = left.pop()
-        yield shape
-        if len(shape) < depth:
-            longer = [(*shape, n) for n in counts if n <= shape[-1]]
-            left += [more for more in longer if np.cumprod(more).sum() <= budget]
+    for levels in range(1, depth + 1):
+        for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
+            if np.cumprod(shape).sum() <= budget:
+                yield shape
 
 
 class Evidence:
@@ -166,7 +164,7 @@ class Evidence:
             Choice(variant, draft, shape)
             for own, variant, draft in self.columns
             if own == rule
-            for shape in shapes(sorted(self.columns[own, variant, draft]), budget, self.depth)
+            for shape in shapes(list(self.columns[own, variant, draft]), budget, self.depth)
         ]
 
 
