@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
 ALL_VERIFIERS = (*DEFAULT_VERIFIERS, PoissonCoupling, GumbelList, GumbelTop, Optimal)
+AVERAGED = ("rate", "gap", "optimal", "rate_low", "rate_high")
 HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
 
 
@@ -120,18 +121,14 @@ def compare(
             groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
     rows, skipped = [], []
     for (law, verifier, n), found in groups.items():
-        if rated := [row for row in found if "rate" in row]:
-            rows.append(_averaged(law, verifier, n, rated))
-        else:
+        rated = np.array([[row[name] for name in AVERAGED] for row in found if "rate" in row])
+        if len(rated) == 0:
             skipped.append(f"{law} × {verifier}, n = {n}: {found[0]['status']}")
+            continue
+        rate, gap, optimal, low, high = rated.mean(axis=0).tolist()
+        many = len(rated) > 1
+        error = float(rated[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
+        named = (law, verifier, n, rate, gap, optimal)
+        rows.append(ComparedRow(*named, error, high - low, len(rated)))
     rows.sort(key=lambda row: (-round(row.rate, 12), row.num_drafts))
     return Comparison(rows, skipped)
-
-
-def _averaged(law: str, verifier: str, n: int, rated: list[dict[str, Any]]) -> ComparedRow:
-    columns = ("rate", "gap", "optimal", "rate_low", "rate_high")
-    values = np.array([[row[name] for name in columns] for row in rated])
-    rate, gap, optimal, low, high = values.mean(axis=0).tolist()
-    count = len(rated)
-    error = float(values[:, 0].std(ddof=1)) / math.sqrt(count) if count > 1 else None
-    return ComparedRow(law, verifier, n, rate, gap, optimal, error, high - low, count)

@@ -86,11 +86,8 @@ class Settings(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the settings in JSON's types; equal descriptions mean equal measurements."""
         return {
-            "laws": [_described(name, _origin(law)) for name, law in self.laws],
-            "verifiers": [
-                _described(name, _origin(v) + _given(getattr(v, "__dict__", {})))
-                for name, v in self.verifiers
-            ],
+            "laws": [_described(*named) for named in self.laws],
+            "verifiers": [_described(*named) for named in self.verifiers],
             "num_drafts": list(self.num_drafts),
             "processing": [asdict(step) for step in self.processing],
             "tol": self.tol,
@@ -168,21 +165,16 @@ def _distinct(argument: str, values: list) -> tuple:
     return tuple(values)
 
 
-def _described(name: str, origin: str) -> str:
+def _described(name: str, thing: Any) -> str:
     """The name; where it is not that of a law or verifier of otmd's, with its origin in brackets."""
+    values = thing.keywords if isinstance(thing, partial) else {}
+    thing = thing.func if isinstance(thing, partial) else thing
+    if not hasattr(thing, "__qualname__"):
+        thing, values = type(thing), values | getattr(thing, "__dict__", {})
+    given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
+    origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
     own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
     return name if own else f"{name} ({origin})"
-
-
-def _origin(thing: Any) -> str:
-    keywords = thing.keywords if isinstance(thing, partial) else {}
-    thing = thing.func if isinstance(thing, partial) else thing
-    kind = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{kind.__module__}.{kind.__qualname__}" + _given(keywords)
-
-
-def _given(values: Mapping[str, Any]) -> str:
-    return "".join(f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
 
 
 def position_rows(
