@@ -165,8 +165,6 @@ def measure(
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
-    if device and not closed_forms(settings):
-        device = None
     tables: dict[str, pl.DataFrame] = {}
     run = partial(_run, dataset, settings, workers or available_cpus(), executor, device, progress)
     if output is None:
@@ -209,9 +207,7 @@ def read_chunks(
     for run in consecutive_runs(numbers, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
         target, draft = map(np.asarray, dataset.arrays(list(run)))
         positions = [dataset.positions[i] for i in run]
-        known: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in run]
-        if device:
-            known = device_rows(settings, target, draft, dataset.kind, device)
+        known = device_rows(settings, target, draft, dataset.kind, device)
         name = f"part-{run[0]:08d}-{run[-1]:08d}"
         yield name, Chunk(positions, target, draft, dataset.kind, known)
 
@@ -241,14 +237,16 @@ def check_device(device: str) -> None:
 
 
 def device_rows(
-    settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str
+    settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str | None
 ) -> list[list[dict[Key, Rates]]]:
     """Closed-form rates of k positions on a device, by position and processing.
 
-    What is undefined or invalid is left out: the CPU's code says why.
+    What is undefined or invalid is left out: the CPU's code says why. Without a device, all is.
     """
     forms = closed_forms(settings)
     found: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in target]
+    if device is None or not forms:
+        return found
     for place, step in enumerate(settings.processing):
         try:
             p, q = (_on_device(values, kind, step, device) for values in (target, draft))
