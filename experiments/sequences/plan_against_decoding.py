@@ -125,7 +125,7 @@ def print_table(found: dict[str, Means]) -> None:
     heads = ("tree", "estimated", "decoded", "difference", "product of mean rates", "less decoded")
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for name, (along, own, product) in found.items():
-        weights = prompt_weights(len(along), RESAMPLES, 0).astype(np.float64)
+        weights = prompt_weights(len(along), RESAMPLES, 0)
         (first, firsts), (second, seconds) = ratio(along, weights), ratio(own, weights)
         cells = [
             interval(first, firsts),
@@ -150,11 +150,11 @@ def main(arguments: list[str] | None = None) -> None:
         table = decoded(dataset, cut_at, chosen.repeats)
         found = {}
         for rule, choice in WAYS:
-            steps = evidence.steps(rule, choice)
+            tokens, steps, *_ = evidence.steps(rule, choice)
             sums = table.filter(rule=rule).group_by("prompt").agg(pl.col("tokens", "steps").sum())
             by_prompt = {name: (tokens, count) for name, tokens, count in sums.iter_rows()}
             own = np.array([by_prompt[text.prompt_id] for text in evidence.texts], dtype=float)
-            along = np.array([[one.tokens, one.steps] for one in steps])
+            along = np.stack([tokens, steps], axis=1)
             product = product_of_means(evidence, rule, choice)
             found[f"{rule} {choice.tree}"] = Means(along, own, product)
         print(f"\n{path.name}\n")

@@ -3,7 +3,7 @@ from .decoding import decoding_costs as decoding_costs
 from .decoding import decoding_json as decoding_json
 from .decoding import draw_decoding as draw_decoding
 from .decoding import print_decoding as print_decoding
-from .figure import draw_gaps as draw_gaps
+from .report import draw_gaps as draw_gaps
 from .report import print_report as print_report
 from .report import report_json as report_json
 from .rows import DEFAULT_LAWS as DEFAULT_LAWS

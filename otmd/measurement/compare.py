@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import ConditionalPoisson
+from otmd.measurement.page import Table
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
 from otmd.probabilities import validate_probs, validate_same_vocabulary
 from otmd.verifiers import GumbelList, GumbelTop, Optimal, PoissonCoupling
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
 ALL_VERIFIERS = (*DEFAULT_VERIFIERS, PoissonCoupling, GumbelList, GumbelTop, Optimal)
+AVERAGED = ("rate", "gap", "optimal", "rate_low", "rate_high")
 HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
 
 
@@ -37,12 +40,12 @@ class ComparedRow(NamedTuple):
     positions: int
 
 
+@dataclass(repr=False)
 class Comparison:
     """``rows``, a list of :class:`ComparedRow`, best rate first; ``skipped``: what has no rate, and why."""
 
-    def __init__(self, rows: list[ComparedRow], skipped: list[str]) -> None:
-        self.rows = rows
-        self.skipped = skipped
+    rows: list[ComparedRow]
+    skipped: list[str]
 
     def __iter__(self) -> Iterator[ComparedRow]:
         return iter(self.rows)
@@ -51,15 +54,15 @@ class Comparison:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        cells = [HEAD, *(_cells(row) for row in self.rows)]
+        table = Table(
+            "", HEAD, [(*row[:5], row.error, row.positions) for row in self.rows], decimals=4
+        )
+        cells = [HEAD, *([table.shown(cell) for cell in row] for row in table.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if place < 2 else cell.rjust(width)
-                for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in cells
-        ]
+        form = "  ".join(
+            f"{{:{side}{width}}}" for side, width in zip("<<>>>>>", widths, strict=True)
+        )
+        lines = [form.format(*line) for line in cells]
         return "\n".join([*lines, *(f"left out: {said}" for said in self.skipped)])
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -118,26 +121,14 @@ def compare(
             groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
     rows, skipped = [], []
     for (law, verifier, n), found in groups.items():
-        rated = [row for row in found if "rate" in row]
-        if rated:
-            rows.append(_averaged(law, verifier, n, rated))
-        else:
+        rated = np.array([[row[name] for name in AVERAGED] for row in found if "rate" in row])
+        if len(rated) == 0:
             skipped.append(f"{law} × {verifier}, n = {n}: {found[0]['status']}")
+            continue
+        rate, gap, optimal, low, high = rated.mean(axis=0).tolist()
+        many = len(rated) > 1
+        error = float(rated[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
+        named = (law, verifier, n, rate, gap, optimal)
+        rows.append(ComparedRow(*named, error, high - low, len(rated)))
     rows.sort(key=lambda row: (-round(row.rate, 12), row.num_drafts))
     return Comparison(rows, skipped)
-
-
-def _averaged(law: str, verifier: str, n: int, rated: list[dict[str, Any]]) -> ComparedRow:
-    columns = ("rate", "gap", "optimal", "rate_low", "rate_high")
-    values = np.array([[row[name] for name in columns] for row in rated])
-    rate, gap, optimal, low, high = map(float, values.mean(axis=0))
-    many = len(rated) > 1
-    error = float(values[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
-    return ComparedRow(law, verifier, n, rate, gap, optimal, error, high - low, len(rated))
-
-
-def _cells(row: ComparedRow) -> tuple[str, ...]:
-    # Adding zero turns −0.0 into 0.0.
-    numbers = [f"{row.rate:.4f}", f"{round(row.gap, 4) + 0.0:.4f}"]
-    error = "" if row.error is None else f"{row.error:.4f}"
-    return (row.law, row.verifier, str(row.num_drafts), *numbers, error, str(row.positions))

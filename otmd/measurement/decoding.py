@@ -27,8 +27,8 @@ class SpeedUp(NamedTuple):
     """How many times as fast as the first way: mean over repeats and 95% interval (NaN for one repeat)."""
 
     mean: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def verdict(self) -> str:
@@ -45,7 +45,6 @@ class DecodingCost:
     Attributes
     ----------
     name : str
-        Of the way.
     tokens, steps : int
         How many tokens were written, and in how many steps, one call of the target each.
     acceptance : list of float
@@ -94,48 +93,37 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         raise ValueError(f"texts: got {got}, wanted at least one, equally many a repeat")
     size = len(texts) // repeats
     rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
-    first, *_ = names = list(texts[0])
-
-    def seconds_per_token(texts: Sequence[Mapping[str, Decoded]], name: str) -> float:
-        seconds = sum(text[name].seconds[stage] for text in texts for stage in GENERATION)
-        return seconds / sum(len(text[name].tokens) for text in texts)
-
-    alone = [seconds_per_token(texts, first) for texts in rounds]
-    costs = []
-    for name in names:
-        own = [seconds_per_token(texts, name) for texts in rounds]
-        costs.append(_cost(name, [text[name] for text in texts], _speed_up(alone, own)))
-    return costs
+    one = SpeedUp(1.0)
+    speeds = {
+        name: [_cost(name, own, one).tokens_per_second for own in rounds] for name in texts[0]
+    }
+    first = next(iter(speeds.values()))
+    return [_cost(name, texts, _speed_up(own, first)) for name, own in speeds.items()]
 
 
-def _speed_up(alone: list[float], own: list[float]) -> SpeedUp:
+def _speed_up(own: list[float], first: list[float]) -> SpeedUp:
     """The geometric mean of the repeats' ratios, with Student's interval of its logarithm."""
     from scipy.stats import t
 
-    logs = np.log(np.divide(alone, own))
+    logs = np.log(np.divide(own, first))
     mean, repeats = float(logs.mean()), len(logs)
     if repeats < 2:
-        return SpeedUp(math.exp(mean), math.nan, math.nan)
+        return SpeedUp(math.exp(mean))
     margin = float(t.ppf(0.975, repeats - 1) * logs.std(ddof=1) / math.sqrt(repeats))
     return SpeedUp(*(math.exp(mean + side * margin) for side in (0, -1, 1)))
 
 
-def _cost(name: str, texts: list[Decoded], speed_up: SpeedUp) -> DecodingCost:
-    tokens = sum(len(text.tokens) for text in texts)
+def _cost(name: str, texts: Sequence[Mapping[str, Decoded]], speed_up: SpeedUp) -> DecodingCost:
     reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
-    for text in texts:
+    tokens = steps = 0
+    for text in (text[name] for text in texts):
+        tokens, steps = tokens + len(text.tokens), steps + len(text.steps)
         reached.update(text.reached)
         kept.update(text.kept)
         seconds.update(text.seconds)
-    return DecodingCost(
-        name,
-        tokens,
-        sum(len(text.steps) for text in texts),
-        [kept[depth] / reached[depth] for depth in sorted(reached)],
-        {stage: seconds[stage] / tokens for stage in GENERATION},
-        seconds["prompt"],
-        speed_up,
-    )
+    acceptance = [kept[depth] / reached[depth] for depth in sorted(reached)]
+    per_token = {stage: seconds[stage] / tokens for stage in GENERATION}
+    return DecodingCost(name, tokens, steps, acceptance, per_token, seconds["prompt"], speed_up)
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 Cell = str | float | int | None
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -98,23 +100,19 @@ def _kind(cell: Cell) -> str:
 
 def _bars(table: Table) -> list[str]:
     """For each row its interval, all on one scale; without an interval the value alone."""
-    if table.interval is None:
+    if table.interval is None or not table.rows:
         return []
     places = [list(table.heads).index(name) for name in table.interval]
-    cells = [[row[place] for place in places] for row in table.rows]
-    known = [
-        [float(value if cell is None else cell) for cell in (value, low, high)]
-        for value, low, high in cells
-        if value is not None
+    # An unknown number is NaN here; an unknown end is the value itself.
+    cells = np.array([[row[place] for place in places] for row in table.rows], dtype=np.float64)
+    cells = np.where(np.isnan(cells), cells[:, :1], cells)
+    known = cells[~np.isnan(cells)]
+    least, most = (known.min(), known.max()) if known.size else (0.0, 0.0)
+    percent = 100.0 * (cells - least) / ((most - least) or 1.0)
+    return [
+        f'<td><div class=bar><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
+        f'<b style="left:{value:.1f}%"></b></div></td>'
+        if value == value
+        else "<td></td>"
+        for value, low, high in percent.tolist()
     ]
-    least, most = (
-        min((low for _, low, _ in known), default=0.0),
-        max((high for *_, high in known), default=0.0),
-    )
-    scale = 100.0 / ((most - least) or 1.0)
-    drawn = iter(
-        f'<td><div class=bar><i style="left:{scale * (low - least):.1f}%;width:{scale * (high - low):.1f}%">'
-        f'</i><b style="left:{scale * (value - least):.1f}%"></b></div></td>'
-        for value, low, high in known
-    )
-    return ["<td></td>" if value is None else next(drawn) for value, *_ in cells]

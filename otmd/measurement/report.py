@@ -1,9 +1,12 @@
-"""The summary as tables in a terminal and as JSON; what tables and figures call things."""
+"""The summary as tables in a terminal, as tables of a page, as JSON, and as the figure of the gaps."""
 
 import json
 import re
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 from rich.console import Console
@@ -12,34 +15,39 @@ from rich.text import Text
 
 from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
-from otmd.measurement.style import make_table, print_table
+from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS
+from otmd.measurement.style import (
+    FAINT,
+    INK,
+    QUIET,
+    TWO_COLUMNS,
+    Mark,
+    make_table,
+    marks,
+    print_table,
+    save_figure,
+)
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.storage.errors import one_line
+from otmd.verifiers import Optimal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 
-LAW_ORDER = (
-    "WithReplacement",
-    "WithoutReplacement",
-    "ConditionalPoisson",
-    "Stratified",
-    "Greedy",
-    "Hub",
-    "CertainTop",
-)
-VERIFIER_LABELS = {
-    "MaximalCoupling": "maximal coupling",
-    "RecursiveRejection": "recursive rejection",
-    "KSequential": "K-SEQ",
-    "SpecHub": "SpecHub",
-    "GreedyCoupling": "greedy coupling",
-    "Preference": "preference",
-    "TargetOnly": "target only",
-    "Optimal": "optimal",
-}
+LAW_ORDER = [law.__name__ for law in DEFAULT_LAWS]
+VERIFIER_ORDER = [rule.__name__ for rule in (*DEFAULT_VERIFIERS, Optimal)]
+LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
 # Characters.
 FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20
 UNDEFINED = Text("undefined", style="dim")
+MOST_IN_A_LINE = 5
+# Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
+LINEAR_PP = 2.0
+EDGE: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+TICKS = (0, 1, 3, 10, 30, 100)
 
 
 def law_label(name: str) -> str:
@@ -49,7 +57,7 @@ def law_label(name: str) -> str:
 
 def verifier_label(name: str) -> str:
     """``KSequential`` → ``K-SEQ``: the name in the literature, or the class name as words."""
-    return VERIFIER_LABELS.get(name) or law_label(name)
+    return LITERATURE.get(name) or law_label(name)
 
 
 def processing_label(
@@ -60,11 +68,11 @@ def processing_label(
 ) -> str:
     """``T = 0.6, top-p 0.9``: the steps between logits and probabilities that change anything."""
     cuts = {"top-k": top_k, "top-p": top_p, "min-p": min_p}
-    given = [f"{name} {value:g}" for name, value in cuts.items() if value is not None]
-    return ", ".join([f"T = {temperature:g}", *given])
+    given = [f"{name} {value:.9g}" for name, value in cuts.items() if value is not None]
+    return ", ".join([f"T = {temperature:.9g}", *given])
 
 
-def in_order(names: set[str], order: tuple[str, ...]) -> list[str]:
+def in_order(names: set[str], order: list[str]) -> list[str]:
     """Sort names by a given order; names that are not in it come last, by alphabet."""
     return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
 
@@ -74,6 +82,14 @@ def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
     echo = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
     rest = summary.filter(~echo.fill_null(False))
     return summary if rest.is_empty() else rest
+
+
+def _rows(summary: pl.DataFrame) -> list[Row]:
+    """The rows worth showing, each with a label of its processing."""
+    return [
+        row | {"processing": processing_label(*(row[name] for name in PROCESSING))}
+        for row in worth_showing(summary).to_dicts()
+    ]
 
 
 def print_report(
@@ -95,9 +111,12 @@ def print_report(
     if missing:
         raise ValueError(f"summary: got no {missing}, wanted it grouped by {DEFAULT_BY}")
     console = console or Console()
+    fitting = max(1, (console.width - FIRST_COLUMNS) // VERIFIER_COLUMN)
     for title, rows in _sections(summary).items():
-        for table in _tables(title, rows, console.width):
-            console.print(table, markup=False)
+        verifiers = in_order({row["verifier"] for row in rows}, VERIFIER_ORDER)
+        # As many tables as the terminal's width needs, of about equally many verifiers.
+        for part in np.array_split(verifiers, -(-len(verifiers) // fitting)):
+            console.print(_table(title, rows, part.tolist()), markup=False)
             console.print()
     arm = f"± is the longer arm of its {100 * confidence:g}%"
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
@@ -122,7 +141,7 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
 
 def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
     """The rows worth showing by the title of their table: a law, and a domain if it is split by it."""
-    rows = worth_showing(summary).to_dicts()
+    rows = _rows(summary)
     sections: dict[str, list[Row]] = {}
     for domain in dict.fromkeys(row.get("domain") for row in rows):
         for law in in_order({row["law"] for row in rows}, LAW_ORDER):
@@ -132,56 +151,36 @@ def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
     return sections
 
 
-def _tables(title: str, rows: list[Row], width: int) -> list[Table]:
-    """The tables of a law: one, or several where the verifiers are too many for the terminal's width."""
-    verifiers = in_order({row["verifier"] for row in rows}, tuple(VERIFIER_LABELS))
-    fitting = max(1, (width - FIRST_COLUMNS) // VERIFIER_COLUMN)
-    size = -(-len(verifiers) // -(-len(verifiers) // fitting))
-    parts = [verifiers[i : i + size] for i in range(0, len(verifiers), size)]
-    return [_table(title, rows, part) for part in parts]
-
-
 def _table(title: str, rows: list[Row], verifiers: list[str]) -> Table:
     heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
     table = make_table(["", "n", "α* %", *heads], title)
-    lines: dict[tuple, dict[str, Row]] = {}
+    lines: dict[str, dict[int, dict[str, Row]]] = {}
     for row in rows:
-        lines.setdefault((*_step(row), row["num_drafts"]), {})[row["verifier"]] = row
-    steps = list(dict.fromkeys(key[:-1] for key in lines))
-    last = None
-    for *step, n in sorted(lines, key=lambda key: (steps.index(key[:-1]), key[-1])):
-        label = processing_label(*step)
-        if len(steps) < len(lines) and last not in (None, label):
+        line = lines.setdefault(row["processing"], {}).setdefault(row["num_drafts"], {})
+        line[row["verifier"]] = row
+    for place, (label, counts) in enumerate(lines.items()):
+        if place and max(map(len, lines.values())) > 1:
             table.add_row()
-        table.add_row(*_line(label if label != last else "", n, lines[*step, n], verifiers))
-        last = label
+        for n, cells in sorted(counts.items()):
+            known = [row for row in cells.values() if row["optimal"] is not None]
+            optimal = _with_margin(known[0], "optimal", 1) if known else UNDEFINED
+            partly = "*" * any(row["undefined"] and row["positions"] for row in cells.values())
+            shown = (_cell(cells.get(name)) for name in verifiers)
+            table.add_row(label * (n == min(counts)), f"{n}{partly}", optimal, *shown)
     return table
 
 
-def _step(row: Row) -> tuple:
-    return tuple(row[name] for name in PROCESSING)
-
-
-def _line(label: str, n: int, cells: dict[str, Row], verifiers: list[str]) -> list[str | Text]:
-    anyone = min(cells.values(), key=lambda row: row["optimal"] is None)
-    partly = "*" if any(row["undefined"] and row["positions"] for row in cells.values()) else ""
-    line: list[str | Text] = [label, f"{n}{partly}", _with_margin(anyone, "optimal", 1)]
-    for name in verifiers:
-        row = cells.get(name)
-        if row is None:
-            line.append(Text("·", style="dim"))
-        elif row["rate"] is None:
-            line.append(UNDEFINED)
-        else:
-            line.append(_with_margin(row, "gap", 2, before=f"{100 * row['rate']:.1f}  "))
-    return line
+def _cell(row: Row | None) -> Text:
+    if row is None:
+        return Text("·", style="dim")
+    if row["rate"] is None:
+        return UNDEFINED
+    return _with_margin(row, "gap", 2, before=f"{100 * row['rate']:.1f}  ")
 
 
 def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
     """Write ``12.3 ±0.4``: percent, and the longer arm of the interval."""
     value, low, high = row[measure], row[f"{measure}_low"], row[f"{measure}_high"]
-    if value is None:
-        return UNDEFINED
     # Adding zero turns −0.0 into 0.0.
     number = f"{round(100 * value, digits) + 0.0:.{digits}f}"
     margin = "?" if low is None else f"{100 * max(value - low, high - value):.{digits}f}"
@@ -190,20 +189,18 @@ def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
 
 def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     """What was measured, and what the signs in the tables mean."""
-    rows = worth_showing(summary).to_dicts()
-    positions, prompts = (
-        max((r[name] for r in rows), default=0) for name in ("positions", "prompts")
-    )
-    lines = [
+    shown = worth_showing(summary)
+    positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
+    caption = (
         f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; {of_interval} "
         "interval (bootstrap over prompts)."
-    ]
-    if any(row["undefined"] for row in rows):
-        lines.append(
-            f"{undefined}: the draft distribution has fewer tokens with mass than n, or the verifier could "
+    )
+    if shown["undefined"].sum():
+        caption += (
+            f"\n{undefined}: the draft distribution has fewer tokens with mass than n, or the verifier could "
             "not be rated; such positions are left out, and their rows' status says why."
         )
-    return "\n".join(lines)
+    return caption
 
 
 def report_tables(
@@ -218,18 +215,14 @@ def report_tables(
     said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])
     interval = ("gap, pp", "low", "high")
     heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
+    rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
     for title, rows in _sections(summary).items():
-        cells: list[list[Cell]] = []
-        for row in rows:
-            rates = [
-                _percent(row[name]) for name in ("rate", "gap", "gap_low", "gap_high", "optimal")
-            ]
-            named = [
-                processing_label(*_step(row)),
-                row["num_drafts"],
-                verifier_label(row["verifier"]),
-            ]
-            cells.append([*named, *rates, row["positions"], row["undefined"]])
+        cells: list[list[Cell]] = [
+            [row["processing"], row["num_drafts"], verifier_label(row["verifier"])]
+            + [_percent(row[name]) for name in rates]
+            + [row["positions"], row["undefined"]]
+            for row in rows
+        ]
         tables.append(PageTable(title, heads, cells, interval=interval))
     ends = f"low and high are the ends of its {100 * confidence:g}%"
     return [*said, _caption(summary, ends, "undefined, at how many positions")], tables
@@ -237,22 +230,21 @@ def report_tables(
 
 def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
     """All pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
-    shown = worth_showing(with_optimal(summary)).filter(pl.col("rate").is_not_null())
-    rows = shown.to_dicts()
-    most = {
-        row["law"]: max(r["num_drafts"] for r in rows if r["law"] == row["law"]) for row in rows
-    }
-    pairs: dict[tuple[str, str], dict[tuple, float]] = {}
+    rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
+    steps = dict.fromkeys(row["processing"] for row in rows)
+    most: dict[str, int] = {}
+    for row in rows:
+        most[row["law"]] = max(row["num_drafts"], most.get(row["law"], 0))
+    pairs: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         if row["num_drafts"] == most[row["law"]]:
-            pairs.setdefault((row["law"], row["verifier"]), {})[_step(row)] = row["rate"]
+            pairs.setdefault((row["law"], row["verifier"]), {})[row["processing"]] = row["rate"]
     if len(pairs) < 2:
         return None
-    steps = list(dict.fromkeys(_step(row) for row in rows))
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
     # Where a closed form attains the optimum, it comes before the solver that does the same.
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
-    heads = ["drafts", "verifier", "n", *(f"{processing_label(*step)}, rate %" for step in steps)]
+    heads = ["drafts", "verifier", "n", *(f"{step}, rate %" for step in steps)]
     cells: list[list[Cell]] = [
         [law_label(law), verifier_label(verifier), most[law]]
         + [_percent(pairs[law, verifier].get(step)) for step in steps]
@@ -284,3 +276,106 @@ def _conclusion(
     drafts, rule = in_words(*simple)
     less = 100 * (means[ranked[0]] - means[simple])
     return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
+
+
+def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = "") -> list[Path]:
+    """Draw the gap to α* against the number of drafts, a panel a draft law and processing; the files written.
+
+    The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's intervals; the
+    grey numbers over a panel are α* itself. ``Optimal`` is drawn at 0 for the laws that it serves,
+    measured or not. Maximal coupling, the optimum of one draft, is not drawn beside other verifiers.
+
+    Parameters
+    ----------
+    summary : polars.DataFrame
+        From :func:`otmd.measurement.summarise`, grouped by its default columns.
+    paths : sequence of str or Path
+        Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
+    source : str
+        The result file and the script; kept in the files' metadata, not drawn.
+
+    Raises
+    ------
+    ValueError
+        For other groups than the default, nothing to draw, or a path of another ending.
+    """
+    missing = [name for name in DEFAULT_BY if name not in summary.columns]
+    if missing or "domain" in summary.columns:
+        raise ValueError(f"summary: got columns {summary.columns}, wanted one by {DEFAULT_BY}")
+    drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
+    if drawn.is_empty():
+        raise ValueError("summary: got no defined gap, wanted at least one")
+    return save_figure(lambda: make_figure(drawn), paths, source)
+
+
+def make_figure(drawn: pl.DataFrame) -> "Figure":
+    """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    # In percentage points; without an interval the bars have no length.
+    ends = (pl.col(f"gap{end}").fill_null(pl.col("gap")) for end in ("", "_low", "_high"))
+    drawn = with_optimal(drawn).with_columns(end * 100 for end in ends)
+    laws = in_order(set(drawn["law"]), LAW_ORDER)
+    steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
+    parts = drawn.partition_by("law", *PROCESSING, as_dict=True)
+    counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
+    looks = marks(in_order(set(drawn["verifier"]), VERIFIER_ORDER))
+    figure = Figure(figsize=(TWO_COLUMNS, 0.75 + 1.55 * len(steps)), layout="constrained")
+    widths = [max(len(counts[law]), 1.7) for law in laws]
+    shared: dict[str, Any] = {"squeeze": False, "sharey": True, "sharex": "col"}
+    panels: Any = figure.subplots(len(steps), len(laws), **shared, width_ratios=widths)
+    for row, step in enumerate(steps):
+        for column, law in enumerate(laws):
+            axes = panels[row, column]
+            _panel(axes, parts.get((law, *step), drawn.clear()), looks, counts[law])
+            if row == 0:
+                axes.set_title(law_label(law).replace(" ", "\n"), pad=16)
+        panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
+        _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
+    figure.supxlabel("number of drafts n", fontsize=8)
+    low, high = drawn["gap_low"].to_numpy().min(), drawn["gap_high"].to_numpy().max()
+    panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
+    panels[0, 0].set_yticks([], minor=True)
+    top = max(high, 1.0) * 1.15
+    # The highest tick stays clear of the words over the panel.
+    top = max(top, *(1.5 * tick for tick in TICKS if tick <= top))
+    panels[0, 0].set_ylim(min(low, 0) - 0.4, top)
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
+    ]
+    lines = -(-len(looks) // MOST_IN_A_LINE)
+    names = [verifier_label(name) for name in looks]
+    figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
+    return figure
+
+
+def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: list[int]) -> None:
+    axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.set_yscale("asinh", linear_width=LINEAR_PP)
+    axes.set_xticks(counts)
+    axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
+    present = [name for name in looks if name in set(here["verifier"])]
+    offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
+    for name, offset in zip(present, offsets, strict=True):
+        line = here.filter(pl.col("verifier") == name).sort("num_drafts")
+        gap, low, high = (line[name].to_numpy() for name in ("gap", "gap_low", "gap_high"))
+        axes.errorbar(
+            line["num_drafts"].to_numpy() + offset,
+            gap,
+            yerr=[np.maximum(gap - low, 0), np.maximum(high - gap, 0)],
+            color=looks[name].colour,
+            marker=looks[name].marker,
+            **EDGE,
+            elinewidth=1.0,
+            zorder=3,
+        )
+    for n, alpha in here.group_by("num_drafts").agg(pl.col("optimal").first()).rows():
+        _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
+
+
+def _above(axes: "Axes", x: float, text: str, coordinates: Any, ha: Any) -> None:
+    offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
+    axes.annotate(text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=QUIET)

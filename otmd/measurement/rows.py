@@ -1,8 +1,4 @@
-"""What is measured, and the rows of one position: α* and every verifier's rate for each law.
-
-:func:`make_settings` checks laws, verifiers and numbers of drafts once; :func:`position_rows` applies
-them to one pair of distributions.
-"""
+"""What is measured, and the rows of one position: α* and every verifier's rate for each law."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -13,15 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    Hub,
-    Stratified,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd.drafts import DraftLaw, Greedy, Hub, Stratified, WithoutReplacement, WithReplacement
 from otmd.engines.lossy import CertainTop
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count, validate_tol
@@ -66,8 +54,6 @@ PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
     Hub: SpecHub,
     CertainTop: TargetOnly,
 }
-# One computation answers for all numbers of drafts of these laws.
-FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, ConditionalPoisson)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},
@@ -100,11 +86,8 @@ class Settings(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the settings in JSON's types; equal descriptions mean equal measurements."""
         return {
-            "laws": [_described(name, _origin(law)) for name, law in self.laws],
-            "verifiers": [
-                _described(name, _origin(v) + _given(getattr(v, "__dict__", {})))
-                for name, v in self.verifiers
-            ],
+            "laws": [_described(*named) for named in self.laws],
+            "verifiers": [_described(*named) for named in self.verifiers],
             "num_drafts": list(self.num_drafts),
             "processing": [asdict(step) for step in self.processing],
             "tol": self.tol,
@@ -182,21 +165,16 @@ def _distinct(argument: str, values: list) -> tuple:
     return tuple(values)
 
 
-def _described(name: str, origin: str) -> str:
+def _described(name: str, thing: Any) -> str:
     """The name; where it is not that of a law or verifier of otmd's, with its origin in brackets."""
+    values = thing.keywords if isinstance(thing, partial) else {}
+    thing = thing.func if isinstance(thing, partial) else thing
+    if not hasattr(thing, "__qualname__"):
+        thing, values = type(thing), values | getattr(thing, "__dict__", {})
+    given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
+    origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
     own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
     return name if own else f"{name} ({origin})"
-
-
-def _origin(thing: Any) -> str:
-    keywords = thing.keywords if isinstance(thing, partial) else {}
-    thing = thing.func if isinstance(thing, partial) else thing
-    kind = thing if hasattr(thing, "__qualname__") else type(thing)
-    return f"{kind.__module__}.{kind.__qualname__}" + _given(keywords)
-
-
-def _given(values: Mapping[str, Any]) -> str:
-    return "".join(f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
 
 
 def position_rows(
@@ -207,94 +185,50 @@ def position_rows(
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
 
-    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has the rates
-    computed elsewhere. ValueError for bounds that contradict each other.
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has rates that
+    were computed elsewhere. ValueError for bounds that contradict each other.
     """
-    for name, law in settings.laws:
-        served = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
-        left = {
-            n: [pair for pair in pairs if (name, n, pair[0]) not in known]
-            for n, pairs in served.items()
-        }
-        found = _rate(target_probs, draft_probs, law, left, settings.tol)
-        for n, pairs in served.items():
-            for label, _ in pairs:
-                rates = found[n, label] if (n, label) in found else known[name, n, label]
-                yield {"law": name, "num_drafts": n, "verifier": label} | rates
+    for (name, law), n in product(settings.laws, settings.num_drafts):
+        pairs = settings.served.get((name, n), ())
+        left = {label: rule for label, rule in pairs if (name, n, label) not in known}
+        found = _rate(target_probs, draft_probs, law, n, left, settings.tol) if left else {}
+        for label, _ in pairs:
+            rates = found.get(label) or known[name, n, label]
+            yield {"law": name, "num_drafts": n, "verifier": label} | rates
 
 
 def _rate(
     target_probs: np.ndarray,
     draft_probs: np.ndarray,
     law: LawFactory,
-    pairs: dict[int, list[tuple[str, Verifier]]],
+    n: int,
+    verifiers: dict[str, Verifier],
     tol: float,
-) -> dict[tuple[int, str], Rates]:
-    """Rate the (name, verifier) pairs of each number of drafts."""
-    laws, optima = _make(law, draft_probs, [n for n in pairs if pairs[n]])
-    family = law in FAMILIES
-    optima |= _asked(laws, family, lambda *of: np.ravel(optimal_rates(target_probs, *of).rate))
-    found: dict[tuple[int, str], Rates] = {}
-    for label, verifier in dict.fromkeys(pair for own in pairs.values() for pair in own):
-        counts = [n for n in pairs if (label, verifier) in pairs[n]]
-        own = {n: laws[n] for n in counts if n in laws}
-
-        def bounds_of(
-            law: DraftLaw, counts: list[int], verifier: Verifier = verifier
-        ) -> np.ndarray:
-            return np.transpose(verifier.family_bounds(target_probs, law, counts, tol))
-
-        bounds = _asked(own, family, bounds_of)
-        for n in counts:
-            if isinstance(optima[n], str):
-                found[n, label] = {"status": optima[n]}
-            elif isinstance(bounds[n], str):
-                found[n, label] = {"optimal": float(optima[n]), "status": bounds[n]}
-            else:
-                low, high = map(float, np.clip(bounds[n], 0.0, 1.0))
-                if not low <= high + ROUNDING:
-                    raise ValueError(
-                        f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts "
-                        f"of {type(own[n]).__name__}, wanted the first no larger than the second"
-                    )
-                found[n, label] = rate_columns(low, high, float(optima[n]), tol)
+) -> dict[str, Rates]:
+    """Rate these verifiers, by their names."""
+    try:
+        drafts = law(draft_probs, n)
+    except ValueError as error:
+        return {label: {"status": f"undefined: {one_line(error)}"} for label in verifiers}
+    try:
+        optimal = float(np.ravel(optimal_rates(target_probs, drafts, [n]).rate)[0])
+    except ValueError as error:
+        return {label: {"status": f"unrated: {one_line(error)}"} for label in verifiers}
+    found: dict[str, Rates] = {}
+    for label, verifier in verifiers.items():
+        try:
+            bounds = verifier.family_bounds(target_probs, drafts, [n], tol)
+        except ValueError as error:
+            found[label] = {"optimal": optimal, "status": f"unrated: {one_line(error)}"}
+            continue
+        low, high = np.clip(np.ravel(bounds), 0.0, 1.0).tolist()
+        if not low <= high + ROUNDING:
+            raise ValueError(
+                f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
+                f"{type(drafts).__name__}, wanted the first no larger than the second"
+            )
+        found[label] = rate_columns(low, high, optimal, tol)
     return found
-
-
-def _make(
-    law: LawFactory, draft_probs: np.ndarray, counts: list[int]
-) -> tuple[dict[int, DraftLaw], dict[int, Any]]:
-    """The law for each number of drafts; where it is undefined, a status that says why."""
-    made: dict[int, DraftLaw] = {}
-    undefined: dict[int, Any] = {}
-    largest: DraftLaw | None = None
-    for n in reversed(counts):
-        try:
-            made[n] = drafts = largest.with_num_drafts(n) if largest else law(draft_probs, n)
-        except ValueError as error:
-            undefined[n] = f"undefined: {one_line(error)}"
-        else:
-            # A class makes its smaller laws from the largest, whose input is checked once.
-            largest = drafts if isinstance(law, type) else None
-    return {n: made[n] for n in counts if n in made}, undefined
-
-
-def _asked(
-    laws: dict[int, DraftLaw], family: bool, ask: Callable[[DraftLaw, list[int]], Any]
-) -> dict[int, Any]:
-    """Ask about each number of drafts, all at once for a family; a ValueError becomes a status."""
-    groups = [list(laws)] if family and laws else [[n] for n in laws]
-    answers: dict[int, Any] = {}
-    while groups:
-        counts = groups.pop()
-        try:
-            answers |= zip(counts, ask(laws[counts[-1]], counts), strict=True)
-        except ValueError as error:
-            if len(counts) > 1:
-                groups += [[n] for n in counts]
-            else:
-                answers[counts[0]] = f"unrated: {one_line(error)}"
-    return answers
 
 
 def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:

@@ -1,8 +1,7 @@
 """Measure every verifier against the optimum on a dataset of next-token distributions.
 
-A worker gets a chunk of positions with its arrays, and a finished chunk is stored, so that an interrupted run
-goes on. A folder holds ``measurement.json`` (what is measured, and on what), ``parts/`` while the run is
-unfinished, and ``results.parquet`` afterwards.
+A worker gets a chunk of positions with its arrays. A folder holds ``measurement.json`` (what is measured, and
+on what), finished chunks in ``parts/`` while the run is unfinished, and ``results.parquet`` afterwards.
 """
 
 import hashlib
@@ -12,14 +11,14 @@ from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from otmd import __version__
+from otmd.drafts import Greedy, Hub, WithReplacement
 from otmd.harness.dataset import Dataset, Position, open_dataset
-from otmd.measurement.device import check_device, closed_forms, device_rows
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.rows import (
     DEFAULT_LAWS,
@@ -30,10 +29,22 @@ from otmd.measurement.rows import (
     Settings,
     make_settings,
     position_rows,
+    rate_columns,
 )
 from otmd.probabilities import Processing, validate_probs
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
+from otmd.verifiers import (
+    GreedyCoupling,
+    KSequential,
+    MaximalCoupling,
+    RecursiveRejection,
+    SpecHub,
+    TargetOnly,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RESULTS = "results.parquet"
 LAYOUT = Layout(
@@ -47,6 +58,15 @@ LAYOUT = Layout(
 CHUNK_SIZE = 8
 # A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
 DEVICE_CHUNK_SIZE = 32
+# What has a closed form on tensors, by its table there. Hub drafts with SpecHub are as two greedy drafts.
+CLOSED_FORMS: dict[tuple[Any, type], str] = {
+    (WithReplacement, MaximalCoupling): "recursive rejection",
+    (WithReplacement, RecursiveRejection): "recursive rejection",
+    (WithReplacement, KSequential): "K-SEQ",
+    (WithReplacement, TargetOnly): "target only",
+    (Greedy, GreedyCoupling): "greedy",
+    (Hub, SpecHub): "greedy",
+}
 
 
 class Chunk(NamedTuple):
@@ -104,12 +124,11 @@ def measure(
         A folder in which finished chunks are kept, so that an interrupted run goes on from there,
         and the table at the end as ``results.parquet``.
     executor : concurrent.futures.Executor, optional
-        Runs the work instead of a process pool (Dask's ``client.get_executor()``, say);
-        ``workers`` then says how many it has, so that all of them are kept busy.
+        Runs the work instead of a process pool (Dask's ``client.get_executor()``, say); ``workers``
+        then says how many it has.
     device : str, optional
-        As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there in float64, on
-        several positions at once: with replacement all but ``Optimal`` and ``Preference``, greedy
-        and hub with their couplings. The workers compute the others.
+        As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there: with replacement
+        all but ``Optimal`` and ``Preference``, greedy and hub with their couplings.
     overwrite : bool
         Remove a measurement with other settings from ``output``, instead of raising an error.
 
@@ -120,10 +139,9 @@ def measure(
         domain, position, temperature, top_k, top_p, min_p, law, num_drafts, verifier, optimal,
         rate, rate_low, rate_high, gap, gap_low, gap_high, status``. Rates and gaps are fractions;
         ``gap`` is ``optimal − rate``, and ``rate_low``, ``rate_high`` bound the rate with
-        certainty. ``status`` is ``ok``, ``undefined: …`` where the draft distribution does not
-        admit the law, ``unrated: …`` where the verifier raised ValueError at this position (in
-        both cases rates are null), or says how far apart the bounds are where that is more than
-        ``tol``.
+        certainty. ``status`` is ``ok``; ``undefined: …`` where the draft distribution does not
+        admit the law, and ``unrated: …`` where the verifier raised ValueError (rates are null); or
+        how far apart the bounds are where that is more than ``tol``.
 
     Raises
     ------
@@ -147,8 +165,6 @@ def measure(
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
-    if device and not closed_forms(settings):
-        device = None
     tables: dict[str, pl.DataFrame] = {}
     run = partial(_run, dataset, settings, workers or available_cpus(), executor, device, progress)
     if output is None:
@@ -191,11 +207,87 @@ def read_chunks(
     for run in consecutive_runs(numbers, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
         target, draft = map(np.asarray, dataset.arrays(list(run)))
         positions = [dataset.positions[i] for i in run]
-        known: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in run]
-        if device:
-            known = device_rows(settings, target, draft, dataset.kind, device)
+        known = device_rows(settings, target, draft, dataset.kind, device)
         name = f"part-{run[0]:08d}-{run[-1]:08d}"
         yield name, Chunk(positions, target, draft, dataset.kind, known)
+
+
+def closed_forms(settings: Settings) -> dict[Key, str]:
+    """Which rows of a position are closed forms on tensors: the table of each."""
+    laws = dict(settings.laws)
+    return {
+        (name, n, label): CLOSED_FORMS[laws[name], type(verifier)]
+        for (name, n), pairs in settings.served.items()
+        for label, verifier in pairs
+        if (laws[name], type(verifier)) in CLOSED_FORMS
+    }
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError unless torch can compute in float64 on this device."""
+    import torch
+
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(
+            f"device: got {device!r}, wanted one of torch's with float64, such as cpu or cuda ({said})"
+        ) from error
+
+
+def device_rows(
+    settings: Settings, target: np.ndarray, draft: np.ndarray, kind: str, device: str | None
+) -> list[list[dict[Key, Rates]]]:
+    """Closed-form rates of k positions on a device, by position and processing.
+
+    What is undefined or invalid is left out: the CPU's code says why. Without a device, all is.
+    """
+    forms = closed_forms(settings)
+    found: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in target]
+    if device is None or not forms:
+        return found
+    for place, step in enumerate(settings.processing):
+        try:
+            p, q = (_on_device(values, kind, step, device) for values in (target, draft))
+        except ValueError:
+            continue
+        tables = _tables(p, q, max(n for _, n, _ in forms))
+        for (law, n, verifier), name in forms.items():
+            optimal = tables["greedy" if name == "greedy" else "optimal"][:, n - 1]
+            for position, pair in enumerate(np.stack([tables[name][:, n - 1], optimal], axis=1)):
+                if np.isfinite(pair).all():
+                    rate, best = pair.tolist()
+                    columns = rate_columns(rate, rate, best, settings.tol)
+                    found[position][place][law, n, verifier] = columns
+    return found
+
+
+def _on_device(values: np.ndarray, kind: str, step: Processing, device: str) -> "Tensor":
+    """Distributions (k, V) on the device, which has no top-k, top-p and min-p; invalid ones may be NaN."""
+    import torch
+
+    from otmd.tensors import probs_from_logits
+
+    if kind == "logits" and step == Processing(step.temperature):
+        logits = torch.from_numpy(np.ascontiguousarray(values)).to(device, torch.float64)
+        return probs_from_logits(logits, step.temperature)
+    return torch.from_numpy(process("values", values, kind, step)).to(device)
+
+
+def _tables(target_probs: "Tensor", draft_probs: "Tensor", most: int) -> dict[str, np.ndarray]:
+    """Each rate for 1 … ``most`` drafts, shape (k, most), NaN where it is undefined."""
+    from otmd.tensors import TensorRatioCurve, greedy_rates, target_only_rates
+
+    curve = TensorRatioCurve(target_probs, draft_probs, validate=False)
+    tables = {
+        "optimal": curve.optimal_rates(most),
+        "recursive rejection": curve.recursive_rejection_rates(most),
+        "K-SEQ": curve.k_sequential_rates(most),
+        "target only": target_only_rates(target_probs, draft_probs, most, validate=False),
+        "greedy": greedy_rates(target_probs, draft_probs, most, validate=False),
+    }
+    return {name: table.cpu().numpy() for name, table in tables.items()}
 
 
 def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:

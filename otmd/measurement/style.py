@@ -1,7 +1,6 @@
 """The look of figures and tables: sizes in inches as printed, and colours that the colour-blind tell apart.
 
-The palette is Okabe & Ito's (2008), with a dark red in place of its yellow, which is too faint on white. A
-verifier has the same colour and marker in every figure, and each of the two alone identifies it.
+The palette is Okabe & Ito's (2008), with a dark red in place of its yellow, which is too faint on white.
 """
 
 import io
@@ -41,7 +40,7 @@ SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
 
 class Mark(NamedTuple):
-    """How a verifier is drawn."""
+    """How a verifier is drawn in every figure; each of the two alone identifies it."""
 
     colour: str
     marker: str
@@ -115,7 +114,7 @@ def print_table(table: "PageTable", console: "Console", columns: int | None = No
     texts = [isinstance(cell, str) for cell in table.rows[0]]
     shown = make_table(heads, table.title, left=texts.index(False))
     for row in table.rows:
-        shown.add_row(*("·" if cell is None else table.shown(cell) for cell in row[:columns]))
+        shown.add_row(*map(table.shown, row[:columns]))
     console.print(shown, markup=False)
 
 

@@ -1,12 +1,12 @@
 """Means over positions with confidence intervals from a bootstrap over prompts.
 
-Positions of one prompt resemble each other, so a bootstrap that draws positions makes intervals
-that are too narrow. Here prompts are drawn with replacement, each with all its positions, and a
-mean is a ratio of sums: the total over the positions drawn by their number (the cluster
-bootstrap; Davison & Hinkley, *Bootstrap Methods and their Application*, §3.8).
+Positions of one prompt resemble each other, so prompts are drawn with replacement, each with all its
+positions, and a mean is a ratio of sums (the cluster bootstrap; Davison & Hinkley, *Bootstrap Methods and
+their Application*, §3.8). A bootstrap over positions makes intervals that are too narrow.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,9 @@ def summarise(
         What :func:`otmd.measure` returns.
     by : sequence of str
         The columns that make a group. Add ``domain`` for a summary a domain.
-    confidence : float
-        Coverage of the intervals, in (0, 1).
-    resamples : int
-        Bootstrap samples of the prompts.
-    seed : int
-        Equal seeds give equal intervals.
+    confidence, resamples, seed
+        Coverage of the intervals, in (0, 1); bootstrap samples of the prompts; equal seeds give equal
+        intervals.
 
     Returns
     -------
@@ -62,12 +59,10 @@ def summarise(
         For a table without rows, an unknown column, a confidence outside (0, 1), or resamples < 1.
     """
     _check(table, by, confidence, resamples)
-    rows = []
-    weights: dict[int, np.ndarray] = {}
-    for key, group in table.group_by(by, maintain_order=True):
-        rows.append(
-            dict(zip(by, key, strict=True)) | _group(group, confidence, resamples, seed, weights)
-        )
+    rows = [
+        dict(zip(by, key, strict=True)) | _group(group, confidence, resamples, seed)
+        for key, group in table.group_by(by, maintain_order=True)
+    ]
     columns = {name: table.schema[name] for name in by} | _SCHEMA
     return pl.DataFrame(rows, schema=columns)
 
@@ -91,6 +86,7 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([summary, added])
 
 
+@lru_cache(8)
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
     """How often each prompt is drawn, (resamples, prompts); equal counts share draws, so noise cancels."""
     rng = np.random.default_rng([seed, prompts])
@@ -98,50 +94,34 @@ def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
 
 
 _SCHEMA: dict[str, Any] = {
-    **{f"{m}{end}": pl.Float64 for m in MEASURES for end in ("", "_low", "_high")},
-    "positions": pl.Int64,
-    "prompts": pl.Int64,
-    "undefined": pl.Int64,
-    "bound_width": pl.Float64,
+    **{f"{m}{end}": float for m in MEASURES for end in ("", "_low", "_high")},
+    **{"positions": int, "prompts": int, "undefined": int, "bound_width": float},
 }
 
 
-def _group(
-    group: pl.DataFrame,
-    confidence: float,
-    resamples: int,
-    seed: int,
-    weights: dict[int, np.ndarray],
-) -> dict[str, Any]:
+def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) -> dict[str, Any]:
     defined = group.filter(pl.col("rate").is_not_null())
-    row: dict[str, Any] = {
-        "positions": len(defined),
-        "undefined": len(group) - len(defined),
-        "prompts": 0,
-    }
+    undefined = len(group) - len(defined)
+    row: dict[str, Any] = {"positions": len(defined), "undefined": undefined, "prompts": 0}
     if defined.is_empty():
         return row
+    row |= defined.select(
+        pl.col(list(MEASURES)).mean(), bound_width=(pl.col("rate_high") - pl.col("rate_low")).mean()
+    ).row(0, named=True)
     ends = sorted({name for pair in MEASURES.values() for name in pair})
     sums = (
         defined.group_by("domain", "prompt_id")
         .agg(pl.len().alias("size"), pl.col(ends).sum())
         .sort("domain", "prompt_id")
     )
-    prompts = len(sums)
-    row["prompts"] = prompts
-    for measure in MEASURES:
-        row[measure] = defined.get_column(measure).mean()
-    row["bound_width"] = (defined.get_column("rate_high") - defined.get_column("rate_low")).mean()
-    if prompts < 2:
-        return row
-    if prompts not in weights:
-        weights[prompts] = prompt_weights(prompts, resamples, seed).astype(np.float64)
-    drawn = weights[prompts]
-    sizes = drawn @ sums["size"].to_numpy()
-    tail = (1.0 - confidence) / 2.0
-    for measure, (low, high) in MEASURES.items():
-        row[f"{measure}_low"] = float(np.quantile(drawn @ sums[low].to_numpy() / sizes, tail))
-        row[f"{measure}_high"] = float(np.quantile(drawn @ sums[high].to_numpy() / sizes, 1 - tail))
+    row["prompts"] = len(sums)
+    if len(sums) > 1:
+        drawn = prompt_weights(len(sums), resamples, seed)
+        sizes, tail = drawn @ sums["size"].to_numpy(), (1.0 - confidence) / 2.0
+        for measure, names in MEASURES.items():
+            for end, name, at in zip(("low", "high"), names, (tail, 1 - tail), strict=True):
+                means = drawn @ sums[name].to_numpy() / sizes
+                row[f"{measure}_{end}"] = float(np.quantile(means, at))
     return row
 
 

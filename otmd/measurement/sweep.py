@@ -55,15 +55,14 @@ class Sweep:
     def key(self, parameters: Parameters) -> str:
         """What a task is called: a hash of its parameters, the seed, the data and the code."""
         file = Path(inspect.getfile(self.function))
-        of = {
-            "function": f"{file.name}:{self.function.__qualname__}",
-            "source": hashlib.sha256(file.read_bytes()).hexdigest(),
-            "otmd": __version__,
-            "seed": self.seed,
-            "data": self.data,
-            "parameters": dict(parameters),
-        }
-        return _digest(of)
+        return _digest(
+            function=f"{file.name}:{self.function.__qualname__}",
+            source=hashlib.sha256(file.read_bytes()).hexdigest(),
+            otmd=__version__,
+            seed=self.seed,
+            data=self.data,
+            parameters=dict(parameters),
+        )
 
 
 def run_sweep(
@@ -78,7 +77,6 @@ def run_sweep(
     Parameters
     ----------
     sweep : Sweep
-        What is to be computed.
     folder : str or Path
         Where the parts lie, ``<key>.parquet``. Parts of other sweeps may lie there as well.
     workers, executor, progress
@@ -97,10 +95,8 @@ def run_sweep(
         holds other files.
     RuntimeError
         If a worker process died. What was finished is kept.
-    FolderLockedError
-        If another process is computing into the folder.
-    OSError
-        If the disk is full or the folder cannot be written to. What was finished is kept.
+    FolderLockedError, OSError
+        As for :func:`otmd.measure`.
     """
     store = Store(Path(folder), None, LAYOUT)
     keys = [sweep.key(task) for task in sweep.tasks]
@@ -120,14 +116,9 @@ def run_sweep(
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
-    """Copy the parts of several folders into one, and return how many were copied.
+    """Copy the parts of several folders of :func:`run_sweep` into one, and return how many were copied.
 
-    Parameters
-    ----------
-    sources : iterable of str or Path
-        Folders of :func:`run_sweep`, of several machines for instance.
-    folder : str or Path
-        Made if it is not there; the parts in it stay.
+    The folder is made if it is not there; the parts in it stay.
 
     Raises
     ------
@@ -152,16 +143,8 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
 def read_tasks(path: str | Path) -> list[dict[str, Any]]:
     """Read the tasks of a TOML file: every combination of the lists of each table ``[[tasks]]``.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file. A table's values are lists, or single values for all of its tasks. Tasks that occur twice
-        are there once.
-
-    Raises
-    ------
-    ValueError
-        If the file is no TOML or holds no tasks.
+    A table's values are lists, or single values for all of its tasks. Tasks that occur twice are there once.
+    ValueError if the file is no TOML or holds no tasks.
     """
     try:
         spec = tomllib.loads(Path(path).read_text("utf-8"))
@@ -177,14 +160,14 @@ def read_tasks(path: str | Path) -> list[dict[str, Any]]:
     return [task for i, task in enumerate(tasks) if task not in tasks[:i]]
 
 
-def _digest(of: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(dict(of), sort_keys=True).encode()).hexdigest()[:20]
+def _digest(**of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
     """Compute one task, in whichever process this is called."""
     key, parameters = task
-    own = int(_digest(parameters), 16)
+    own = int(_digest(**parameters), 16)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(own,)))
     found = [dict(row) for row in function(rng, **parameters)]
     if not found:

@@ -1,8 +1,4 @@
-"""From two models' distributions along texts to a decision: which drafts, which rule, which tree.
-
-:func:`read_texts` groups a dataset's positions, :func:`drafted_chance` and :func:`steps_along` estimate
-tokens per step of any law, rule and tree along them, and :func:`make_plan` ranks what could be done.
-"""
+"""From two models' distributions along texts to a decision: which drafts, which rule, which tree."""
 
 import lazy_loader
 

@@ -1,10 +1,7 @@
 """The ceiling: how much any law of drafts that sees the draft's distribution alone could still accept.
 
-A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). Of all π
-that are functions of q the best is that of a newsvendor: P(p_y > π_y | q) is the same for all tokens of a
-position that are drafted by chance. Here π_y is a function of q_y and of that level: the quantile of p given
-q_y, ascending in q_y. Told on prompts that it was not fitted on, its bound is somewhat too low. Beside it
-stands the bound for π ∝ q, capped at 1, with nothing fitted.
+A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). The
+best π that is a function of q has one level P(p_y > π_y | q) a position, as a newsvendor's (docs/plan.md).
 """
 
 from collections.abc import Sequence
@@ -16,7 +13,7 @@ from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
 from otmd.planning.positions import RATES_EVERY, Settings
 from otmd.planning.texts import Text, halves
-from otmd.probabilities import FloatArray, IntArray, Processing
+from otmd.probabilities import FloatArray, Processing
 
 # Twelve ranges of likely tokens, and as many of others; an overconfident draft goes down that far.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
@@ -38,11 +35,8 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
 
     Parameters
     ----------
-    dataset : Dataset
-    texts : sequence of Text
-        Of :func:`otmd.planning.read_texts`.
-    settings : Settings
-        Those of the table of chances.
+    dataset, texts, settings
+        As for :func:`otmd.planning.chances_table`.
 
     Returns
     -------
@@ -97,13 +91,9 @@ def quantiles(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
     """π/q by range of q (edges,) and level (levels,): quantiles of p/q, with π ascending in q."""
     ratio = np.concatenate([p[q > 0] / np.maximum(q[q > 0], LEAST) for p, q in pairs])
     number = np.concatenate([np.digitize(q[q > 0], EDGES) for _, q in pairs])
-    order = np.argsort(number, kind="stable")
-    ends = np.searchsorted(number[order], np.arange(EDGES.size + 1))
     inclusion = np.zeros((EDGES.size, LEVELS.size))
-    for b in range(EDGES.size):
-        own = order[ends[b] : ends[b + 1]]
-        if own.size:
-            inclusion[b] = np.quantile(ratio[own], 1.0 - LEVELS)
+    for b in np.unique(number):
+        inclusion[b] = np.quantile(ratio[number == b], 1.0 - LEVELS)
     middle = middles()[:, None]
     return np.maximum.accumulate(inclusion * middle, axis=0) / middle
 
@@ -119,26 +109,18 @@ def newsvendor(
 ) -> FloatArray:
     """Σ min(p, π) by these quantiles for each n, at the level where Σ π is n."""
     number, q = np.digitize(draft, EDGES), np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
-    totals, bounds = _totals(q, number, ratios), np.empty(len(counts))
+    # Only likely tokens can reach π = 1.
+    likely = q > LIKELY
+    totals = np.bincount(number[~likely], q[~likely], EDGES.size) @ ratios
+    totals += np.minimum(1.0, ratios[number[likely]] * q[likely, None]).sum(axis=0)
+    bounds = np.empty(len(counts))
     for i, n in enumerate(counts):
         # Totals fall as the level rises; the lowest level is taken where all of them are too small.
         level = float(np.interp(-n, -totals, np.arange(totals.size)))
-        inclusion = np.minimum(1.0, _between(ratios, level)[number] * q)
+        low = min(int(level), totals.size - 2)
+        between = ratios[:, low : low + 2] @ (low + 1 - level, level - low)
+        inclusion = np.minimum(1.0, between[number] * q)
         # Between two levels the sum may be a little above n.
         inclusion *= min(1.0, n / inclusion.sum())
         bounds[i] = np.minimum(target, inclusion).sum()
     return bounds
-
-
-def _totals(draft: FloatArray, number: IntArray, ratios: FloatArray) -> FloatArray:
-    """Σ π at each level, (levels,); only likely tokens can reach π = 1."""
-    likely = draft > LIKELY
-    capped = np.minimum(1.0, ratios[number[likely]] * draft[likely, None])
-    others = np.bincount(number[~likely], draft[~likely], ratios.shape[0])
-    return capped.sum(axis=0) + others @ ratios
-
-
-def _between(ratios: FloatArray, level: float) -> FloatArray:
-    low = int(level)
-    high = min(low + 1, ratios.shape[1] - 1)
-    return ratios[:, low] + (level - low) * (ratios[:, high] - ratios[:, low])

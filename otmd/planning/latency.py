@@ -42,37 +42,26 @@ class Latency(NamedTuple):
         return self.target[0][1]
 
     def step(self, shape: Shape) -> float:
-        """Seconds of a step: the draft is called once a level, and the target once with all tokens.
+        """Seconds of a step on a tree whose nodes have so many drafts, by level.
 
-        Times between those of the table are interpolated.
-
-        Parameters
-        ----------
-        shape : tuple of int
-            How many drafts each node has, by level.
-
-        Returns
-        -------
-        float
+        The draft is called once a level, and the target once with all tokens. Times between those of the
+        table are interpolated.
         """
         sizes = np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
         nodes = int(sizes.sum())
         drafts, target = np.transpose(self.draft), np.transpose(self.target)
-        seconds = float(np.interp(reads, drafts[0], drafts[1]).sum())
-        return (
-            seconds + float(np.interp(nodes + 1, target[0], target[1])) + nodes * self.verification
-        )
+        calls = np.interp(reads, drafts[0], drafts[1]).sum()
+        calls += np.interp(nodes + 1, target[0], target[1])
+        return float(calls + nodes * self.verification)
 
     def check(self, budget: int) -> None:
         """Raise ValueError if a tree of so many tokens is beyond the table."""
-        for name, table, most in (
-            ("target", self.target, budget + 1),
-            ("draft", self.draft, budget),
-        ):
-            if table[-1][0] < most:
+        for name, most in (("target", budget + 1), ("draft", budget)):
+            reached, _ = getattr(self, name)[-1]
+            if reached < most:
                 raise ValueError(
-                    f"latency: {name} reaches {table[-1][0]} tokens, the budget needs {most}; add a row, or "
+                    f"latency: {name} reaches {reached} tokens, the budget needs {most}; add a row, or "
                     "ask for smaller trees: --tree-budget"
                 )
 
@@ -86,10 +75,6 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
         A JSON file as docs/plan.md shows it; times in seconds.
     context : int, optional
         The length of text that times are for; by default the smallest of the table.
-
-    Returns
-    -------
-    Latency
 
     Raises
     ------
@@ -119,7 +104,9 @@ def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
 
 
 def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
-    """Time a collected dataset's two models on this machine.
+    """Time a collected dataset's two models on this machine: a table as :func:`read_latency` reads it.
+
+    Times are medians of five calls, in seconds.
 
     Parameters
     ----------
@@ -129,11 +116,6 @@ def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) ->
         How many tokens are read at once.
     context : int
         The length of the text before them.
-
-    Returns
-    -------
-    dict
-        A table as :func:`read_latency` reads it from a JSON file: medians of five calls, in seconds.
 
     Raises
     ------

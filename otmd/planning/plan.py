@@ -78,10 +78,8 @@ def make_plan(
         Names of :data:`otmd.planning.CANDIDATES`.
     num_drafts : sequence of int
         How many drafts a node may have.
-    budgets : sequence of int
-        The most tokens of a tree; each budget has its own best tree.
-    depth : int
-        The most levels of a tree.
+    budgets, depth
+        The most tokens of a tree, each with its own best tree, and the most levels.
     target : Processing, optional
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
@@ -96,10 +94,6 @@ def make_plan(
         Show a progress bar on stderr.
     overwrite : bool
         Replace a plan with other settings in ``output``.
-
-    Returns
-    -------
-    Plan
 
     Raises
     ------
@@ -167,28 +161,27 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
     engines = [row for row in rows if CANDIDATES[row.rule].engine]
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
     known = max(engines, key=lambda row: row.fitted, default=best)
+    gain = difference(best, known)
     if known is best:
-        said = [f"Take {_named(best)}: {value}. Nothing else led it on the fitting half."]
+        decision = f"Take {_named(best)}: {value}. Nothing else led it on the fitting half."
+    elif gain[1] > 0:
+        beside = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
+        decision = f"Take {_named(best)}: {value}, {beside}."
     else:
-        gain = difference(best, known)
-        more = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
-        if gain[1] > 0:
-            said = [f"Take {_named(best)}: {value}, {more}."]
-        else:
-            needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
-            wanted = f"{needed} prompts would" if needed else "on this half it is behind"
-            said = [
-                f"No difference that this data shows between {_named(best)} ({value}) and the best that "
-                f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
-            ]
-    said.append(_when_it_stops(best, rows))
+        needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
+        wanted = f"{needed} prompts would" if needed else "on this half it is behind"
+        decision = (
+            f"No difference that this data shows between {_named(best)} ({value}) and the best that "
+            f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
+        )
     drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
     most = max(best.optimal, best.proportional, best.ceiling)
-    said.append(
+    headroom = (
         f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
         f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
         f"{100 * most:.1f}%."
     )
+    said = [decision, _when_it_stops(best, rows), headroom]
     if latency:
         alone = 1.0 / latency.alone
         said.append(
@@ -236,10 +229,10 @@ def _ranking(rows: Sequence[Row], unit: str) -> Table:
 
 def _depths(rows: Sequence[Row]) -> Table:
     depth = max(len(row.acceptance) for row in rows)
-    found = [
-        [row.rule, row.choice.tree, *row.acceptance, *[None] * (depth - len(row.acceptance))]
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        none = [None] * (depth - len(row.acceptance))
+        found.append([row.rule, row.choice.tree, *row.acceptance, *none])
     note = (
         "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
         "as --spec-synthetic-acceptance-rates, for a chain as long as the tree is deep."
@@ -260,15 +253,6 @@ def _losses(rows: Sequence[Row]) -> Table:
         "drafted is proportional to q; fitted π: a function of q that the fitting half says). Then "
         "acceptance by thirds of the target's entropy, and tokens per step by domain."
     )
-    thirds = ["sure %", "between %", "open %"]
-    heads = [
-        "rule",
-        "accepted %",
-        "α* %",
-        "gap",
-        "π ∝ q %",
-        "fitted π %",
-        *thirds,
-        *rows[0].by_domain,
-    ]
+    heads = ["rule", "accepted %", "α* %", "gap", "π ∝ q %", "fitted π %"]
+    heads += ["sure %", "between %", "open %", *rows[0].by_domain]
     return Table("Where drafts are lost", heads, found, note)

@@ -50,10 +50,8 @@ class Candidate(NamedTuple):
     verifier : Verifier
     variants : dict of str to callable
         What makes the law of (draft_probs, num_drafts); they differ in parameters.
-    engine : bool
-        Whether an engine runs it.
-    chain : bool
-        Whether it takes one draft a position alone.
+    engine, chain : bool
+        Whether an engine runs it, and whether it takes one draft a position alone.
     """
 
     title: str
@@ -145,16 +143,10 @@ def chances_table(
     ----------
     dataset : Dataset
     texts : sequence of Text
-        Of :func:`read_texts`.
+        Of :func:`otmd.planning.read_texts`.
     settings : Settings
-    output : Path
-        A folder in which finished texts are kept, so that an interrupted run goes on.
-    workers : int, optional
-        Processes; by default as many as there are CPUs.
-    progress : bool
-        Show a progress bar on stderr.
-    overwrite : bool
-        Replace a table with other settings in ``output``.
+    output, workers, progress, overwrite
+        As for :func:`otmd.planning.make_plan`.
 
     Returns
     -------
@@ -211,12 +203,9 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
                     if place % RATES_EVERY == 0:
                         rule = CANDIDATES[row["rule"]].verifier
                         low, high = rule.acceptance_bounds(p, law, TOL)
-                        rates = {
-                            "rate": 0.5 * (low + high),
-                            "optimal": optimal_acceptance(p, law).rate,
-                        }
                         # The last digits of sums depend on where arrays lie in memory.
-                        row |= {name: round(float(rate), 12) for name, rate in rates.items()}
+                        row["rate"] = round(float(0.5 * (low + high)), 12)
+                        row["optimal"] = round(float(optimal_acceptance(p, law).rate), 12)
                     rows.append(at | {"draft_temperature": step.temperature} | row)
         except ValueError as error:
             raise ValueError(f"dataset: text {job.number}, token {place}: {error}") from error

@@ -1,6 +1,7 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,14 +10,7 @@ import polars as pl
 from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency, Shape
 from otmd.planning.positions import CANDIDATES
-from otmd.planning.texts import (
-    Steps,
-    Text,
-    halves,
-    reached_by_block,
-    reached_by_chances,
-    steps_along,
-)
+from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
 from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
@@ -55,7 +49,6 @@ class Row(NamedTuple):
     value, low, high : float
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
     tokens_per_step : float
-        The mean.
     acceptance : list of float
         P(at least k drafts are accepted), k = 1, 2, ….
     rate, optimal : float
@@ -70,7 +63,7 @@ class Row(NamedTuple):
     samples : ndarray of float64, shape (resamples,)
         The value of resampled prompts.
     fitted : float
-        The value on the half that the choice was made on.
+        That on the half that the choice was made on.
     """
 
     rule: str
@@ -100,13 +93,10 @@ class Row(NamedTuple):
 
 def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
     """Every tree within budget and depth whose levels draft ever fewer a node, out of ``counts``."""
-    left: list[Shape] = [(n,) for n in counts if n <= budget]
-    while left:
-        shape = left.pop()
-        yield shape
-        if len(shape) < depth:
-            longer = [(*shape, n) for n in counts if n <= shape[-1]]
-            left += [more for more in longer if np.cumprod(more).sum() <= budget]
+    for levels in range(1, depth + 1):
+        for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
+            if np.cumprod(shape).sum() <= budget:
+                yield shape
 
 
 class Evidence:
@@ -114,10 +104,8 @@ class Evidence:
 
     Parameters
     ----------
-    table : polars.DataFrame
-        Of :func:`otmd.planning.chances_table`.
-    bounds : polars.DataFrame
-        Of :func:`otmd.planning.ceilings`, with the same settings.
+    table, bounds : polars.DataFrame
+        Of :func:`otmd.planning.chances_table` and :func:`otmd.planning.ceilings`, with the same settings.
     texts : sequence of Text
     cut_at : int
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
@@ -157,8 +145,8 @@ class Evidence:
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
 
-    def steps(self, rule: str, choice: Choice) -> list[Steps]:
-        """What a decoder with this rule and choice does along each text."""
+    def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
+        """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
         column = self.columns[rule, choice.variant, choice.draft_temperature]
         found = []
         for i in range(len(self.texts)):
@@ -168,7 +156,7 @@ class Evidence:
                 levels = np.stack([column[n][i] for n in choice.shape], axis=1)
                 reached = reached_by_chances(levels)
             found.append(steps_along(reached, self.cut_at, self.depth))
-        return found
+        return tuple(map(np.array, zip(*found, strict=True)))
 
     def choices(self, rule: str, budget: int) -> list[Choice]:
         """Everything that may be set for a rule within a budget."""
@@ -176,7 +164,7 @@ class Evidence:
             Choice(variant, draft, shape)
             for own, variant, draft in self.columns
             if own == rule
-            for shape in shapes(sorted(self.columns[own, variant, draft]), budget, self.depth)
+            for shape in shapes(list(self.columns[own, variant, draft]), budget, self.depth)
         ]
 
 
@@ -185,60 +173,45 @@ def _means(
 ) -> tuple[Means, list[float]]:
     """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
-
-    def mean(name: str) -> float:
-        return float(known[name].to_numpy().mean())
-
+    told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
     # Block verification accepts q/p, capped, of a first token.
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return (mean("rate"), mean("optimal"), mean("proportional"), mean("fitted")), thirds
+    rate, optimal, proportional, fitted = told.tolist()
+    return (rate, optimal, proportional, fitted), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
     """Take the best choice of every rule within every budget on one half, and tell it on the other.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    budgets : sequence of int
-        The most tokens of a tree.
-    latency : Latency, optional
-        Times; with them values are tokens per second.
-
-    Returns
-    -------
-    list of Row
-        Best first. A larger budget that changes nothing has no row.
+    A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
+    a larger budget that changes nothing has none.
     """
-    weights = prompt_weights(len(evidence.report), RESAMPLES, 0).astype(np.float64)
+    weights = prompt_weights(len(evidence.report), RESAMPLES, 0)
     rows = []
     for rule in dict.fromkeys(rule for rule, _, _ in evidence.columns):
-        fitted: dict[Choice, tuple[float, int]] = {}
+        fitted: dict[Choice, float] = {}
         for choice in evidence.choices(rule, max(budgets)):
-            cost = latency.step(choice.shape) if latency else 1.0
-            value = _mean(_totals(evidence.steps(rule, choice))[evidence.fit]) / cost
-            # Of equals the smaller tree.
-            fitted[choice] = (value, -choice.drafts)
+            tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
+            fitted[choice] = _ratio(tokens, steps) / _seconds(choice, latency)
         taken = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
-            best = max(within, key=fitted.__getitem__, default=taken)
+            # Of equals the smaller tree.
+            best = max(within, key=lambda own: (fitted[own], -own.drafts), default=taken)
             if best is not None and best != taken:
-                taken = best
-                cost = latency.step(best.shape) if latency else 1.0
-                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best][0]))
+                taken, cost = best, _seconds(best, latency)
+                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
 
 
-def _totals(steps: Sequence[Steps]) -> FloatArray:
-    """Tokens and steps of each text, shape (texts, 2)."""
-    return np.array([[one.tokens, one.steps] for one in steps])
+def _seconds(choice: Choice, latency: Latency | None) -> float:
+    return latency.step(choice.shape) if latency else 1.0
 
 
-def _mean(totals: FloatArray) -> float:
-    return float(totals[:, 0].sum() / max(totals[:, 1].sum(), 1e-300))
+def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
+    return float(tokens.sum() / max(steps.sum(), 1e-300))
 
 
 def _row(
@@ -250,54 +223,38 @@ def _row(
     weights: FloatArray,
     fitted: float,
 ) -> Row:
-    steps = evidence.steps(rule, choice)
-    totals = _totals(steps)[evidence.report]
-    drawn = weights @ totals
-    samples = drawn[:, 0] / np.maximum(drawn[:, 1], 1e-300) / cost
+    tokens, steps, _, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
+    samples = weights @ tokens / np.maximum(weights @ steps, 1e-300) / cost
     low, high = np.quantile(samples, [TAIL, 1 - TAIL]).tolist()
-    kept = np.sum([steps[i].kept for i in evidence.report], axis=0) / totals[:, 1].sum()
-    domains: dict[str, list[Steps]] = {}
-    for i in evidence.report:
-        domains.setdefault(evidence.texts[i].domain, []).append(steps[i])
-    mean = _mean(totals)
+    domains = np.array([evidence.texts[i].domain for i in evidence.report])
+    by_domain = {
+        name: _ratio(tokens[domains == name], steps[domains == name])
+        for name in dict.fromkeys(domains.tolist())
+    }
+    mean, accepted = _ratio(tokens, steps), (kept.sum(axis=0) / steps.sum()).tolist()
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
     means, by_entropy = evidence.means[at]
-    by_domain = {name: _mean(_totals(own)) for name, own in domains.items()}
-    head = (rule, budget, choice, mean / cost, low, high, mean, kept.tolist())
+    head = (rule, budget, choice, mean / cost, low, high, mean, accepted)
     return Row(*head, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first row yields, and its 95% interval over the same prompts.
-
-    Parameters
-    ----------
-    first, second : Row
-        Of one ranking.
+    """How much more the first of two rows of a ranking yields, in the unit of their values.
 
     Returns
     -------
     mean, low, high : float
-        In the unit of the rows' values.
+        The ends are of a 95% interval over the same prompts.
     """
     low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
     return first.value - second.value, low, high
 
 
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
-    """Count the prompts that would tell two rows apart, if the difference stays as it is.
+    """Count the prompts that would tell two rows of a ranking apart, if the difference stays as it is.
 
-    Parameters
-    ----------
-    first, second : Row
-        Of one ranking.
-    prompts : int
-        How many the rows report on.
-
-    Returns
-    -------
-    int or None
-        Prompts of a whole dataset, of which half choose the trees; None without a difference.
+    ``prompts`` is how many the rows report on. The answer is those of a whole dataset, of which half choose
+    the trees; None without a difference.
     """
     gain = abs(first.value - second.value)
     spread = float((first.samples - second.samples).std(ddof=1))

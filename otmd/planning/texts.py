@@ -1,9 +1,8 @@
 """Runs of consecutive positions, and the steps that a decoder takes along them.
 
-A lossless rule writes the target's own texts. So its steps can be looked at given a text: at each token,
-the chance that it was drafted, given that it is the one that is emitted there, follows from the two
-distributions. How far a step reaches is a product of such chances, and where steps begin is a renewal
-process. No draft is ever drawn, and all rules are compared on the same texts.
+A lossless rule writes the target's own texts. So the chance that a token was drafted, given that it is
+emitted, follows from the two distributions; how far a step reaches is a product of such chances, and where
+steps begin is a renewal process (docs/plan.md).
 """
 
 import itertools
@@ -53,17 +52,9 @@ class Text(NamedTuple):
 
 
 def read_texts(dataset: Dataset) -> list[Text]:
-    """Group the positions of a dataset into one text a prompt.
+    """Group the positions of a dataset into one text a prompt, in the dataset's order.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        Made by ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
-
-    Returns
-    -------
-    list of Text
-        In the dataset's order.
+    It is made by ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
 
     Raises
     ------
@@ -116,16 +107,7 @@ def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
 def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     """Tell the length at which texts were cut; a shorter text ended by itself.
 
-    Parameters
-    ----------
-    metadata : dict
-        Of the dataset; ``max_new_tokens`` is the length, if it is there.
-    texts : sequence of Text
-
-    Returns
-    -------
-    int
-        In tokens, at least the length of every text.
+    It is ``max_new_tokens`` of a dataset's metadata, if that is there, and at least the length of every text.
     """
     longest = max(len(text.tokens) for text in texts)
     limit = metadata.get("max_new_tokens")
@@ -142,9 +124,9 @@ def drafted_chance(
 ) -> float:
     """P(the token is among the drafts | the rule emits it), at one position.
 
-    It is 1 − P(the token was not drafted and is emitted)/p(token). For most rules this is exact. For
-    recursive rejection without replacement, and rules of your own, drafts are drawn and the answer is an
-    unbiased estimate, which may lie below 0.
+    It is 1 − P(the token was not drafted and is emitted)/p(token), for most rules exactly. For recursive
+    rejection without replacement, and rules of your own, it is an unbiased estimate, which may lie below 0,
+    from ``samples`` draws of the drafts by ``rng``.
 
     Parameters
     ----------
@@ -156,14 +138,6 @@ def drafted_chance(
         The law of the drafts, without leading axes.
     token : int
         The emitted token.
-    rng : numpy.random.Generator, optional
-        Needed where drafts are drawn.
-    samples : int
-        How many draws of drafts the estimate takes.
-
-    Returns
-    -------
-    float
 
     Raises
     ------
@@ -171,9 +145,7 @@ def drafted_chance(
         Where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a law not served.
     """
     if target[token] <= 0.0:
-        raise ValueError(
-            f"token: got {token}, which the target never emits, wanted a token with mass"
-        )
+        raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
     always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
     if token in always:
         return 1.0
@@ -229,7 +201,7 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach.
+    """How far steps of block verification reach; the answer is as of :func:`reached_by_chances`.
 
     Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
     min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
@@ -240,11 +212,6 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
         q/p of each token of the text.
     depth : int
         The length of a path.
-
-    Returns
-    -------
-    ndarray of float64, shape (N, depth + 1)
-        As of :func:`reached_by_chances`.
     """
     reached = np.zeros((ratios.size, depth + 1))
     reached[:, 0] = path = np.ones(ratios.size)
@@ -283,10 +250,6 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     horizon : int, optional
         Steps count that begin among the first L − horizon + 1 tokens, of which everything is known; by
         default, and at least, the depth. Rules of other depths are compared on one horizon.
-
-    Returns
-    -------
-    Steps
     """
     count, depth = reached.shape[0], reached.shape[1] - 1
     starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
@@ -302,14 +265,7 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
 def step_begins(reached: FloatArray) -> FloatArray:
     """How probably a step begins at each token, given the text.
 
-    Parameters
-    ----------
-    reached : ndarray of float64, shape (S, depth + 1)
-        Of :func:`reached_by_chances` or :func:`reached_by_block`, for the first S tokens.
-
-    Returns
-    -------
-    ndarray of float64, shape (S,)
+    ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
     """
     starts, depth = reached.shape[0], reached.shape[1] - 1
     emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)

@@ -1,15 +1,13 @@
 """Rates on torch tensors: any leading axes, computed on the device that the tensors are on.
 
 The optimum for drafts with replacement, the rates of five verifiers, and stratified drafts with the
-preference rule, which are drafted and verified where a model left its probabilities. Importing this
+preference rule. Everything is computed in float64, which the device must have (CPU, CUDA). Importing this
 package imports torch; ``import otmd`` does not.
-The device needs float64 arithmetic (CPU, CUDA), in which masses are added.
 """
 
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
-from otmd.tensors.rates import greedy_rates, spechub_rate, target_only_rates
-from otmd.tensors.ratio_curve import TensorRatioCurve
+from otmd.tensors.rates import TensorRatioCurve, greedy_rates, spechub_rate, target_only_rates
 from otmd.tensors.strata import TensorStrata, stratify
 
 __all__ = [

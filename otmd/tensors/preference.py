@@ -1,7 +1,6 @@
 """The preference rule on a device, for stratified drafts and drafts with replacement.
 
-:mod:`otmd.verifiers.preference` has the rule and its proof. No step loops over the vocabulary: strata need
-sums of masses, drafts with replacement one sort and prefix sums.
+:mod:`otmd.verifiers.preference` has the rule and its proof. No step loops over the vocabulary.
 """
 
 from typing import Any, NamedTuple, Self
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from otmd.probabilities import validate_count
-from otmd.tensors.probabilities import check_tensors, checked_probs
+from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
 # Where p/q_j is cut into classes, in two ways: as otmd.verifiers.taking does, which is of a later layer.
@@ -41,7 +40,6 @@ class TensorPreference:
     Attributes
     ----------
     rate : torch.Tensor of float64, shape (…)
-        The acceptance rate.
     accepted : torch.Tensor of float64, shape (…, V)
         The probability that each token is accepted, at most p.
     """
@@ -77,14 +75,9 @@ class TensorPreference:
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
-        most, rank, left = _take_cells(p, draft, number, count, _LIKED)
-        if count > 1:
-            finer = _take_cells(p, draft, number, count, _FINE)
-            better = finer[2] < left
-            most, rank, left = (
-                torch.where(better, new, old)
-                for new, old in zip(finer, (most, rank, left), strict=True)
-            )
+        one, other = (_take_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE))
+        better = other[2] < one[2]
+        most, rank, left = (torch.where(better, b, a) for a, b in zip(one, other, strict=True))
         accepted = torch.minimum(p, most)
         chance = torch.where(most > accepted, accepted / most, 1.0)
         return cls(p, accepted, chance, rank, left[..., 0])
@@ -95,9 +88,8 @@ class TensorPreference:
     ) -> Self:
         """Prepare the rule for drafts with replacement.
 
-        Tokens are sorted by p/q, descending, ties by id. Runs of tokens that are accepted whole take turns
-        with runs of thinned ones. Each run is found at all positions at once; on most there are two or three,
-        and the device is waited for after each.
+        Tokens are sorted by p/q. Runs of tokens that are accepted whole take turns with runs of thinned
+        ones; on most positions there are two or three, and the device is waited for after each.
 
         Parameters
         ----------
@@ -109,12 +101,11 @@ class TensorPreference:
             As for :class:`TensorRatioCurve`, for errors as well.
         """
         count = validate_count("num_drafts", num_drafts)
-        check_tensors(target_probs, draft_probs)
-        p = checked_probs("target_probs", target_probs, validate)
-        p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
+        p, q = checked_pair(target_probs, draft_probs, validate)
         # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
         ratio = target_probs.detach().double() / draft_probs.detach().double()
         ratio = torch.where(q > 0, ratio, -1.0)
+        # Ties by id.
         order = ratio.argsort(dim=-1, descending=True, stable=True)
         taken = _take_runs(p.gather(-1, order), q.gather(-1, order), count)
         accepted, before = (torch.empty_like(p).scatter_(-1, order, each) for each in taken[:2])

@@ -1,12 +1,125 @@
-"""Rates that need no order of the tokens by p/q: greedy drafts, SpecHub's pairs, target-only."""
+"""Acceptance rates on a device: those of the ratio curve, of greedy drafts, SpecHub and target-only."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from otmd.probabilities import validate_count
 from otmd.tensors.probabilities import checked_pair
+
+# More bits than float64 can tell apart.
+_BISECTIONS = 55
+_BLOCK = 512
+
+
+class TensorRatioCurve:
+    """The ratio curve of (p, q): the masses along the tokens sorted by p/q, from the largest ratio on.
+
+    Every rate is computed in float64 on the tensors' device, without waiting for it, and is that of
+    :class:`otmd.RatioCurve` to 1e-12.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : torch.Tensor, shape (…, V)
+        p and q on one device; float16, bfloat16, float32 or float64. Leading axes are broadcast.
+    validate : bool
+        Raise ValueError for values that are no distribution (logits, say), which waits for the
+        device. With False the rates of such a position are NaN. Sums within rounding of 1 are
+        divided out in either case.
+
+    Attributes
+    ----------
+    batch_shape : tuple of int
+        The leading axes.
+
+    Raises
+    ------
+    ValueError
+        For wrong shapes, dtypes or devices; with ``validate`` for values that are no distribution.
+    """
+
+    batch_shape: tuple[int, ...]
+
+    def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = True) -> None:
+        p, q = checked_pair(target_probs, draft_probs, validate)
+        self.batch_shape = tuple(p.shape[:-1])
+        # searchsorted wants ascending numbers, and the largest ratios are to come first.
+        negative_ratio = torch.where(q > 0, -p / q, -torch.inf)
+        self._negative_ratio, order = negative_ratio.contiguous().sort(dim=-1)
+        self._target_above = _accumulated(p, order)
+        self._draft_above = _accumulated(q, order)
+
+    def __repr__(self) -> str:
+        return f"TensorRatioCurve(shape={tuple(self._negative_ratio.shape)})"
+
+    def optimal_rates(self, num_drafts: int) -> Tensor:
+        """α* for 1 … n drafts with replacement: 1 + min over prefixes of p(H) − q(H)^n, shape (…, n)."""
+        count = validate_count("num_drafts", num_drafts)
+        draft_mass = 1.0 - self._draft_above
+        contained = torch.ones_like(draft_mass)
+        rates = []
+        for _ in range(count):
+            contained *= draft_mass
+            rates.append(2.0 - (self._target_above + contained).amax(dim=-1))
+        # The prefix of all tokens, which is not among those above, has the rate 1.
+        return torch.stack(rates, dim=-1).clamp(0.0, 1.0)
+
+    def recursive_rejection_rates(self, num_drafts: int) -> Tensor:
+        """Acceptance rates of recursive rejection for 1 … n drafts with replacement, shape (…, n).
+
+        C_2 = 1, C_{k+1} = C_k + W(C_k), and the rate of n drafts is 1 − W(C_{n+1}).
+        """
+        count = validate_count("num_drafts", num_drafts)
+        C = self._target_above.new_ones((*self.batch_shape, 1))
+        rates = []
+        for _ in range(count):
+            W = self._hockey_stick(C)
+            rates.append(1.0 - W)
+            C = C + W
+        return torch.cat(rates, dim=-1)
+
+    def k_sequential_rates(self, num_drafts: int) -> Tensor:
+        """Acceptance rates of K-SEQ for 1 … n drafts with replacement, shape (…, n)."""
+        count = validate_count("num_drafts", num_drafts)
+        counts = torch.arange(1, count + 1, dtype=torch.float64, device=self._target_above.device)
+        scale = self._k_sequential_scales(counts)
+        accepted = (1.0 - self._hockey_stick(scale)) / scale
+        return 1.0 - (1.0 - accepted) ** counts
+
+    def _k_sequential_scales(self, counts: Tensor) -> Tensor:
+        """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n], from above; shape (…, n)."""
+        shape = (*self.batch_shape, counts.numel())
+        low, width = counts.new_ones(shape), (counts - 1.0).expand(shape)
+        for _ in range(_BISECTIONS):
+            width = width / 2
+            middle = low + width
+            W = self._hockey_stick(middle)
+            lossless = (1.0 - (1.0 - W) / middle) ** counts >= W
+            low = torch.where(lossless, low, middle)
+        # Every ρ ≥ ρ* is lossless, none below it is.
+        return low + width
+
+    def _hockey_stick(self, C: Tensor) -> Tensor:
+        """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C; (…, m) to (…, m)."""
+        above = torch.searchsorted(self._negative_ratio, -C)
+        last = (above - 1).clamp(min=0)
+        # A product where no token exceeds C, and no choice, so that NaN stays NaN.
+        some = above > 0
+        target = self._target_above.gather(-1, last) * some
+        draft = self._draft_above.gather(-1, last) * some
+        return (target - C * draft).clamp(0.0, 1.0)
+
+
+def _accumulated(mass: Tensor, order: Tensor) -> Tensor:
+    """Masses of the first 1 … V tokens of an order; sums within blocks, then over blocks, drift less."""
+    vocab_size = mass.shape[-1]
+    block = min(_BLOCK, vocab_size)
+    padded = pad(mass.gather(-1, order), (0, -vocab_size % block))
+    sums = padded.unflatten(-1, (-1, block)).cumsum(dim=-1)
+    sums[..., 1:, :] += sums[..., :-1, -1].cumsum(dim=-1)[..., None]
+    return sums.flatten(-2)[..., :vocab_size]
 
 
 def greedy_rates(
@@ -32,20 +145,19 @@ def greedy_rates(
         NaN where fewer tokens have mass than are drafted.
     """
     count = validate_count("num_drafts", num_drafts)
-    pair = checked_pair(target_probs, draft_probs, validate)
-    p = pair.target_probs
-    # Not divided by its sum, which could round two masses to one, and then another token be the likeliest.
-    rest = pair.draft.clone(memory_format=torch.contiguous_format)
-    certain = torch.zeros((), dtype=torch.float64, device=p.device)
+    p, q = checked_pair(target_probs, draft_probs, validate)
+    # The numbers as they came, NaN where q is: division could round two masses to one, and then another
+    # token be the likeliest.
+    rest = draft_probs.detach() + 0.0 * q
+    certain = p.new_zeros(p.shape[:-1])
     rates = []
     for drafted in range(count):
         if drafted:
             # argmax returns the first of equals; topk promises no order among them.
             likeliest = rest.argmax(dim=-1, keepdim=True)
             rest.scatter_(-1, likeliest, 0.0)
-            certain = certain + p.gather(-1, likeliest)[..., 0].double()
-        total = rest.sum(dim=-1, keepdim=True, dtype=torch.float64).to(rest.dtype)
-        coupled = torch.minimum(p, rest / total).sum(dim=-1, dtype=torch.float64)
+            certain = certain + p.gather(-1, likeliest)[..., 0]
+        coupled = torch.minimum(p, rest / rest.sum(dim=-1, keepdim=True)).sum(dim=-1)
         rates.append((certain + coupled).clamp(0.0, 1.0))
     return torch.stack(rates, dim=-1)
 
@@ -76,12 +188,8 @@ def target_only_rates(
     torch.Tensor of float64, shape (…, n)
     """
     count = validate_count("num_drafts", num_drafts)
-    pair = checked_pair(target_probs, draft_probs, validate)
-    p = pair.target_probs
+    p, q = checked_pair(target_probs, draft_probs, validate)
     # Logarithms, because 1 − q forgets a q that is small beside 1.
-    log_missed = pair.draft_probs.neg_().log1p_()
-    rates = []
-    for n in range(1, count + 1):
-        drafted = (n * log_missed).expm1_().neg_()
-        rates.append(drafted.mul_(p).sum(dim=-1, dtype=torch.float64).clamp(0.0, 1.0))
-    return torch.stack(rates, dim=-1)
+    log_missed = torch.log1p(-q)
+    rates = [(-torch.expm1(n * log_missed) * p).sum(dim=-1) for n in range(1, count + 1)]
+    return torch.stack(rates, dim=-1).clamp(0.0, 1.0)

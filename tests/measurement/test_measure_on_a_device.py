@@ -11,8 +11,9 @@ from polars.testing import assert_frame_equal
 
 import otmd
 from otmd.harness import Dataset, open_dataset
-from otmd.measurement import device, measure
+from otmd.measurement import measure
 from otmd.measurement.rows import make_settings
+from otmd.measurement.run import closed_forms
 
 DEVICES = [
     "cpu",
@@ -44,7 +45,7 @@ def test_the_table_is_the_same(where: str, wide: Dataset) -> None:
 
 def test_a_difference_would_be_found(wide: Dataset, monkeypatch) -> None:
     monkeypatch.setattr(
-        "otmd.tensors.spechub_rate", lambda p, q, validate: 0.9 * torch.ones(p.shape[0])
+        "otmd.tensors.greedy_rates", lambda p, q, n, validate: 0.9 * torch.ones(p.shape[0], n)
     )
     table = measure(wide, device="cpu", **SETTINGS)
     with pytest.raises(AssertionError):
@@ -60,7 +61,7 @@ def test_closed_forms_are_not_computed_twice_and_the_rest_is_by_the_cpu(wide, mo
     whole = measure(wide, **settings)
     monkeypatch.setattr(otmd.KSequential, "family_bounds", refuse)
     assert_frame_equal(measure(wide, device="cpu", **settings), whole, abs_tol=1e-12, rel_tol=0)
-    served = device.closed_forms(make_settings([otmd.WithReplacement, otmd.Greedy], rules, (2,)))
+    served = closed_forms(make_settings([otmd.WithReplacement, otmd.Greedy], rules, (2,)))
     assert set(served) == {
         ("WithReplacement", 2, "KSequential"),
         ("WithReplacement", 2, "RecursiveRejection"),

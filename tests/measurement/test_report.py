@@ -18,9 +18,14 @@ import pytest
 from rich.console import Console
 
 from otmd.measurement import draw_gaps, print_report, report_json, summarise
-from otmd.measurement.figure import make_figure
 from otmd.measurement.page import Table, to_csv, to_html, to_markdown
-from otmd.measurement.report import law_label, processing_label, report_tables, verifier_label
+from otmd.measurement.report import (
+    law_label,
+    make_figure,
+    processing_label,
+    report_tables,
+    verifier_label,
+)
 from otmd.measurement.style import MARKS, SPARE_MARKS, marks
 from otmd.measurement.summary import DEFAULT_BY
 
