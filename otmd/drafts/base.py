@@ -83,7 +83,13 @@ class DraftLaw(ABC):
 
     def position_inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
-        return inclusion_of_tuples(*self.enumerate(), self.vocab_size)
+        tokens, probs = self.enumerate()
+        ordered = np.sort(tokens, axis=-1)
+        weights = np.repeat(probs, self.num_drafts).reshape(ordered.shape)
+        # A token that is drafted twice counts once.
+        weights[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0.0
+        drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
+        return drafted.astype(np.float64)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         """P(a token drawn from the target is among the drafts) at a single position."""
@@ -159,15 +165,10 @@ class DraftLaw(ABC):
         if not self.batch_shape:
             flat = checked.reshape(-1, self.num_drafts)
             return self.position_tuple_prob(flat).reshape(shape)
-        checked = np.broadcast_to(checked, (*shape, self.num_drafts))
-        probs = np.empty(shape)
-        for index in np.ndindex(self.batch_shape):
-            # An axis of size 1 of the law is broadcast.
-            own = zip(index, self.batch_shape, strict=True)
-            where = (..., *(slice(None) if n == 1 else i for i, n in own))
-            here = checked[(*where, slice(None))]
-            flat = np.ascontiguousarray(here).reshape(-1, self.num_drafts)
-            probs[where] = self[index].position_tuple_prob(flat).reshape(here.shape[:-1])
+        checked, probs = np.broadcast_to(checked, (*shape, self.num_drafts)), np.empty(shape)
+        for index in np.ndindex(shape):
+            own = self[broadcast_index(index, self.batch_shape)]
+            probs[index] = own.position_tuple_prob(checked[index][None])[0]
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:
@@ -219,7 +220,9 @@ class DraftLaw(ABC):
                 f"{_MOST_TUPLES}; position_containment and position_inclusion_probs, where a law writes "
                 "them, need no enumeration"
             )
-        tokens = support[_every_tuple(support.size, self.num_drafts)]
+        # Each tuple is a number, in lexicographic order, and its digits are places in the support.
+        digits = support.size ** np.arange(self.num_drafts - 1, -1, -1)
+        tokens = support[np.arange(size)[:, None] // digits % support.size]
         probs = self.position_tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
 
@@ -253,25 +256,6 @@ class DraftLaw(ABC):
                 f"[0, {self.vocab_size})"
             )
         return array.astype(np.int64)
-
-
-def _every_tuple(size: int, length: int) -> IntArray:
-    """All tuples of numbers below ``size`` in lexicographic order, shape (size^length, length)."""
-    tuples = np.empty((size**length, length), np.int64)
-    rank = np.arange(size**length)
-    for i in range(length - 1, -1, -1):
-        rank, tuples[:, i] = np.divmod(rank, size)
-    return tuples
-
-
-def inclusion_of_tuples(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
-    """P(token is in the tuple) for tuples (T, n) with these probabilities (T,), shape (V,)."""
-    ordered = np.sort(tokens, axis=-1)
-    first = np.ones(ordered.shape, dtype=bool)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    weights = np.where(first, probs[:, None], 0.0)
-    drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=vocab_size)
-    return drafted.astype(np.float64)
 
 
 def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:

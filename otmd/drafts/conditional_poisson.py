@@ -31,15 +31,12 @@ class ConditionalPoisson(ProposalLaw):
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
-        contained = np.empty(self.vocab_size + 1)
-        fill_prefix_chances(absent[order], present[order], self.num_drafts, contained)
-        return np.minimum(contained / self._chance_of_n(absent, present), 1.0)
+        contained = self._prefix_chances(absent[order], present[order])
+        return np.minimum(contained / contained[-1], 1.0)
 
     def position_containment(self, subset: BoolArray) -> float:
-        absent, present = self._events()
-        inside = self._chance_of_n(absent[subset], present[subset])
-        chance = inside * absent[~subset].prod() / self._chance_of_n(absent, present)
-        return float(min(chance, 1.0))
+        inside_first = np.argsort(~subset, kind="stable")
+        return float(self.prefix_containment(inside_first)[np.count_nonzero(subset)])
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
@@ -63,11 +60,11 @@ class ConditionalPoisson(ProposalLaw):
             high *= 2.0
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
-    def _chance_of_n(self, absent: FloatArray, present: FloatArray) -> float:
-        """P(n of the events occur)."""
-        chances = np.empty(self.num_drafts + 1)
-        fill_counts(absent, present, chances)
-        return float(chances[self.num_drafts])
+    def _prefix_chances(self, absent: FloatArray, present: FloatArray) -> FloatArray:
+        """P(n of the first k events occur and none of the others), for each k, shape (V + 1,)."""
+        chances = np.empty(self.vocab_size + 1)
+        fill_prefix_chances(absent, present, self.num_drafts, chances)
+        return chances
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
@@ -85,13 +82,13 @@ class ConditionalPoisson(ProposalLaw):
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (self._chance_of_n(*self._events()) * orders)
+        return np.exp(log_prob) / (self._prefix_chances(*self._events())[-1] * orders)
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
         others = np.empty(self.vocab_size)
         fill_chances_of_others(absent, present, self.num_drafts - 1, others)
-        return np.minimum(present * others / self._chance_of_n(absent, present), 1.0)
+        return np.minimum(present * others / self._prefix_chances(absent, present)[-1], 1.0)
 
 
 @kernel()
@@ -100,15 +97,6 @@ def _count_one_more(counts, absent, present):
     for m in range(counts.size - 1, 0, -1):
         counts[m] = counts[m] * absent + counts[m - 1] * present
     counts[0] *= absent
-
-
-@kernel()
-def fill_counts(absent, present, out):
-    """out[m] = P(m of the independent events occur), for m < out.size."""
-    out[:] = 0.0
-    out[0] = 1.0
-    for i in range(absent.size):
-        _count_one_more(out, absent[i], present[i])
 
 
 @kernel()
