@@ -78,29 +78,23 @@ def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
     """Count the sets and arcs of a law; None where there is no closed form."""
     validate_one_position(law)
     # Not by isinstance: a subclass may draw other tuples.
-    kind, drawn = type(law), law.num_drafts
+    kind = type(law)
     if kind is Independent:
         return _independent(law.draft_probs > 0, merge)
-    if kind not in (*_COUNTS, TopThen, Greedy, Hub):
+    rest, top = (law.rest, law.top) if kind in (TopThen, Greedy, Hub) else (kind, 0)
+    if rest not in _COUNTS:
         return None
-    support = int(np.count_nonzero(law.draft_probs))
-    if kind in _COUNTS:
-        return _COUNTS[kind](support, drawn, merge)
-    if kind is Hub:
-        # A pair is the hub token and any other, in either order.
-        sets = (support - 1) * (1 if merge else 2)
-        return sets, 2 * sets
-    if law.top == drawn:
-        return 1, drawn
-    if law.rest not in _COUNTS:
-        return None
-    sets, arcs = _COUNTS[law.rest](support - law.top, drawn - law.top, merge)
-    return sets, arcs + law.top * sets
+    support = int(np.count_nonzero(law.draft_probs)) - top
+    sets, arcs = _COUNTS[rest](support, law.num_drafts - top, merge)
+    # The two tokens of Hub may be drawn in either order.
+    orders = 2 if kind is Hub and not merge else 1
+    return orders * sets, orders * (arcs + top * sets)
 
 
 def _with_replacement(support: int, drawn: int, merge: bool) -> tuple[int, int]:
     if merge:
-        sets = {size: comb(support, size) for size in range(1, min(drawn, support) + 1)}
+        smallest, largest = min(drawn, 1), min(drawn, support)
+        sets = {size: comb(support, size) for size in range(smallest, largest + 1)}
         return sum(sets.values()), sum(size * number for size, number in sets.items())
     # A token's arcs are the tuples that hold it: all but those of the other tokens alone.
     return support**drawn, support * (support**drawn - (support - 1) ** drawn)
