@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.kernel import kernel
-from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    broadcast_index,
+    validate_count,
+    validate_probs,
+    validate_same_vocabulary,
+)
 
 _MOST_TUPLES = 5_000_000
 MOST_DRAFTS = 10_000
@@ -20,8 +28,7 @@ MOST_DRAFTS = 10_000
 class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
-    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
-    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
+    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them.
 
     Attributes
     ----------
@@ -131,12 +138,7 @@ class DraftLaw(ABC):
         rng : numpy.random.Generator
             Equal seeds give equal drafts.
         size : int or tuple of int, optional
-            How many independent draws; none means one, without an axis for it.
-
-        Raises
-        ------
-        ValueError
-            If ``rng`` is not a Generator, or ``size`` not of whole numbers ≥ 0.
+            How many independent draws, ≥ 0, else ValueError; none means one, without an axis for it.
         """
         validate_rng(rng)
         sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
@@ -153,12 +155,7 @@ class DraftLaw(ABC):
         Parameters
         ----------
         draft_tokens : array_like of int, shape (…, n)
-            Leading axes are broadcast against the law's.
-
-        Raises
-        ------
-        ValueError
-            For tokens that are not integers in [0, V), or not n of them.
+            Tokens in [0, V), else ValueError. Leading axes are broadcast against the law's.
         """
         checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
@@ -177,12 +174,7 @@ class DraftLaw(ABC):
         Parameters
         ----------
         subset : array_like of bool, shape (…, V)
-            Leading axes are broadcast against the law's.
-
-        Raises
-        ------
-        ValueError
-            If ``subset`` is not boolean or not over the law's vocabulary.
+            H, boolean, else ValueError. Leading axes are broadcast against the law's.
         """
         mask = np.asarray(subset)
         if mask.dtype != np.bool_ or mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
@@ -291,6 +283,14 @@ def validate_law(law: object) -> None:
         return
     what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
     raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")
+
+
+def validate_target(target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
+    """Return the target (…, V) in float64, or raise for what is none over the vocabulary of a law."""
+    validate_law(law)
+    target = validate_probs("target_probs", target_probs, copy=False)
+    validate_same_vocabulary(target, law.vocab_size, law.batch_shape)
+    return target
 
 
 @kernel()

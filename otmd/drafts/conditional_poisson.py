@@ -68,8 +68,7 @@ class ConditionalPoisson(ProposalLaw):
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
-        counts_after = np.empty((self.vocab_size + 1, self.num_drafts + 1))
-        fill_counts_from(absent, present, counts_after)
+        counts_after = counts_from(absent, present, self.num_drafts + 1)
         drawn = np.empty((count, self.num_drafts), np.int64)
         for row in range(count):
             fill_conditional_draw(present, counts_after, rng.random(self.vocab_size), drawn[row])
@@ -86,9 +85,22 @@ class ConditionalPoisson(ProposalLaw):
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
-        others = np.empty(self.vocab_size)
-        fill_chances_of_others(absent, present, self.num_drafts - 1, others)
+        others = chances_of_others(absent, present, self.num_drafts - 1)
         return np.minimum(present * others / self._prefix_chances(absent, present)[-1], 1.0)
+
+
+def counts_from(absent: FloatArray, present: FloatArray, size: int) -> FloatArray:
+    """P(m of the events i, i + 1, … occur) for each i and m < size, shape (V + 1, size)."""
+    counts = np.empty((absent.size + 1, size))
+    _fill_counts_from(absent, present, counts)
+    return counts
+
+
+def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
+    """P(``count`` of the events other than y occur), from those before y and those after it, shape (V,)."""
+    after = counts_from(absent, present, count + 1)[1:]
+    before = counts_from(absent[::-1].copy(), present[::-1].copy(), count + 1)[:0:-1]
+    return (before * after[:, ::-1]).sum(axis=-1)
 
 
 @kernel()
@@ -100,7 +112,7 @@ def _count_one_more(counts, absent, present):
 
 
 @kernel()
-def fill_counts_from(absent, present, out):
+def _fill_counts_from(absent, present, out):
     """out[i, m] = P(m of the events i, i + 1, … occur); shape (V + 1, M)."""
     out[-1] = 0.0
     out[-1, 0] = 1.0
@@ -121,20 +133,6 @@ def fill_prefix_chances(absent, present, count, out):
     for k in range(absent.size):
         _count_one_more(counts, absent[k], present[k])
         out[k + 1] *= counts[count]
-
-
-@kernel()
-def fill_chances_of_others(absent, present, count, out):
-    """out[y] = P(``count`` of the events other than y occur), from those before y and those after it."""
-    after = np.empty((absent.size + 1, count + 1))
-    fill_counts_from(absent, present, after)
-    before = np.zeros(count + 1)
-    before[0] = 1.0
-    for y in range(absent.size):
-        out[y] = 0.0
-        for j in range(count + 1):
-            out[y] += before[j] * after[y + 1, count - j]
-        _count_one_more(before, absent[y], present[y])
 
 
 @kernel()

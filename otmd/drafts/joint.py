@@ -49,11 +49,7 @@ class Joint(DraftLaw):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the first ``num_drafts`` drafts."""
-        count = validate_count("num_drafts", num_drafts)
-        if count > self.num_drafts:
-            raise ValueError(
-                f"num_drafts: got {count}, wanted at most {self.num_drafts}, the tuples' length"
-            )
+        count = validate_count("num_drafts", num_drafts, maximum=self.num_drafts)
         return type(self)(self.tuples[:, :count], self.probs, self.vocab_size)
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:

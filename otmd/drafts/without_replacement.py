@@ -8,7 +8,7 @@ import numpy as np
 from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 from otmd.race.block_sums import add_tokens
-from otmd.race.containment import ExponentialRace, times_alone
+from otmd.race.containment import ExponentialRace
 from otmd.race.inclusion import RaceInclusion
 from otmd.race.quadrature import RATE_UNIT
 
@@ -82,12 +82,7 @@ class WithoutReplacement(ProposalLaw):
             return draft.copy()
         if np.count_nonzero(draft) <= num_drafts:
             return (draft > 0).astype(np.float64)
-        if num_drafts > 2:
-            return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
-        alone = times_alone(draft)
-        # Σ_{j≠i}, without the cancellation of Σ_j alone_j − alone_i.
-        others = accumulated(alone)[:-1] + accumulated(alone[::-1])[::-1][1:]
-        return np.minimum(RATE_UNIT * draft * (1.0 / RATE_UNIT + others), 1.0)
+        return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         return self.hit_rates(target, [self.num_drafts])[0]

@@ -51,13 +51,7 @@ class SequenceOptimum:
 
 
 def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
-    """How large the program of :func:`optimal_block_efficiency` is.
-
-    Parameters
-    ----------
-    target_model, law
-        As there. Too many trees to list are a ValueError.
-    """
+    """How large the program of :func:`optimal_block_efficiency` is; too many trees are a ValueError."""
     context = Context(target_model, law)
     return _size(context, _trees(context))
 

@@ -229,12 +229,7 @@ def build_program(
     problem, form
         As for :func:`program_size`; a problem, not its shape.
     max_bytes : float
-        Refuse to build a program whose arrays are larger.
-
-    Raises
-    ------
-    ValueError
-        For an unknown form or a program that is too large.
+        A program whose arrays are larger is a ValueError.
     """
     chosen = form_named(form)
     _require_fits(problem, form, max_bytes)

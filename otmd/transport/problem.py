@@ -52,9 +52,7 @@ class ProblemShape:
         """Count the draft sets of a law without leading axes; ValueError for too many tuples to enumerate.
 
         With ``merge``, tuples with the same set of tokens count as one. Tuples whose positive probability
-        underflows to 0 count; a TransportProblem drops these. The tuples of laws without a closed form
-        are listed: :class:`Joint`, :class:`Stratified`, merged :class:`Independent`, and laws of your
-        own.
+        underflows to 0 count; a TransportProblem drops these.
         """
         counts = closed_counts(law, merge)
         if counts is None:
@@ -149,11 +147,6 @@ class TransportProblem:
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
         The drafts of each row in their order; None where tuples with equal token sets were merged.
-
-    Raises
-    ------
-    ValueError
-        For supplies that are not a distribution, an empty set, or tokens outside the vocabulary.
     """
 
     target: FloatArray
@@ -186,14 +179,10 @@ class TransportProblem:
         target_probs : array_like, shape (V,)
             p.
         law : DraftLaw
-            A law without leading axes that can be enumerated. Tuples without mass are dropped.
+            A law without leading axes that can be enumerated, else ValueError. Tuples without mass are
+            dropped.
         merge : bool
             Make one row of all tuples with the same set of tokens; the optimum is the same.
-
-        Raises
-        ------
-        ValueError
-            For invalid input, leading axes, or a law with too many tuples to enumerate.
         """
         validate_one_position(law)
         target = validate_probs("target_probs", target_probs)

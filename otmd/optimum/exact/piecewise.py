@@ -111,16 +111,8 @@ class PiecewiseOptimum:
         Parameters
         ----------
         value : number
-            A Fraction, int, string, float (the binary fraction that it is), or real sympy number.
-
-        Returns
-        -------
-        sympy.Expr
-
-        Raises
-        ------
-        ValueError
-            For anything else, or a number at which some entry is negative.
+            A Fraction, int, string, float (the binary fraction that it is), or real sympy number, at
+            which no entry is negative; else ValueError.
         """
         number = _number("value", value)
         for region in self.regions:
@@ -170,10 +162,6 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
         symbol.)
     symbol : sympy.Symbol
         The variable.
-
-    Returns
-    -------
-    PiecewiseOptimum
 
     Raises
     ------

@@ -55,10 +55,6 @@ def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOp
     law : ExactLaw
         A law of this package, such as ``exact.WithReplacement(draft_probs, num_drafts)``.
 
-    Returns
-    -------
-    ExactOptimum
-
     Raises
     ------
     ValueError
@@ -102,19 +98,9 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> F
     Parameters
     ----------
     target_probs : iterable of numbers, length V
-        p, the numbers as in :func:`optimal_acceptance`.
+        p, the numbers as in :func:`optimal_acceptance`, for errors as well.
     law : exact.WithReplacement, exact.WithoutReplacement or exact.Independent
-        The law of the drafts.
-
-    Returns
-    -------
-    Fraction
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, one that does not sum to exactly 1, another law, more distinct
-        drafts than tokens with mass, or more than 100,000 paths of rejected tokens.
+        The law of the drafts; ValueError for more than 100,000 paths of rejected tokens.
     """
     p = rational_probs("target_probs", target_probs)
     require_law(law, (WithReplacement, WithoutReplacement, Independent))
@@ -190,7 +176,7 @@ def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> 
     Parameters
     ----------
     target_probs : iterable of numbers, length V
-        p, the numbers as in :func:`optimal_acceptance`.
+        p, the numbers as in :func:`optimal_acceptance`, for errors as well.
     law : exact.WithReplacement
         The law of the drafts.
 
@@ -198,14 +184,7 @@ def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> 
     -------
     sympy.Expr
         Exact: ``.evalf(50)`` gives 50 digits, ``sympy.minimal_polynomial`` the polynomial. 1 for disjoint
-        supports, where every ρ is a root.
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, one that does not sum to exactly 1, or another law.
-    ImportError
-        Where sympy is missing.
+        supports, where every ρ is a root. ImportError where sympy is missing.
     """
     return _scale(*_read(target_probs, law))
 
