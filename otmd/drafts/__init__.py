@@ -2,12 +2,11 @@
 
 from otmd.drafts.base import DraftLaw
 from otmd.drafts.conditional_poisson import ConditionalPoisson
-from otmd.drafts.hub import Hub
 from otmd.drafts.independent import Independent
 from otmd.drafts.joint import Joint
 from otmd.drafts.proposal import ProposalLaw
 from otmd.drafts.stratified import Stratified
-from otmd.drafts.top_then import Greedy, TopThen
+from otmd.drafts.top_then import Greedy, Hub, TopThen
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
 

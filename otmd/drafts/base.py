@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.kernel import kernel
-from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index, validate_count
+from otmd.probabilities import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    broadcast_index,
+    validate_count,
+    validate_probs,
+    validate_same_vocabulary,
+)
 
 _MOST_TUPLES = 5_000_000
 MOST_DRAFTS = 10_000
@@ -20,8 +28,7 @@ MOST_DRAFTS = 10_000
 class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
-    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
-    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
+    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them.
 
     Attributes
     ----------
@@ -83,7 +90,13 @@ class DraftLaw(ABC):
 
     def position_inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
-        return inclusion_of_tuples(*self.enumerate(), self.vocab_size)
+        tokens, probs = self.enumerate()
+        ordered = np.sort(tokens, axis=-1)
+        weights = np.repeat(probs, self.num_drafts).reshape(ordered.shape)
+        # A token that is drafted twice counts once.
+        weights[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0.0
+        drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
+        return drafted.astype(np.float64)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         """P(a token drawn from the target is among the drafts) at a single position."""
@@ -125,12 +138,7 @@ class DraftLaw(ABC):
         rng : numpy.random.Generator
             Equal seeds give equal drafts.
         size : int or tuple of int, optional
-            How many independent draws; none means one, without an axis for it.
-
-        Raises
-        ------
-        ValueError
-            If ``rng`` is not a Generator, or ``size`` not of whole numbers ≥ 0.
+            How many independent draws, ≥ 0, else ValueError; none means one, without an axis for it.
         """
         validate_rng(rng)
         sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
@@ -147,27 +155,17 @@ class DraftLaw(ABC):
         Parameters
         ----------
         draft_tokens : array_like of int, shape (…, n)
-            Leading axes are broadcast against the law's.
-
-        Raises
-        ------
-        ValueError
-            For tokens that are not integers in [0, V), or not n of them.
+            Tokens in [0, V), else ValueError. Leading axes are broadcast against the law's.
         """
         checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
         if not self.batch_shape:
             flat = checked.reshape(-1, self.num_drafts)
             return self.position_tuple_prob(flat).reshape(shape)
-        checked = np.broadcast_to(checked, (*shape, self.num_drafts))
-        probs = np.empty(shape)
-        for index in np.ndindex(self.batch_shape):
-            # An axis of size 1 of the law is broadcast.
-            own = zip(index, self.batch_shape, strict=True)
-            where = (..., *(slice(None) if n == 1 else i for i, n in own))
-            here = checked[(*where, slice(None))]
-            flat = np.ascontiguousarray(here).reshape(-1, self.num_drafts)
-            probs[where] = self[index].position_tuple_prob(flat).reshape(here.shape[:-1])
+        checked, probs = np.broadcast_to(checked, (*shape, self.num_drafts)), np.empty(shape)
+        for index in np.ndindex(shape):
+            own = self[broadcast_index(index, self.batch_shape)]
+            probs[index] = own.position_tuple_prob(checked[index][None])[0]
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:
@@ -176,12 +174,7 @@ class DraftLaw(ABC):
         Parameters
         ----------
         subset : array_like of bool, shape (…, V)
-            Leading axes are broadcast against the law's.
-
-        Raises
-        ------
-        ValueError
-            If ``subset`` is not boolean or not over the law's vocabulary.
+            H, boolean, else ValueError. Leading axes are broadcast against the law's.
         """
         mask = np.asarray(subset)
         if mask.dtype != np.bool_ or mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
@@ -219,7 +212,9 @@ class DraftLaw(ABC):
                 f"{_MOST_TUPLES}; position_containment and position_inclusion_probs, where a law writes "
                 "them, need no enumeration"
             )
-        tokens = support[_every_tuple(support.size, self.num_drafts)]
+        # Each tuple is a number, in lexicographic order, and its digits are places in the support.
+        digits = support.size ** np.arange(self.num_drafts - 1, -1, -1)
+        tokens = support[np.arange(size)[:, None] // digits % support.size]
         probs = self.position_tuple_prob(tokens)
         return tokens[probs > 0], probs[probs > 0]
 
@@ -255,25 +250,6 @@ class DraftLaw(ABC):
         return array.astype(np.int64)
 
 
-def _every_tuple(size: int, length: int) -> IntArray:
-    """All tuples of numbers below ``size`` in lexicographic order, shape (size^length, length)."""
-    tuples = np.empty((size**length, length), np.int64)
-    rank = np.arange(size**length)
-    for i in range(length - 1, -1, -1):
-        rank, tuples[:, i] = np.divmod(rank, size)
-    return tuples
-
-
-def inclusion_of_tuples(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
-    """P(token is in the tuple) for tuples (T, n) with these probabilities (T,), shape (V,)."""
-    ordered = np.sort(tokens, axis=-1)
-    first = np.ones(ordered.shape, dtype=bool)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    weights = np.where(first, probs[:, None], 0.0)
-    drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=vocab_size)
-    return drafted.astype(np.float64)
-
-
 def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
     """The law at an index of its leading axes; IndexError where the index would reach into the last ones."""
     if not law.batch_shape and index == ():
@@ -307,6 +283,14 @@ def validate_law(law: object) -> None:
         return
     what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
     raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")
+
+
+def validate_target(target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
+    """Return the target (…, V) in float64, or raise for what is none over the vocabulary of a law."""
+    validate_law(law)
+    target = validate_probs("target_probs", target_probs, copy=False)
+    validate_same_vocabulary(target, law.vocab_size, law.batch_shape)
+    return target
 
 
 @kernel()

@@ -31,15 +31,12 @@ class ConditionalPoisson(ProposalLaw):
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
-        contained = np.empty(self.vocab_size + 1)
-        fill_prefix_chances(absent[order], present[order], self.num_drafts, contained)
-        return np.minimum(contained / self._chance_of_n(absent, present), 1.0)
+        contained = self._prefix_chances(absent[order], present[order])
+        return np.minimum(contained / contained[-1], 1.0)
 
     def position_containment(self, subset: BoolArray) -> float:
-        absent, present = self._events()
-        inside = self._chance_of_n(absent[subset], present[subset])
-        chance = inside * absent[~subset].prod() / self._chance_of_n(absent, present)
-        return float(min(chance, 1.0))
+        inside_first = np.argsort(~subset, kind="stable")
+        return float(self.prefix_containment(inside_first)[np.count_nonzero(subset)])
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
@@ -63,16 +60,15 @@ class ConditionalPoisson(ProposalLaw):
             high *= 2.0
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
-    def _chance_of_n(self, absent: FloatArray, present: FloatArray) -> float:
-        """P(n of the events occur)."""
-        chances = np.empty(self.num_drafts + 1)
-        fill_counts(absent, present, chances)
-        return float(chances[self.num_drafts])
+    def _prefix_chances(self, absent: FloatArray, present: FloatArray) -> FloatArray:
+        """P(n of the first k events occur and none of the others), for each k, shape (V + 1,)."""
+        chances = np.empty(self.vocab_size + 1)
+        fill_prefix_chances(absent, present, self.num_drafts, chances)
+        return chances
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
-        counts_after = np.empty((self.vocab_size + 1, self.num_drafts + 1))
-        fill_counts_from(absent, present, counts_after)
+        counts_after = counts_from(absent, present, self.num_drafts + 1)
         drawn = np.empty((count, self.num_drafts), np.int64)
         for row in range(count):
             fill_conditional_draw(present, counts_after, rng.random(self.vocab_size), drawn[row])
@@ -85,13 +81,26 @@ class ConditionalPoisson(ProposalLaw):
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (self._chance_of_n(*self._events()) * orders)
+        return np.exp(log_prob) / (self._prefix_chances(*self._events())[-1] * orders)
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
-        others = np.empty(self.vocab_size)
-        fill_chances_of_others(absent, present, self.num_drafts - 1, others)
-        return np.minimum(present * others / self._chance_of_n(absent, present), 1.0)
+        others = chances_of_others(absent, present, self.num_drafts - 1)
+        return np.minimum(present * others / self._prefix_chances(absent, present)[-1], 1.0)
+
+
+def counts_from(absent: FloatArray, present: FloatArray, size: int) -> FloatArray:
+    """P(m of the events i, i + 1, … occur) for each i and m < size, shape (V + 1, size)."""
+    counts = np.empty((absent.size + 1, size))
+    _fill_counts_from(absent, present, counts)
+    return counts
+
+
+def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
+    """P(``count`` of the events other than y occur), from those before y and those after it, shape (V,)."""
+    after = counts_from(absent, present, count + 1)[1:]
+    before = counts_from(absent[::-1].copy(), present[::-1].copy(), count + 1)[:0:-1]
+    return (before * after[:, ::-1]).sum(axis=-1)
 
 
 @kernel()
@@ -103,16 +112,7 @@ def _count_one_more(counts, absent, present):
 
 
 @kernel()
-def fill_counts(absent, present, out):
-    """out[m] = P(m of the independent events occur), for m < out.size."""
-    out[:] = 0.0
-    out[0] = 1.0
-    for i in range(absent.size):
-        _count_one_more(out, absent[i], present[i])
-
-
-@kernel()
-def fill_counts_from(absent, present, out):
+def _fill_counts_from(absent, present, out):
     """out[i, m] = P(m of the events i, i + 1, … occur); shape (V + 1, M)."""
     out[-1] = 0.0
     out[-1, 0] = 1.0
@@ -133,20 +133,6 @@ def fill_prefix_chances(absent, present, count, out):
     for k in range(absent.size):
         _count_one_more(counts, absent[k], present[k])
         out[k + 1] *= counts[count]
-
-
-@kernel()
-def fill_chances_of_others(absent, present, count, out):
-    """out[y] = P(``count`` of the events other than y occur), from those before y and those after it."""
-    after = np.empty((absent.size + 1, count + 1))
-    fill_counts_from(absent, present, after)
-    before = np.zeros(count + 1)
-    before[0] = 1.0
-    for y in range(absent.size):
-        out[y] = 0.0
-        for j in range(count + 1):
-            out[y] += before[j] * after[y + 1, count - j]
-        _count_one_more(before, absent[y], present[y])
 
 
 @kernel()

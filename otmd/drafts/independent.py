@@ -47,14 +47,9 @@ class Independent(DraftLaw):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the first ``num_drafts`` drafts."""
-        count = validate_count("num_drafts", num_drafts)
-        if count > self.num_drafts:
-            raise ValueError(
-                f"num_drafts: got {count}, wanted at most {self.num_drafts}, the distributions given"
-            )
         fewer = copy.copy(self)
-        fewer.num_drafts = count
-        fewer.draft_probs = self.draft_probs[..., :count, :]
+        fewer.num_drafts = validate_count("num_drafts", num_drafts, maximum=self.num_drafts)
+        fewer.draft_probs = self.draft_probs[..., :num_drafts, :]
         return fewer
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:

@@ -5,8 +5,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts.base import DraftLaw, draw_tokens, inclusion_of_tuples
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
+from otmd.drafts.base import DraftLaw, draw_tokens
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
 
 MOST_TOKENS = 1 << 24
 """The largest vocabulary. Other laws have no such limit: their vocabulary is the length of an array."""
@@ -49,11 +49,7 @@ class Joint(DraftLaw):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the first ``num_drafts`` drafts."""
-        count = validate_count("num_drafts", num_drafts)
-        if count > self.num_drafts:
-            raise ValueError(
-                f"num_drafts: got {count}, wanted at most {self.num_drafts}, the tuples' length"
-            )
+        count = validate_count("num_drafts", num_drafts, maximum=self.num_drafts)
         return type(self)(self.tuples[:, :count], self.probs, self.vocab_size)
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
@@ -73,18 +69,6 @@ class Joint(DraftLaw):
         return bool((self.tuples[self.probs > 0] == draft_tokens).all(axis=-1).any())
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
-        table, probs = self.enumerate()
-        known, place = np.unique(np.concatenate([table, draft_tokens]), axis=0, return_inverse=True)
-        place = place.ravel()
-        by_place = np.zeros(len(known))
-        by_place[place[: len(table)]] = probs
-        return by_place[place[len(table) :]]
-
-    def position_containment(self, subset: BoolArray) -> float:
-        return float(self.probs[subset[self.tuples].all(axis=-1)].sum())
-
-    def position_support(self) -> IntArray:
-        return np.unique(self.tuples[self.probs > 0])
-
-    def position_inclusion_probs(self) -> FloatArray:
-        return inclusion_of_tuples(self.tuples, self.probs, self.vocab_size)
+        tokens, probs = self.enumerate()
+        table = dict(zip(map(tuple, tokens.tolist()), probs.tolist(), strict=True))
+        return np.array([table.get(tuple(drafts), 0.0) for drafts in draft_tokens.tolist()])

@@ -1,4 +1,4 @@
-"""The likeliest tokens for certain, then any law on the rest; greedy drafting is one case."""
+"""The likeliest tokens for certain, then any law on the rest; greedy drafts and SpecHub's are cases."""
 
 import copy
 from functools import cached_property
@@ -85,14 +85,12 @@ class TopThen(ProposalLaw):
     def _rest(self) -> ProposalLaw:
         """The law of the drafts beside the top tokens, at a single position."""
         count = self.num_drafts - self.top
-        # To draw nothing is the same under every law.
-        return unchecked(self.rest if count else WithReplacement, self._others, count)
+        # To draw one token or none is the same under every law.
+        return unchecked(self.rest if count > 1 else WithReplacement, self._others, count)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        contained = np.zeros(self.vocab_size + 1)
-        contained[self.top :] = 1.0
-        if self.top < self.num_drafts:
-            contained[self.top :] = self._rest.prefix_containment(order)[self.top :]
+        contained = self._rest.prefix_containment(order)
+        contained[: self.top] = 0.0
         return contained
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
@@ -118,23 +116,16 @@ class TopThen(ProposalLaw):
         return self._rest.position_containment(subset)
 
     def position_inclusion_probs(self) -> FloatArray:
-        if self.top == self.num_drafts:
-            drafted = np.zeros(self.vocab_size)
-        elif self.top == self.num_drafts - 1:
-            drafted = self._others.copy()
-        else:
+        drafted = np.zeros(self.vocab_size)
+        if self.top < self.num_drafts:
             drafted = self._rest.position_inclusion_probs()
         drafted[self.forced_tokens()] = 1.0
         return drafted
 
     def position_hit_rate(self, target: FloatArray) -> float:
         top = float(target[self.forced_tokens()].sum())
-        left = self.num_drafts - self.top
-        if left == 0:
-            return top
-        # The top tokens have no mass in the rest, and a single draft is the same for all its laws.
-        hit = float(target @ self._others) if left == 1 else self._rest.position_hit_rate(target)
-        return top + hit
+        # The top tokens have no mass in the rest.
+        return top + self._rest.position_hit_rate(target) if self.top < self.num_drafts else top
 
     def _validate_count(self) -> None:
         if self.top > self.num_drafts:
@@ -169,6 +160,51 @@ class Greedy(TopThen):
         return super(Greedy, other).with_num_drafts(num_drafts)
 
 
+class Hub(TopThen):
+    """Two drafts, one of them the likeliest token a (SpecHub, Sun et al. 2024).
+
+    The pair (x, a) is drawn with probability q(x) and (a, x) with probability q(a)q(x)/(1 − q(a)), for
+    every x ≠ a. As a set of tokens it is the greedy law with n = 2, with the same α*; the order matters to
+    SpecHub's verifier.
+
+    Parameters
+    ----------
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. A single token with mass, or another number than 2, is a ValueError.
+    """
+
+    top, rest = 1, WithReplacement
+
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int = 2) -> None:
+        ProposalLaw.__init__(self, draft_probs, num_drafts)
+
+    @property
+    def hub_token(self) -> int:
+        """The likeliest token, ties to the lowest id, at a single position."""
+        return int(self.draft_probs.argmax())
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        pairs = super().position_sample(rng, count)
+        other_first = rng.random(count) >= self.draft_probs[self.hub_token]
+        pairs[other_first] = pairs[other_first, ::-1]
+        return pairs
+
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        is_hub = draft_tokens == self.hub_token
+        return bool((self.draft_probs[draft_tokens] > 0).all() and is_hub[0] != is_hub[1])
+
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        q, hub = self.draft_probs, self.hub_token
+        first, second = draft_tokens.T
+        other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
+        given_other = super().position_tuple_prob(draft_tokens)
+        return other_first + q[hub] * given_other
+
+    def _validate_count(self) -> None:
+        if self.num_drafts != 2:
+            raise ValueError(f"num_drafts: got {self.num_drafts}, wanted 2: Hub draws pairs")
+
+
 def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
     """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
     if not isinstance(law, ProposalLaw):
@@ -177,8 +213,8 @@ def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
     count = law.num_drafts - always.size
     if count == 0:
         return always, None
-    if isinstance(law, Stratified) or (count > 1 and not isinstance(law, TopThen)):
+    if isinstance(law, TopThen):
+        return always, law._rest
+    if isinstance(law, Stratified) or count > 1:
         return always, law
-    # A single draft is the same for all laws.
-    kind = law.rest if isinstance(law, TopThen) and count > 1 else WithReplacement
-    return always, unchecked(kind, law.mass_beside_forced(), count)
+    return always, unchecked(WithReplacement, law.mass_beside_forced(), count)

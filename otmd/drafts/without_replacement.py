@@ -6,10 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from otmd.drafts.proposal import ProposalLaw, are_distinct
-from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 from otmd.race.block_sums import add_tokens
-from otmd.race.containment import ExponentialRace, times_alone
+from otmd.race.containment import ExponentialRace
 from otmd.race.inclusion import RaceInclusion
 from otmd.race.quadrature import RATE_UNIT
 
@@ -32,9 +31,7 @@ class WithoutReplacement(ProposalLaw):
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
-        drawn = np.empty((count, self.num_drafts), np.int64)
-        draw_distinct(cumulative, rng.random((count, self.num_drafts)), drawn)
-        return ascending[drawn]
+        return ascending[draw_distinct(cumulative, rng.random((count, self.num_drafts)))]
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         mass = self.draft_probs[draft_tokens]
@@ -85,12 +82,7 @@ class WithoutReplacement(ProposalLaw):
             return draft.copy()
         if np.count_nonzero(draft) <= num_drafts:
             return (draft > 0).astype(np.float64)
-        if num_drafts > 2:
-            return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
-        alone = times_alone(draft)
-        # Σ_{j≠i}, without the cancellation of Σ_j alone_j − alone_i.
-        others = accumulated(alone)[:-1] + accumulated(alone[::-1])[::-1][1:]
-        return np.minimum(RATE_UNIT * draft * (1.0 / RATE_UNIT + others), 1.0)
+        return RaceInclusion(draft, num_drafts, RATE_UNIT).probs(num_drafts)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         return self.hit_rates(target, [self.num_drafts])[0]
@@ -107,56 +99,24 @@ class WithoutReplacement(ProposalLaw):
         return [hits[n] for n in counts]
 
 
-@kernel()
-def draw_distinct(cumulative, uniforms, out):
+def draw_distinct(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
     """Draw n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
 
     The mass left is summed over gaps between indices taken: with ascending masses its error stays small.
     """
-    size = cumulative.size
-    num_rows, num_drafts = uniforms.shape
-    taken = np.empty(num_drafts + 1, np.int64)
-    for s in range(num_rows):
-        for i in range(num_drafts):
-            taken[i] = size
-            remaining = 0.0
-            start = 0
-            for j in range(i + 1):
-                remaining += _gap(cumulative, start, taken[j])
-                start = taken[j] + 1
-            wanted = uniforms[s, i] * remaining
-            start = 0
-            index = -1
-            for j in range(i + 1):
-                mass = _gap(cumulative, start, taken[j])
-                if mass > 0.0:
-                    if wanted < mass:
-                        index = _within(cumulative, start, taken[j], wanted)
-                        break
-                    index = _within(cumulative, start, taken[j], mass)
-                wanted -= mass
-                start = taken[j] + 1
-            out[s, i] = index
-            j = i
-            while j > 0 and taken[j - 1] > index:
-                taken[j] = taken[j - 1]
-                j -= 1
-            taken[j] = index
-
-
-@kernel()
-def _gap(cumulative, start, stop):
-    if stop <= start:
-        return 0.0
-    before = cumulative[start - 1] if start > 0 else 0.0
-    return cumulative[stop - 1] - before
-
-
-@kernel()
-def _within(cumulative, start, stop, wanted):
-    before = cumulative[start - 1] if start > 0 else 0.0
-    gap = cumulative[start:stop]
-    index = np.searchsorted(gap, before + wanted, side="right")
-    if index == gap.size:
-        index = np.searchsorted(gap, gap[gap.size - 1], side="left")
-    return start + index
+    before = np.concatenate([[0.0], cumulative])
+    drawn = np.empty(uniforms.shape, np.int64)
+    edge = np.zeros((len(uniforms), 1), np.int64)
+    for i, uniform in enumerate(uniforms.T):
+        taken = np.sort(drawn[:, :i], axis=-1)
+        starts, ends = np.hstack([edge, taken + 1]), np.hstack([taken, edge + cumulative.size])
+        gaps = (before[ends] - before[starts]).cumsum(axis=-1)
+        total = gaps[:, -1:]
+        # What was rounded up to the total falls into the last gap with mass, at its last such index.
+        wanted = uniform[:, None] * total
+        place = np.minimum((gaps <= wanted).sum(axis=-1), (gaps < total).sum(axis=-1))[:, None]
+        start, end = (np.take_along_axis(each, place, axis=-1)[:, 0] for each in (starts, ends))
+        outside = np.take_along_axis(np.hstack([0.0 * total, gaps]), place, axis=-1)
+        index = np.searchsorted(cumulative, before[start] + (wanted - outside)[:, 0], side="right")
+        drawn[:, i] = np.minimum(index, np.searchsorted(cumulative, before[end], side="left"))
+    return drawn

@@ -17,7 +17,7 @@ from otmd.drafts import (
     WithoutReplacement,
     WithReplacement,
 )
-from otmd.drafts.base import validate_law
+from otmd.drafts.base import validate_target
 from otmd.drafts.proposal import order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.optimum.minimum_cut import minimum_cut
@@ -28,8 +28,6 @@ from otmd.probabilities import (
     FloatArray,
     IntArray,
     broadcast_index,
-    validate_probs,
-    validate_same_vocabulary,
 )
 from otmd.race.cut import RaceCurve
 
@@ -42,13 +40,9 @@ class OptimalAcceptance:
     Parameters
     ----------
     rate : float or ndarray of float64, shape (…) or (…, n)
+        α*, computed over the subset by the law's own containment: 1 + p(H*) − g(H*).
     subset : ndarray of bool, shape (…, V) or (…, n, V), or a function that returns it
         A function is called when the subset is first asked for.
-
-    Attributes
-    ----------
-    rate : float or ndarray of float64, shape (…) or (…, n)
-        α*, computed over the subset: 1 + p(H*) − g(H*).
     """
 
     def __init__(
@@ -89,11 +83,6 @@ def optimal_acceptance(
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
-    Returns
-    -------
-    OptimalAcceptance
-        The rate is recomputed from the subset, by the law's own containment.
-
     Raises
     ------
     ValueError
@@ -108,13 +97,10 @@ def optimal_acceptance(
     Theorem 6), stratified drafts along that order in each stratum. Other laws take a maximum flow over
     their tuples.
     """
-    validate_law(law)
-    p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
-    counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
-    best = optimal_rates(p, law, counts)
+    p = validate_target(target_probs, law)
     if every_n:
-        return best
+        return optimal_rates(p, law, numbers_of_drafts(law))
+    best = optimal_rates(p, law, [law.num_drafts])
     rate = np.asarray(best.rate)[..., 0]
     return OptimalAcceptance(
         rate if rate.ndim else float(rate), lambda: np.ascontiguousarray(best.subset[..., 0, :])

@@ -4,35 +4,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import (
-    FloatArray,
-    validate_count,
-    validate_probs,
-    validate_same_vocabulary,
-)
+from otmd.drafts.base import validate_target
+from otmd.probabilities import FloatArray, validate_count
 
 
 def draft_probability_bound(target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
-    """Upper bound α* ≤ Σ_y min(p(y), P(y is drafted)) (SpecTr, Lemma 3).
+    """Upper bound α* ≤ Σ_y min(p(y), P(y is drafted)) (SpecTr, Lemma 3), shape (…).
 
     Parameters
     ----------
     target_probs : array_like, shape (…, V)
-        The target distribution.
+        p; ValueError unless it is a distribution over the drafts' vocabulary.
     law : DraftLaw
         The law of the drafts; leading axes are broadcast.
-
-    Returns
-    -------
-    float or ndarray of float64, shape (…)
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution or another vocabulary than the drafts'.
     """
-    p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
+    p = validate_target(target_probs, law)
     bound = np.minimum(p, law.inclusion_probs()).sum(axis=-1)
     return bound if bound.ndim else float(bound)
 
@@ -43,17 +29,7 @@ def k_sequential_floor(num_drafts: int | None = None) -> float:
     Parameters
     ----------
     num_drafts : int, optional
-        n ≥ 1; without it the floor that holds for every n.
-
-    Returns
-    -------
-    float
-        1 for n = 1, falling to 1 − 1/e = 0.632… as n grows.
-
-    Raises
-    ------
-    ValueError
-        If ``num_drafts`` is not a whole number ≥ 1.
+        n ≥ 1, else ValueError; without it the floor that holds for every n, 1 − 1/e = 0.632….
     """
     if num_drafts is None:
         return 1.0 - np.exp(-1.0)

@@ -1,27 +1,22 @@
 """Lossy verification with a budget: the largest acceptance rate for a divergence from the target.
 
-A rule whose output has the law p′ can reach the rate 1 − ℓ only if p′(H) ≥ g(H) − ℓ for every set of tokens H
-(Hu et al. 2025, eq. 8, with p′ as the target). Let K be the least concave function through (0, 0) and (1, 1)
-above all points (p(H), g(H)), and s_y = p_y · (slope of K at y): of the laws that are always accepted, the
-nearest to p. Then p′_y = p_y · min(max(s_y/p_y, low), high), where both levels lose ℓ,
-
-    Σ (s − high p)₊ = ℓ = Σ (low p − s)₊,
-
-is the cheapest output law with loss ℓ, for every f-divergence at once. It is the lexicographically optimal
-base of Fujishige (1980), a taut string, and depends on the law of the drafts through s alone.
+Let K be the least concave function through (0, 0) and (1, 1) above all points (p(H), g(H)), and s_y = p_y ·
+(slope of K at y). The cheapest output law with rate 1 − ℓ is p′_y = p_y · min(max(s_y/p_y, low), high), where
+Σ (s − high p)₊ = ℓ = Σ (low p − s)₊, for every f-divergence at once; see docs/theory_lossy.md.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import kl_div
 
 from otmd.curve._kernels import ratios_of
 from otmd.curve.ratio_curve import RatioCurve
 from otmd.drafts import DraftLaw, Stratified
-from otmd.drafts.base import validate_law
+from otmd.drafts.base import validate_law, validate_target
 from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import kernel
@@ -30,8 +25,6 @@ from otmd.probabilities import (
     FloatArray,
     IntArray,
     accumulated,
-    validate_probs,
-    validate_same_vocabulary,
 )
 
 # The interval of a bisection is halved this often, down to the rounding of 1.
@@ -45,19 +38,10 @@ class _Divergence(NamedTuple):
     fresh: float
 
 
-def _kl(r: FloatArray) -> FloatArray:
-    return np.where(r > 0.0, r * np.log(np.where(r > 0.0, r, 1.0)), 0.0) - r + 1.0
-
-
-def _reverse_kl(r: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore"):
-        return r - 1.0 - np.log(r)
-
-
 _DIVERGENCES = {
     "total_variation": _Divergence(lambda r: 0.5 * np.abs(r - 1.0), 0.5),
-    "kl": _Divergence(_kl, np.inf),
-    "reverse_kl": _Divergence(_reverse_kl, 1.0),
+    "kl": _Divergence(lambda r: kl_div(r, 1.0), np.inf),
+    "reverse_kl": _Divergence(lambda r: kl_div(1.0, r), 1.0),
     "chi_squared": _Divergence(lambda r: (r - 1.0) ** 2, np.inf),
 }
 
@@ -83,10 +67,10 @@ class LossyFrontier:
     def __init__(self, target: FloatArray, law: ProposalLaw, divergence: str) -> None:
         self.divergence = divergence
         self._size = law.vocab_size
-        each = positions(target, law)
-        self._strings = [_TautString(p, own, divergence) for _, p, own in each]
         batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-        self._place = np.arange(len(self._strings)).reshape(batch)
+        self._strings = np.empty(batch, dtype=object)
+        for index, p, own in positions(target, law):
+            self._strings[index] = _TautString(p, own, divergence)
         self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.most_loss)
 
     def rate_at(self, budget: ArrayLike) -> FloatArray | float:
@@ -95,54 +79,32 @@ class LossyFrontier:
         Parameters
         ----------
         budget : array_like
-            Numbers ≥ 0, or ≥ 1 for ``"leniency"``, broadcast against the leading axes.
-
-        Returns
-        -------
-        float or ndarray of float64
-            In the broadcast shape.
-
-        Raises
-        ------
-        ValueError
-            For a budget that is NaN or too small.
+            Numbers ≥ 0, or ≥ 1 for ``"leniency"``, else ValueError; broadcast against the leading axes.
         """
         return self._each(self._budget(budget), lambda string, each: 1.0 - string.loss_at(each))
 
     def output_law(self, budget: ArrayLike) -> FloatArray:
-        """The output law p′ of least divergence among those with the rate that the budget buys.
+        """The output law p′ of least divergence among those with the rate that a budget buys, shape (…, V).
 
         ``Optimal().verify(output_law, law, …)`` attains the rate. It is p itself where the budget is 0.
-
-        Parameters
-        ----------
-        budget : array_like
-            As for :meth:`rate_at`.
-
-        Returns
-        -------
-        ndarray of float64, shape (…, V)
+        Budgets are those of :meth:`rate_at`.
         """
-        given = self._budget(budget)
-        laws = np.empty((*np.broadcast_shapes(given.shape, self._place.shape), self._size))
-        for index, string, each in self._pairs(given):
-            laws[index] = string.output_law(string.loss_at(each))
+        strings, given = np.broadcast_arrays(self._strings, self._budget(budget))
+        laws = np.empty((*strings.shape, self._size))
+        for index, string in np.ndenumerate(strings):
+            laws[index] = string.output_law(string.loss_at(float(given[index])))
         return laws
 
     def divergence_at(self, rate: ArrayLike) -> FloatArray | float:
         """The least divergence from p of any rule with this acceptance rate.
 
-        What a lossy rule wastes is its own divergence beyond this one, at its own rate.
+        What a lossy rule wastes is its own divergence beyond this one, at its own rate. It is 0, or 1 for
+        ``"leniency"``, up to the lossless rate, and inf where no budget is enough.
 
         Parameters
         ----------
         rate : array_like
-            Numbers in [0, 1], broadcast against the leading axes.
-
-        Returns
-        -------
-        float or ndarray of float64
-            0, or 1 for ``"leniency"``, up to the lossless rate; inf where no budget is enough.
+            Numbers in [0, 1], else ValueError; broadcast against the leading axes.
         """
         given = _between("rate", rate, 0.0, 1.0)
         return self._each(given, lambda string, each: string.cost(1.0 - each))
@@ -150,18 +112,10 @@ class LossyFrontier:
     def _budget(self, budget: ArrayLike) -> FloatArray:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
 
-    def _pairs(self, values: FloatArray) -> Iterator[tuple[tuple[int, ...], "_TautString", float]]:
-        place, given = np.broadcast_arrays(self._place, values)
-        for index in np.ndindex(place.shape):
-            yield index, self._strings[place[index]], float(given[index])
-
     def _each(
         self, values: ArrayLike, answer: Callable[["_TautString", float], float]
     ) -> FloatArray | float:
-        given = np.asarray(values, dtype=np.float64)
-        out = np.empty(np.broadcast_shapes(given.shape, self._place.shape))
-        for index, string, each in self._pairs(given):
-            out[index] = answer(string, each)
+        out = np.vectorize(answer, otypes=[np.float64])(self._strings, values)
         return out if out.shape else float(out)
 
 
@@ -180,10 +134,6 @@ def lossy_frontier(
         Of the output law p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"`` Σ p′ log(p′/p),
         ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"`` max p′/p, the γ ≥ 1
         with p′ ≤ γp.
-
-    Returns
-    -------
-    LossyFrontier
 
     Raises
     ------
@@ -204,9 +154,7 @@ def lossy_frontier(
         raise ValueError(f"divergence: got {divergence!r}, wanted one of {', '.join(names)}")
     if not isinstance(law, ProposalLaw):
         raise ValueError(f"law: got {law!r}, wanted a law with one draft distribution")
-    p = validate_probs("target_probs", target_probs, copy=False)
-    validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
-    return LossyFrontier(p, law, divergence)
+    return LossyFrontier(validate_target(target_probs, law), law, divergence)
 
 
 class _TautString:

@@ -53,19 +53,16 @@ def draft_sets(
 def _distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct rows in lexicographic order, and which of them each row is.
 
-    Each row is turned into one number, whose digits are the row's entries; the base is the number of distinct
-    entries. Numbers are sorted many times faster than rows, and into the same order.
+    Each row is read as one number, whose digits are the ranks of its entries: numbers are sorted many times
+    faster than rows, and into the same order.
     """
-    present = np.zeros(rows.max() + 1, dtype=bool)
-    present[rows] = True
-    digits = present.cumsum() - 1
-    base = int(digits[-1]) + 1
-    if base ** rows.shape[1] > np.iinfo(np.int64).max:
+    present = np.zeros(rows.max() + 1, dtype=np.int64)
+    present[rows] = 1
+    digits, base, length = (present.cumsum() - 1)[rows], int(present.sum()), rows.shape[1]
+    if base**length > np.iinfo(np.int64).max:
         distinct, place = np.unique(rows, axis=0, return_inverse=True)
         return distinct, place.ravel()
-    numbers = np.zeros(len(rows), np.int64)
-    for column in rows.T:
-        numbers = numbers * base + digits[column]
+    numbers = digits @ base ** np.arange(length - 1, -1, -1)
     _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     return rows[first], place
 
@@ -79,152 +76,116 @@ def max_flow(starts, tokens, supply, demand):
     """
     graph = _graph(starts, tokens, demand.size)
     flow = np.zeros(tokens.size)
-    levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
-    while _label(graph, flow, supply, demand, levels, 0.0):
-        _block(graph, flow, supply, demand, levels)
+    level = np.empty(supply.size + demand.size, np.int64)
+    while _label(graph, flow, supply, demand, level, 0.0):
+        _block(graph, flow, supply, demand, level)
     return flow
 
 
 @kernel()
 def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
     """The tokens that are reachable from sets with supply left: the smallest minimum cut."""
-    levels = np.empty(supply.size, np.int64), np.empty(demand.size, np.int64)
-    _label(_graph(starts, tokens, demand.size), flow, supply, demand, levels, threshold)
-    return levels[1] >= 0
+    level = np.empty(supply.size + demand.size, np.int64)
+    _label(_graph(starts, tokens, demand.size), flow, supply, demand, level, threshold)
+    return level[supply.size :] >= 0
 
 
 @kernel()
 def _graph(starts, tokens, num_tokens):
-    """The arcs set → token by set, and by token: starts, tokens, owners, token starts, token arcs."""
-    owners, token_arcs = np.empty(tokens.size, np.int64), np.empty(tokens.size, np.int64)
-    token_starts = np.zeros(num_tokens + 1, np.int64)
-    for y in tokens:
-        token_starts[y + 1] += 1
-    for y in range(num_tokens):
-        token_starts[y + 1] += token_starts[y]
-    place = token_starts.copy()
-    for t in range(starts.size - 1):
+    """The nodes are sets, then tokens. Arcs by node: starts and arcs; and the two ends of each arc."""
+    num_sets = starts.size - 1
+    begins, arcs = (
+        np.zeros(num_sets + num_tokens + 1, np.int64),
+        np.empty(2 * tokens.size, np.int64),
+    )
+    sets, heads = np.empty(tokens.size, np.int64), num_sets + tokens
+    for t in range(starts.size):
+        begins[t] = starts[t]
+    for node in heads:
+        begins[node + 1] += 1
+    for node in range(num_sets, begins.size - 1):
+        begins[node + 1] += begins[node]
+    place = begins[num_sets:].copy()
+    for t in range(num_sets):
         for arc in range(starts[t], starts[t + 1]):
-            owners[arc] = t
-            token_arcs[place[tokens[arc]]] = arc
+            sets[arc], arcs[arc] = t, arc
+            arcs[place[tokens[arc]]] = arc
             place[tokens[arc]] += 1
-    return starts, tokens, owners, token_starts, token_arcs
+    return begins, arcs, sets, heads
 
 
 @kernel()
-def _label(graph, flow, supply, demand, levels, threshold):
+def _label(graph, flow, supply, demand, level, threshold):
     """Breadth-first levels of the residual graph; True where a token with demand is reached."""
-    starts, tokens, owners, token_starts, token_arcs = graph
-    set_level, token_level = levels
+    begins, arcs, sets, heads = graph
     num_sets = supply.size
-    token_level[:] = -1
-    queue = np.empty(num_sets + demand.size, np.int64)
+    level[:] = -1
+    queue = np.empty(level.size, np.int64)
     head, tail, reached = 0, 0, False
     for t in range(num_sets):
-        set_level[t] = 0 if supply[t] > threshold else -1
-        if set_level[t] == 0:
-            queue[tail] = t
+        if supply[t] > threshold:
+            level[t], queue[tail] = 0, t
             tail += 1
     while head < tail:
         node = queue[head]
         head += 1
-        if node < num_sets:
-            for arc in range(starts[node], starts[node + 1]):
-                y = tokens[arc]
-                if token_level[y] < 0:
-                    token_level[y] = set_level[node] + 1
-                    reached = reached or demand[y] > threshold
-                    queue[tail] = num_sets + y
-                    tail += 1
-        else:
-            y = node - num_sets
-            for place in range(token_starts[y], token_starts[y + 1]):
-                t = owners[token_arcs[place]]
-                if set_level[t] < 0 and flow[token_arcs[place]] > threshold:
-                    set_level[t] = token_level[y] + 1
-                    queue[tail] = t
-                    tail += 1
+        for arc in arcs[begins[node] : begins[node + 1]]:
+            other = heads[arc] if node < num_sets else sets[arc]
+            if level[other] < 0 and (node < num_sets or flow[arc] > threshold):
+                level[other], queue[tail] = level[node] + 1, other
+                tail += 1
+                reached = reached or (node < num_sets and demand[other - num_sets] > threshold)
     return reached
 
 
 @kernel()
-def _block(graph, flow, supply, demand, levels):
+def _block(graph, flow, supply, demand, level):
     """A blocking flow along the levels, by depth-first search with current arcs."""
-    starts, tokens, owners, token_starts, _ = graph
-    set_level, token_level = levels
-    next_of_set = starts[:-1].copy()
-    next_of_token = token_starts[:-1].copy()
-    path = np.empty(2 * (supply.size + demand.size), np.int64)
-    for source in range(supply.size):
-        if set_level[source] != 0:
-            continue
-        length = 0
-        t = source
-        while supply[source] > 0.0:
-            arc = _advance(graph, levels, next_of_set, t)
-            if arc < 0:
-                if length == 0:
-                    break
-                # A dead end: step back over the arc token → t, and look at the token's next one.
-                set_level[t] = -1
-                length -= 1
-                y = tokens[path[length]]
-                next_of_token[y] += 1
-            else:
-                path[length] = arc
-                length += 1
-                y = tokens[arc]
-            if demand[y] > 0.0:
-                _augment(path, length, flow, supply, demand, source, y)
-                length = 0
-                t = source
+    begins, arcs, sets, heads = graph
+    num_sets = supply.size
+    current = begins[:-1].copy()
+    path = np.empty(level.size, np.int64)
+    for source in range(num_sets):
+        node, length = source, 0
+        while level[source] == 0 and supply[source] > 0.0:
+            if node >= num_sets and demand[node - num_sets] > 0.0:
+                _augment(path[:length], flow, supply, demand, source, node - num_sets)
+                node, length = source, 0
                 continue
-            back = _retreat(graph, levels, next_of_token, flow, y)
-            if back >= 0:
-                path[length] = back
-                length += 1
-                t = owners[back]
+            other = _advance(graph, flow, level, current, node, num_sets)
+            if other >= 0:
+                path[length] = arcs[current[node]]
+                node, length = other, length + 1
+            elif length == 0:
+                break
             else:
-                token_level[y] = -1
+                # A dead end: step back over the last arc, and look at the next one.
+                level[node] = -1
                 length -= 1
-                t = owners[path[length]]
-                next_of_set[t] += 1
+                node = heads[path[length]] if node < num_sets else sets[path[length]]
+                current[node] += 1
 
 
 @kernel()
-def _advance(graph, levels, next_of_set, t):
-    starts, tokens = graph[0], graph[1]
-    set_level, token_level = levels
-    while next_of_set[t] < starts[t + 1]:
-        arc = next_of_set[t]
-        if token_level[tokens[arc]] == set_level[t] + 1:
-            return arc
-        next_of_set[t] += 1
+def _advance(graph, flow, level, current, node, num_sets):
+    """Move a node's current arc on to one that leads a level further; returns its other end, or −1."""
+    begins, arcs, sets, heads = graph
+    while current[node] < begins[node + 1]:
+        arc = arcs[current[node]]
+        other = heads[arc] if node < num_sets else sets[arc]
+        if level[other] == level[node] + 1 and (node < num_sets or flow[arc] > 0.0):
+            return other
+        current[node] += 1
     return -1
 
 
 @kernel()
-def _retreat(graph, levels, next_of_token, flow, y):
-    _, _, owners, token_starts, token_arcs = graph
-    set_level, token_level = levels
-    while next_of_token[y] < token_starts[y + 1]:
-        arc = token_arcs[next_of_token[y]]
-        if flow[arc] > 0.0 and set_level[owners[arc]] == token_level[y] + 1:
-            return arc
-        next_of_token[y] += 1
-    return -1
-
-
-@kernel()
-def _augment(path, length, flow, supply, demand, source, y):
+def _augment(path, flow, supply, demand, source, sink):
     """Send the bottleneck along the path; its even arcs go set → token, its odd ones back."""
-    amount = min(supply[source], demand[y])
-    for i in range(1, length, 2):
-        amount = min(amount, flow[path[i]])
+    amount = min(supply[source], demand[sink])
+    for arc in path[1::2]:
+        amount = min(amount, flow[arc])
     supply[source] -= amount
-    demand[y] -= amount
-    for i in range(length):
-        if i % 2 == 0:
-            flow[path[i]] += amount
-        else:
-            flow[path[i]] -= amount
+    demand[sink] -= amount
+    for i in range(path.size):
+        flow[path[i]] += amount if i % 2 == 0 else -amount

@@ -1,20 +1,11 @@
 """The best cut of drafts that are drawn independently from strata: the minimiser of p(H) − Π_j q_j(H ∩ G_j).
 
-With P_j(x) the least p of tokens of stratum G_j whose q_j sums to x, the cut minimises
-Σ_j P_j(x_j) − Π_j x_j. Write the product as e^u, u = Σ_j log x_j. The exponential is the largest of its
-tangents,
+Tokens of a stratum are taken in ascending order of p/q_j, each from the t on at which t (log x_after −
+log x_before) exceeds its p, x being their q_j. So the sets that are best for some t are nested, and one scan
+over all strata meets the best cut (Theorem 10 of docs/theory.md).
 
-    e^u = max_t [t (1 + u) − t log t],    so    min Σ_j P_j(x_j) − Π_j x_j
-                                              = min_t [t log t − t + Σ_j min_x (P_j(x) − t log x)].
-
-For a fixed t each stratum is a problem of its own. There tokens are taken in ascending order of p/q_j, and a
-token is taken if t (log x_after − log x_before) exceeds its p. The t at which this begins ascends along the
-stratum, since log is concave. So the sets that are best for some t are nested, and one scan over all strata
-meets the best cut.
-
-Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). The tangents to P_j at
-the ends of the blocks lie below P_j. Where the scan over their corners finds less than the scan over the
-blocks, the blocks of these corners are split.
+Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). Where the tangents at
+the ends of blocks allow less than the scan over the blocks found, the blocks of these corners are split.
 """
 
 from itertools import pairwise
@@ -67,31 +58,22 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
         for first, end in pairwise(strata.starts)
     ]
     while True:
-        found = _scan_blocks([curve.blocks for curve in curves])
-        if not any(own.any() for own in found.unsure):
+        sizes, ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])
+        if not any(own.any() for own in unsure):
             break
-        for curve, own in zip(curves, found.unsure, strict=True):
+        for curve, own in zip(curves, unsure, strict=True):
             if own.any():
                 curve.blocks = curve.split(own)
     ratio, subset = np.empty(target.size), np.empty(target.size, np.bool_)
-    _fill_subset(target, strata.inclusion, strata.number, found.ends, ratio, subset)
-    return StratifiedCut(curves, found.sizes, found.value, ratio, subset)
+    _fill_subset(target, strata.inclusion, strata.number, ends, ratio, subset)
+    return StratifiedCut(curves, sizes, value, ratio, subset)
 
 
-class _ScannedBlocks(NamedTuple):
-    """The best cut between blocks, and the blocks inside which a better one may end.
+def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, list[BoolArray]]:
+    """The best cut between blocks, and the blocks of each curve inside which a better one may end.
 
-    ``sizes`` and ``ends`` (n,) are how many blocks of each curve the cut holds and the ratio it ends below;
-    ``value`` is its p − g. ``unsure`` marks blocks of each curve.
+    Returns how many blocks of each curve it holds, (n,), the ratio it ends below, (n,), and its p − g.
     """
-
-    sizes: IntArray
-    ends: FloatArray
-    value: float
-    unsure: list[BoolArray]
-
-
-def _scan_blocks(blocks: list[Blocks]) -> _ScannedBlocks:
     columns = [
         (x.edges, x.before(TARGET), x.before(DRAFT), np.append(x.single, True)) for x in blocks
     ]
@@ -111,7 +93,7 @@ def _scan_blocks(blocks: list[Blocks]) -> _ScannedBlocks:
         for (first, end), x in zip(pairwise(starts), blocks, strict=True)
     ]
     value = float(target[best].sum() - draft[best].prod())
-    return _ScannedBlocks(best - starts[:-1], edges[best], value, unsure)
+    return best - starts[:-1], edges[best], value, unsure
 
 
 @kernel(error_model="numpy")

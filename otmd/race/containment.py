@@ -117,15 +117,6 @@ class PrefixArrivals:
         return found
 
 
-def times_alone(draft: FloatArray) -> FloatArray:
-    """∫ P(token i and no other has arrived) dt = q_i/(1 − q_i), in units of 1/RATE_UNIT, shape (V,)."""
-    times = 1.0 - draft
-    # For this token 1 − q would lose digits.
-    times[draft > 0.5] = mass_beside_most(draft)
-    times *= RATE_UNIT
-    return np.divide(draft, times, out=times)
-
-
 def mass_beside_most(draft: FloatArray) -> float:
     """The mass of all tokens but the one of more than half; inf where there is none, or no other."""
     top = int(draft.argmax())

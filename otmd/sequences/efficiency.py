@@ -10,7 +10,7 @@ import numpy as np
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, validate_count
 from otmd.sequences.chance import Sampled, every_outcome
-from otmd.sequences.sequence_rule import SequenceRule
+from otmd.sequences.rules import SequenceRule
 from otmd.sequences.trees import Context, Model, Prefix, TreeLaw
 
 
@@ -77,17 +77,10 @@ def block_efficiency(
 
 
 def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatArray:
-    """Exact law of the first depth + 1 tokens. Where a step emits fewer, the target model draws the rest.
+    """Exact law of the first depth + 1 tokens, shape (V,)·(depth + 1).
 
-    Parameters
-    ----------
-    rule, target_model, law
-        As for :func:`block_efficiency`, for errors as well.
-
-    Returns
-    -------
-    ndarray of float64, shape (V,)·(depth + 1)
-        Equal to :func:`target_law` up to rounding if the rule is lossless.
+    Where a step emits fewer, the target model draws the rest. It equals :func:`target_law` up to rounding
+    if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)
@@ -100,15 +93,7 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
 
 
 def target_law(target_model: Model, length: int) -> FloatArray:
-    """Law of the first tokens of the target model, shape (V,)·length.
-
-    Parameters
-    ----------
-    target_model : callable
-        From a prefix to the target distribution (V,).
-    length : int
-        How many tokens.
-    """
+    """Law of the first ``length`` tokens of the target model, a callable from prefixes, shape (V,)·length."""
     law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
     for depth in range(length):
         rows = [np.asarray(target_model(prefix)) for prefix in product(range(size), repeat=depth)]

@@ -21,6 +21,7 @@ from otmd.transport.program import (
     ProgramSize,
     SolverError,
     certify,
+    program_of,
     sparse_columns,
 )
 from otmd.transport.solvers import solve_highs
@@ -50,13 +51,7 @@ class SequenceOptimum:
 
 
 def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
-    """How large the program of :func:`optimal_block_efficiency` is.
-
-    Parameters
-    ----------
-    target_model, law
-        As there. Too many trees to list are a ValueError.
-    """
+    """How large the program of :func:`optimal_block_efficiency` is; too many trees are a ValueError."""
     context = Context(target_model, law)
     return _size(context, _trees(context))
 
@@ -135,22 +130,19 @@ def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
         starts.append(len(rows))
     drawn = [trees[tree] for tree in ordered]
     wanted = [_prob(context, (), sequence) for sequence in sequences]
-    return LinearProgram(
-        form="sequences",
-        sense="maximise",
-        objective=np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
-        matrix=sparse_columns(
-            np.array(entries), np.array(rows), np.array(starts), len(drawn) + len(wanted)
+    sides = np.array(drawn + [-np.inf] * len(wanted)), np.array(drawn + wanted)
+    return program_of(
+        "sequences",
+        np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
+        sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
+        rows=sides,
+        labels=(
+            lambda: (
+                [f"tree[{at}]" for at in range(len(trees))]
+                + [f"law{list(sequence)}" for sequence in sequences]
+            ),
+            lambda: [f"emit[{at}, {list(emitted)}]" for at, emitted in columns],
         ),
-        row_lower=np.array(drawn + [-np.inf] * len(wanted)),
-        row_upper=np.array(drawn + wanted),
-        column_lower=np.zeros(len(columns)),
-        column_upper=np.full(len(columns), np.inf),
-        label_rows=lambda: [
-            *(f"tree[{at}]" for at in range(len(trees))),
-            *(f"law{list(sequence)}" for sequence in sequences),
-        ],
-        label_columns=lambda: [f"emit[{at}, {list(emitted)}]" for at, emitted in columns],
     )
 
 

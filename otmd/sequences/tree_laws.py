@@ -25,15 +25,11 @@ class TokenTree(TreeLaw):
         From a prefix to the draft distribution (V,).
     branching : tuple
         Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
-        :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, ….
+        :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, …. Anything
+        else, or no draft at all, is a ValueError.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node: a class of laws, or a
         ``functools.partial`` of one. Where a token is drafted twice, the tree goes on below the first.
-
-    Raises
-    ------
-    ValueError
-        For an empty or malformed shape.
 
     Notes
     -----
@@ -72,32 +68,21 @@ class TokenTree(TreeLaw):
             count = min(count, int(np.count_nonzero(draft_probs)))
         return self.law(draft_probs, count) if count else None
 
-    def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        return state[int(np.flatnonzero(tokens == token)[0])]
-
 
 def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
-    """The shape of at most ``budget`` drafts whose accepted path is longest on average (Sequoia).
+    """The shape, for a TokenTree, of at most ``budget`` drafts with the longest accepted path (Sequoia).
+
+    Longest on average; counts below 1 are a ValueError.
 
     Parameters
     ----------
     rank_rates : array_like, shape (B,)
-        P(the draft of rank i is accepted), descending. It is taken to be the same at every node, and
-        independent of what happens at other nodes.
+        P(the draft of rank i is accepted), descending, of a sum of at most 1, else ValueError. It is
+        taken to be the same at every node, and independent of what happens at other nodes.
     budget : int
         How many tokens the tree may hold.
     depth : int
         The longest path.
-
-    Returns
-    -------
-    tuple
-        A shape for :class:`TokenTree`.
-
-    Raises
-    ------
-    ValueError
-        For rates outside [0, 1], ascending, or of a sum above 1, and for counts below 1.
 
     Notes
     -----
@@ -217,6 +202,3 @@ class LikeliestTree(TreeLaw):
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
-
-    def child(self, state: Shape, tokens: IntArray, token: int) -> Hashable:
-        return state[int(np.flatnonzero(tokens == token)[0])]

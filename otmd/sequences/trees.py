@@ -25,12 +25,7 @@ class TableModel:
     ----------
     tables : sequence of array_like
         Table d has shape (V,)·d + (V,): the laws after d tokens. The last one serves longer prefixes too,
-        by their last tokens, so that ``[initial, transition]`` is a Markov chain.
-
-    Raises
-    ------
-    ValueError
-        For no tables, tables of other shapes, or rows that are no distributions.
+        by their last tokens, so that ``[initial, transition]`` is a Markov chain. Else ValueError.
     """
 
     def __init__(self, tables: Sequence[ArrayLike]) -> None:
@@ -99,9 +94,12 @@ class TreeLaw(ABC):
     def node_law(self, draft_probs: FloatArray, state: Any) -> DraftLaw | None:
         """The law of the drafts at a node, None at a leaf; ``draft_probs`` (V,) is known to be valid."""
 
-    @abstractmethod
     def child(self, state: Any, tokens: IntArray, token: int) -> Hashable:
-        """The state of the node that a token among the drafts (n,) leads to."""
+        """The state of the node that a token among the drafts (n,) leads to.
+
+        By default a state is the tuple of the states below the first draft, the second, ….
+        """
+        return state[int(np.flatnonzero(tokens == token)[0])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +121,11 @@ class Context:
 
     def target(self, prefix: Prefix) -> FloatArray:
         """The target distribution after a prefix, shape (V,)."""
-        return self._keep(
-            ("target", prefix), lambda: _row("target_model", self._target_model, prefix)
-        )
+        return self._row("target_model", self._target_model, prefix)
 
     def draft(self, prefix: Prefix) -> FloatArray:
         """The draft distribution after a prefix, shape (V,)."""
-        model = self.law.draft_model
-        return self._keep(("draft", prefix), lambda: _row("draft_model", model, prefix))
+        return self._row("draft_model", self.law.draft_model, prefix)
 
     def node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
         """The law of the drafts after a prefix, None at a leaf."""
@@ -141,6 +136,15 @@ class Context:
         """A verifier prepared for the drafts at a node."""
         make = lambda: verifier.prepare(self.target(prefix), node.law)  # noqa: E731
         return self._keep((verifier, prefix, node.state), make)
+
+    def _row(self, name: str, model: Model, prefix: Prefix) -> FloatArray:
+        def make() -> FloatArray:
+            probs = validate_probs(f"{name}({prefix})", model(prefix))
+            if probs.ndim != 1:
+                raise ValueError(f"{name}({prefix}): got the shape {probs.shape}, wanted (V,)")
+            return probs
+
+        return self._keep((name, prefix), make)
 
     def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         if key not in self._known:
@@ -185,10 +189,3 @@ class DraftTree:
             state = self._context.law.root(self._context.draft)
         law = self._context.node_law(prefix, state)
         return None if law is None else Node(law, self._chance.drafts(law), state)
-
-
-def _row(name: str, model: Model, prefix: Prefix) -> FloatArray:
-    probs = validate_probs(f"{name}({prefix})", model(prefix))
-    if probs.ndim != 1:
-        raise ValueError(f"{name}({prefix}): got the shape {probs.shape}, wanted (V,)")
-    return probs

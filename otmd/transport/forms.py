@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
+from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
-from otmd.transport.program import LinearProgram, ProgramSize, sparse_columns
+from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
 
 Shaped = TransportProblem | ProblemShape
 """Either has the numbers that a program's size follows from: ``num_sets``, ``num_arcs``, ``vocab_size``."""
@@ -29,13 +30,12 @@ class Reading:
 
 @dataclass(frozen=True)
 class Form:
-    """One way to write the problem: its name, its size, the program, and how to read a solution of it.
+    """One way to write the problem: its name, the program, and how to read a solution of it.
 
     ``read(problem, values, row_duals)`` takes the multipliers of the minimisation.
     """
 
     name: str
-    size: Callable[[Shaped], ProgramSize]
     build: Callable[[TransportProblem], LinearProgram]
     read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
 
@@ -51,161 +51,111 @@ def _node_names(problem: TransportProblem, sets: str = "set", token: str = "toke
     return [f"{sets} {name}" for name in problem.set_names()] + tokens
 
 
-def _num_nodes(problem: Shaped) -> int:
-    return problem.num_sets + problem.vocab_size
+def _incidence(problem: TransportProblem, sets: IntArray, tokens: IntArray) -> csc_array:
+    """A column for each pair of a set and a token, with a one in the row of either, (S + V, pairs)."""
+    nodes, starts = problem.num_sets + problem.vocab_size, np.arange(0, 2 * sets.size + 1, 2)
+    rows = np.stack([sets, problem.num_sets + tokens], axis=-1).ravel()
+    return sparse_columns(np.ones(rows.size), rows, starts, nodes)
 
 
-def _compact_size(problem: Shaped) -> ProgramSize:
-    return ProgramSize(problem.num_arcs, _num_nodes(problem), 2 * problem.num_arcs)
-
-
-def _compact_build(problem: TransportProblem) -> LinearProgram:
-    arcs, nodes = problem.num_arcs, _num_nodes(problem)
-    rows = np.stack([problem.arc_sets, problem.num_sets + problem.tokens], axis=-1).ravel()
-    return LinearProgram(
-        form="compact",
-        sense="maximise",
-        objective=np.ones(arcs),
-        matrix=sparse_columns(np.ones(2 * arcs), rows, np.arange(0, 2 * arcs + 1, 2), nodes),
-        row_lower=np.full(nodes, -np.inf),
-        row_upper=np.concatenate([problem.supply, problem.target]),
-        column_lower=np.zeros(arcs),
-        column_upper=np.full(arcs, np.inf),
-        label_rows=lambda: _node_names(problem),
-        label_columns=lambda: _arc_names(problem, "accept"),
+def _compact(problem: TransportProblem) -> LinearProgram:
+    """Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) ≤ Q(x), Σ_x π(x, y) ≤ p(y), π ≥ 0."""
+    return program_of(
+        "compact",
+        np.ones(problem.num_arcs),
+        _incidence(problem, problem.arc_sets, problem.tokens),
+        rows=(-np.inf, np.concatenate([problem.supply, problem.target])),
+        labels=(lambda: _node_names(problem), lambda: _arc_names(problem, "accept")),
     )
 
 
-def _compact_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
-    return Reading(values, -row_duals[: problem.num_sets], -row_duals[problem.num_sets :])
+def _dual(problem: TransportProblem) -> LinearProgram:
+    """Minimise Σ Q(x) u(x) + Σ p(y) v(y) with u(x) + v(y) ≥ 1 wherever y ∈ x, u ≥ 0, v ≥ 0.
 
-
-COMPACT = Form("compact", _compact_size, _compact_build, _compact_read)
-"""Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) ≤ Q(x), Σ_x π(x, y) ≤ p(y), π ≥ 0."""
-
-
-def _dual_size(problem: Shaped) -> ProgramSize:
-    return ProgramSize(_num_nodes(problem), problem.num_arcs, 2 * problem.num_arcs)
-
-
-def _dual_build(problem: TransportProblem) -> LinearProgram:
-    primal = _compact_build(problem)
-    rows, columns = primal.num_variables, primal.num_constraints
-    return LinearProgram(
-        form="dual",
+    The linear programming dual of the compact form. The matrix is totally unimodular, so at a vertex v is
+    the indicator of a subset H, u(x) = 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
+    """
+    primal = _compact(problem)
+    return program_of(
+        "dual",
+        primal.row_upper,
+        primal.matrix.T.tocsc(),
         sense="minimise",
-        objective=primal.row_upper,
-        matrix=primal.matrix.T.tocsc(),
-        row_lower=primal.objective,
-        row_upper=np.full(rows, np.inf),
-        column_lower=np.zeros(columns),
-        column_upper=np.full(columns, np.inf),
-        label_rows=lambda: _arc_names(problem, "cover"),
-        label_columns=primal.label_rows,
+        rows=(1.0, np.inf),
+        labels=(lambda: _arc_names(problem, "cover"), primal.label_rows),
     )
 
 
-def _dual_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
-    # The multipliers of the dual's rows are the plan.
-    return Reading(row_duals, values[: problem.num_sets], values[problem.num_sets :])
-
-
-DUAL = Form("dual", _dual_size, _dual_build, _dual_read)
-"""Minimise Σ Q(x) u(x) + Σ p(y) v(y) with u(x) + v(y) ≥ 1 wherever y ∈ x, u ≥ 0, v ≥ 0.
-
-The linear programming dual of the compact form. The matrix is totally unimodular, so at a vertex v is the
-indicator of a subset H, u(x) = 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
-"""
-
-
-def _full_size(problem: Shaped) -> ProgramSize:
-    pairs = problem.num_sets * problem.vocab_size
-    return ProgramSize(pairs, _num_nodes(problem), 2 * pairs)
-
-
-def _full_build(problem: TransportProblem) -> LinearProgram:
+def _full(problem: TransportProblem) -> LinearProgram:
+    """Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) = Q(x), Σ_x π(x, y) = p(y), π ≥ 0."""
     sets, vocab_size = problem.num_sets, problem.vocab_size
-    pairs = sets * vocab_size
-    objective = np.zeros(pairs)
+    objective = np.zeros(sets * vocab_size)
     objective[_arc_columns(problem)] = 1.0
-    rows = np.empty((sets, vocab_size, 2), np.int32)
-    rows[:, :, 0] = np.arange(sets)[:, None]
-    rows[:, :, 1] = sets + np.arange(vocab_size)
-    starts = np.arange(0, 2 * pairs + 1, 2)
     lower = np.concatenate([problem.supply, problem.target])
     upper = lower.copy()
     # Both marginals sum to 1, so one row follows from the others. With that row, rounding can make the
     # program infeasible: HiGHS's presolve reported so for tokens of mass 1e-12.
     implied = sets + problem.target.argmax()
     lower[implied], upper[implied] = -np.inf, np.inf
-    return LinearProgram(
-        form="full",
-        sense="maximise",
-        objective=objective,
-        matrix=sparse_columns(np.ones(2 * pairs), rows.ravel(), starts, sets + vocab_size),
-        row_lower=lower,
-        row_upper=upper,
-        column_lower=np.zeros(pairs),
-        column_upper=np.full(pairs, np.inf),
-        label_rows=lambda: _node_names(problem),
-        label_columns=lambda: [
-            f"emit {name} {token}" for name in problem.set_names() for token in range(vocab_size)
-        ],
+    pairs = np.repeat(np.arange(sets), vocab_size), np.tile(np.arange(vocab_size), sets)
+    return program_of(
+        "full",
+        objective,
+        _incidence(problem, *pairs),
+        rows=(lower, upper),
+        labels=(
+            lambda: _node_names(problem),
+            lambda: [f"emit {x} {y}" for x in problem.set_names() for y in range(vocab_size)],
+        ),
     )
 
 
-def _full_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
-    # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
-    # With the smallest v at 0 the multipliers are feasible for the compact form's dual.
-    set_duals, token_duals = -row_duals[: problem.num_sets], -row_duals[problem.num_sets :]
-    shift = token_duals.min()
-    return Reading(values[_arc_columns(problem)], set_duals + shift, token_duals - shift)
+def _max_flow(problem: TransportProblem) -> LinearProgram:
+    """Maximise the flow out of the source: at most Q(x) into each set and p(y) out of each token."""
+    arcs, sets, vocab_size = problem.num_arcs, problem.num_sets, problem.vocab_size
+    # An arc takes from its set and gives to its token; the source gives, and the sink takes.
+    signs = csc_array(diags_array(np.repeat([-1.0, 1.0], [sets, vocab_size])))
+    through = signs @ _incidence(problem, problem.arc_sets, problem.tokens)
+
+    def edges() -> list[str]:
+        ends = _node_names(problem, "draw", "output")
+        return [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
+
+    return program_of(
+        "max_flow",
+        np.repeat([1.0, 0.0], [sets, arcs + vocab_size]),
+        csc_array(hstack([-signs[:, :sets], through, -signs[:, sets:]])),
+        rows=(0.0, 0.0),
+        column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
+        labels=(lambda: _node_names(problem), edges),
+    )
 
 
-def _arc_columns(problem: TransportProblem) -> np.ndarray:
+def _arc_columns(problem: TransportProblem) -> IntArray:
+    """The columns of the full form that are arcs."""
     return problem.arc_sets * problem.vocab_size + problem.tokens
 
 
-FULL_COUPLING = Form("full", _full_size, _full_build, _full_read)
-"""Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) = Q(x), Σ_x π(x, y) = p(y), π ≥ 0.
-
-The row of the likeliest token is implied by the others, and left open.
-"""
-
-
-def _max_flow_size(problem: Shaped) -> ProgramSize:
-    nodes = _num_nodes(problem)
-    return ProgramSize(nodes + problem.num_arcs, nodes, nodes + 2 * problem.num_arcs)
+def _read_coupling(
+    problem: TransportProblem, accepted: FloatArray, row_duals: FloatArray
+) -> Reading:
+    # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
+    # With the smallest v at 0 the multipliers of the full form are feasible for the compact form's dual.
+    set_duals, token_duals = -row_duals[: problem.num_sets], -row_duals[problem.num_sets :]
+    shift = token_duals.min()
+    return Reading(accepted, set_duals + shift, token_duals - shift)
 
 
-def _max_flow_build(problem: TransportProblem) -> LinearProgram:
-    arcs, sets, vocab_size = problem.num_arcs, problem.num_sets, problem.vocab_size
-    nodes = sets + vocab_size
-    through = np.stack([problem.arc_sets, sets + problem.tokens], axis=-1).ravel()
-    entries = [np.ones(sets), np.tile([-1.0, 1.0], arcs), np.full(vocab_size, -1.0)]
-    lengths = np.concatenate([np.ones(sets), np.full(arcs, 2), np.ones(vocab_size)])
-    rows = np.concatenate([np.arange(sets), through, sets + np.arange(vocab_size)])
-    starts = np.concatenate([[0], lengths.cumsum()])
-    return LinearProgram(
-        form="max_flow",
-        sense="maximise",
-        objective=np.concatenate([np.ones(sets), np.zeros(arcs + vocab_size)]),
-        matrix=sparse_columns(np.concatenate(entries), rows, starts, nodes),
-        row_lower=np.zeros(nodes),
-        row_upper=np.zeros(nodes),
-        column_lower=np.zeros(nodes + arcs),
-        column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
-        label_rows=lambda: _node_names(problem),
-        label_columns=lambda: _edge_names(problem),
-    )
+def _read_full(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    return _read_coupling(problem, values[_arc_columns(problem)], row_duals)
 
 
-def _edge_names(problem: TransportProblem) -> list[str]:
-    sets, ends = problem.num_sets, _node_names(problem, "draw", "output")
-    return [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
+def _read_dual(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+    # The multipliers of the dual's rows are the plan.
+    return Reading(row_duals, values[: problem.num_sets], values[problem.num_sets :])
 
 
-def _max_flow_read(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+def _read_max_flow(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
     sets = problem.num_sets
     accepted = values[sets : sets + problem.num_arcs]
     return Reading(accepted, 1.0 + row_duals[:sets], -row_duals[sets:])
@@ -222,11 +172,12 @@ def cut_duals(problem: TransportProblem, subset: BoolArray) -> FloatArray:
     return -np.concatenate([within, subset]).astype(np.float64)
 
 
-MAX_FLOW = Form("max_flow", _max_flow_size, _max_flow_build, _max_flow_read)
-"""Maximise the flow out of the source: at most Q(x) into each set and p(y) out of each token."""
-
-
-FORMS: dict[str, Form] = {form.name: form for form in (FULL_COUPLING, COMPACT, DUAL, MAX_FLOW)}
+FORMS = {
+    "full": Form("full", _full, _read_full),
+    "compact": Form("compact", _compact, _read_coupling),
+    "dual": Form("dual", _dual, _read_dual),
+    "max_flow": Form("max_flow", _max_flow, _read_max_flow),
+}
 DEFAULT_MAX_BYTES = 4 * 2**30
 
 
@@ -247,17 +198,25 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
     form : {"compact", "full", "dual", "max_flow"}
         How it is written; ValueError for another.
     """
-    return form_named(form).size(problem)
+    arcs, nodes = problem.num_arcs, problem.num_sets + problem.vocab_size
+    pairs = problem.num_sets * problem.vocab_size
+    sizes = {
+        "full": (pairs, nodes, 2 * pairs),
+        "compact": (arcs, nodes, 2 * arcs),
+        "dual": (nodes, arcs, 2 * arcs),
+        "max_flow": (nodes + arcs, nodes, nodes + 2 * arcs),
+    }
+    return ProgramSize(*sizes[form_named(form).name])
 
 
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
     """Raise ValueError for a law whose program is too large, if that is known without listing tuples."""
-    chosen, counts = form_named(form), closed_counts(law, merge)
+    counts = closed_counts(law, merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)
-        _require_fits(shape, chosen, max_bytes, listable=law.can_enumerate())
+        _require_fits(shape, form, max_bytes, listable=law.can_enumerate())
 
 
 def build_program(
@@ -270,29 +229,24 @@ def build_program(
     problem, form
         As for :func:`program_size`; a problem, not its shape.
     max_bytes : float
-        Refuse to build a program whose arrays are larger.
-
-    Raises
-    ------
-    ValueError
-        For an unknown form or a program that is too large.
+        A program whose arrays are larger is a ValueError.
     """
     chosen = form_named(form)
-    _require_fits(problem, chosen, max_bytes)
+    _require_fits(problem, form, max_bytes)
     return chosen.build(problem)
 
 
-def _require_fits(problem: Shaped, form: Form, max_bytes: float, listable: bool = True) -> None:
-    size, advice = form.size(problem), "no form fits"
+def _require_fits(problem: Shaped, form: str, max_bytes: float, listable: bool = True) -> None:
+    size, advice = program_size(problem, form), "no form fits"
     if size.fits(max_bytes):
         return
-    fitting = [other.name for other in FORMS.values() if other.size(problem).fits(max_bytes)]
+    fitting = [other for other in FORMS if program_size(problem, other).fits(max_bytes)]
     if not listable:
         advice += ", as the law has too many tuples to list; optimal_acceptance lists none"
     elif fitting:
         advice = f"form {' or '.join(map(repr, fitting))} fits"
     raise ValueError(
-        f"form: got {form.name!r}, which needs {_written(size.variables)} variables, "
+        f"form: got {form!r}, which needs {_written(size.variables)} variables, "
         f"{_written(size.constraints)} constraints and {_written(size.bytes)} bytes, wanted at most "
         f"max_bytes={max_bytes:.0f}; {advice}"
     )

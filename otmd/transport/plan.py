@@ -135,8 +135,7 @@ def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
     share = rejected / np.diff(problem.starts)
     selection = plan.accepted + share[problem.arc_sets]
     selected = problem.by_token(selection)
-    chance = np.ones(problem.vocab_size)
-    np.divide(problem.target, selected, out=chance, where=selected > problem.target)
     rate = float(np.minimum(problem.target, selected).sum())
-    two_steps = TransportPlan(problem, selection * chance[problem.tokens])
+    accepted = selection * _scale(selected, problem.target)[problem.tokens]
+    two_steps = TransportPlan(problem, accepted)
     return CanonicalDecomposition(selection, selected, rate, two_steps)

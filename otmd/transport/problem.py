@@ -52,9 +52,7 @@ class ProblemShape:
         """Count the draft sets of a law without leading axes; ValueError for too many tuples to enumerate.
 
         With ``merge``, tuples with the same set of tokens count as one. Tuples whose positive probability
-        underflows to 0 count; a TransportProblem drops these. The tuples of laws without a closed form
-        are listed: :class:`Joint`, :class:`Stratified`, merged :class:`Independent`, and laws of your
-        own.
+        underflows to 0 count; a TransportProblem drops these.
         """
         counts = closed_counts(law, merge)
         if counts is None:
@@ -78,29 +76,23 @@ def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
     """Count the sets and arcs of a law; None where there is no closed form."""
     validate_one_position(law)
     # Not by isinstance: a subclass may draw other tuples.
-    kind, drawn = type(law), law.num_drafts
+    kind = type(law)
     if kind is Independent:
         return _independent(law.draft_probs > 0, merge)
-    if kind not in (*_COUNTS, TopThen, Greedy, Hub):
+    rest, top = (law.rest, law.top) if kind in (TopThen, Greedy, Hub) else (kind, 0)
+    if rest not in _COUNTS:
         return None
-    support = int(np.count_nonzero(law.draft_probs))
-    if kind in _COUNTS:
-        return _COUNTS[kind](support, drawn, merge)
-    if kind is Hub:
-        # A pair is the hub token and any other, in either order.
-        sets = (support - 1) * (1 if merge else 2)
-        return sets, 2 * sets
-    if law.top == drawn:
-        return 1, drawn
-    if law.rest not in _COUNTS:
-        return None
-    sets, arcs = _COUNTS[law.rest](support - law.top, drawn - law.top, merge)
-    return sets, arcs + law.top * sets
+    support = int(np.count_nonzero(law.draft_probs)) - top
+    sets, arcs = _COUNTS[rest](support, law.num_drafts - top, merge)
+    # The two tokens of Hub may be drawn in either order.
+    orders = 2 if kind is Hub and not merge else 1
+    return orders * sets, orders * (arcs + top * sets)
 
 
 def _with_replacement(support: int, drawn: int, merge: bool) -> tuple[int, int]:
     if merge:
-        sets = {size: comb(support, size) for size in range(1, min(drawn, support) + 1)}
+        smallest, largest = min(drawn, 1), min(drawn, support)
+        sets = {size: comb(support, size) for size in range(smallest, largest + 1)}
         return sum(sets.values()), sum(size * number for size, number in sets.items())
     # A token's arcs are the tuples that hold it: all but those of the other tokens alone.
     return support**drawn, support * (support**drawn - (support - 1) ** drawn)
@@ -155,11 +147,6 @@ class TransportProblem:
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
         The drafts of each row in their order; None where tuples with equal token sets were merged.
-
-    Raises
-    ------
-    ValueError
-        For supplies that are not a distribution, an empty set, or tokens outside the vocabulary.
     """
 
     target: FloatArray
@@ -192,14 +179,10 @@ class TransportProblem:
         target_probs : array_like, shape (V,)
             p.
         law : DraftLaw
-            A law without leading axes that can be enumerated. Tuples without mass are dropped.
+            A law without leading axes that can be enumerated, else ValueError. Tuples without mass are
+            dropped.
         merge : bool
             Make one row of all tuples with the same set of tokens; the optimum is the same.
-
-        Raises
-        ------
-        ValueError
-            For invalid input, leading axes, or a law with too many tuples to enumerate.
         """
         validate_one_position(law)
         target = validate_probs("target_probs", target_probs)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -105,6 +105,23 @@ class LinearProgram:
     def costs(self) -> FloatArray:
         """The objective of the same program as a minimisation, shape (variables,)."""
         return -self.objective if self.sense == "maximise" else self.objective
+
+
+def program_of(
+    form: str,
+    objective: FloatArray,
+    matrix: csc_array,
+    *,
+    rows: tuple[FloatArray | float, FloatArray | float],
+    labels: tuple[Callable[[], list[str]], Callable[[], list[str]]],
+    sense: Literal["maximise", "minimise"] = "maximise",
+    column_upper: FloatArray | float = np.inf,
+) -> LinearProgram:
+    """A program over x ≥ 0; a number as a bound is that of every row or column."""
+    shape: Any = matrix.shape
+    lower, upper = (np.full(shape[0], side) for side in rows)
+    columns = np.zeros(objective.size), np.full(objective.size, column_upper)
+    return LinearProgram(form, sense, objective, matrix, lower, upper, *columns, *labels)
 
 
 def sparse_columns(

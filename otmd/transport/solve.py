@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,6 @@ from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.transport.forms import (
     DEFAULT_MAX_BYTES,
-    MAX_FLOW,
     Form,
     Reading,
     build_program,
@@ -138,7 +138,7 @@ def solve_transport(
     chosen = form_named(form)
     if solver not in SOLVERS:
         raise ValueError(f"solver: got {solver!r}, wanted one of {', '.join(SOLVERS)}")
-    if solver in _GRAPH_SOLVERS and form != MAX_FLOW.name:
+    if solver in _GRAPH_SOLVERS and form != "max_flow":
         raise ValueError(f"form: got {form!r}, wanted 'max_flow', the one that {solver!r} takes")
     refuse_too_large(law, form, merge, max_bytes)
     problem = TransportProblem.of(target_probs, law, merge)
@@ -211,38 +211,32 @@ def conclude(
 def _read(
     problem: TransportProblem, form: Form, program: LinearProgram, answer: SolverAnswer
 ) -> TransportSolution:
-    if answer.status != "optimal" or answer.values is None or answer.row_duals is None:
-        status = "failed" if answer.status == "optimal" else answer.status
-        nowhere = Certificate(math.inf, math.inf, math.inf)
-        return TransportSolution(status, _message(status, answer), nowhere, answer.iterations)
-    certificate = certify(program, answer.values, answer.row_duals)
-    if not math.isfinite(certificate.worst):
-        message = _message("not certified", answer, f"({certificate})")
-        return TransportSolution("not certified", message, certificate, answer.iterations)
-    reading = form.read(problem, answer.values, answer.row_duals)
+    status, certificate = answer.status, Certificate(math.inf, math.inf, math.inf)
+    found, doubts = {}, ""
+    if answer.values is None or answer.row_duals is None:
+        status = "failed" if status == "optimal" else status
+    elif status == "optimal":
+        certificate, apart = certify(program, answer.values, answer.row_duals), 0.0
+        if math.isfinite(certificate.worst):
+            found = _found(problem, form.read(problem, answer.values, answer.row_duals))
+            apart = found["bounds"][1] - found["rate"]
+        if max(certificate.worst, apart) > TOLERANCE:
+            status, doubts = "not certified", f" ({certificate}; plan and cut {apart:.1e} apart)"
+    message = f"{status}: {ADVICE[status]}{doubts}; the solver said {answer.detail!r}"
+    return TransportSolution(status, message, certificate, answer.iterations, **found)
+
+
+def _found(problem: TransportProblem, reading: Reading) -> dict[str, Any]:
+    """The fields of a solution that has a point."""
     plan, subset = TransportPlan(problem, reading.accepted), best_level_set(problem, reading)
-    bounds = plan.rate, problem.cut_value(subset)
-    apart = bounds[1] - bounds[0]
-    status, doubts = "optimal", ""
-    if max(certificate.worst, apart) > TOLERANCE:
-        status, doubts = "not certified", f"({certificate}; plan and cut {apart:.1e} apart)"
-    return TransportSolution(
-        status,
-        _message(status, answer, doubts),
-        certificate,
-        answer.iterations,
-        plan.rate,
-        plan,
-        subset,
-        bounds,
-        reading.set_duals,
-        reading.token_duals,
-    )
-
-
-def _message(status: str, answer: SolverAnswer, doubts: str = "") -> str:
-    advice = f"{ADVICE[status]} {doubts}".rstrip()
-    return f"{status}: {advice}; the solver said {answer.detail!r}"
+    return {
+        "rate": plan.rate,
+        "plan": plan,
+        "subset": subset,
+        "bounds": (plan.rate, problem.cut_value(subset)),
+        "set_duals": reading.set_duals,
+        "token_duals": reading.token_duals,
+    }
 
 
 def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:

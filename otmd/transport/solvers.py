@@ -1,6 +1,7 @@
 """The solvers: HiGHS through highspy, any solver of cvxpy, networkx, and this package's maximum flow."""
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import highspy
@@ -103,16 +104,7 @@ def solve_highs(
     return HighsSession(method, options).solve(program)
 
 
-DEFAULT_CVXPY_METHOD = "CLARABEL"
-
-_CVXPY_STATUS = {
-    "optimal": "optimal",
-    "infeasible": "infeasible",
-    "infeasible_inaccurate": "infeasible",
-    "unbounded": "unbounded",
-    "unbounded_inaccurate": "unbounded",
-    "user_limit": "time limit",
-}
+_CVXPY_STATUS = {"infeasible": "infeasible", "unbounded": "unbounded", "user_limit": "time limit"}
 
 
 def solve_cvxpy(
@@ -123,15 +115,15 @@ def solve_cvxpy(
         import cvxpy
     except ImportError as error:
         raise ImportError("solver='cvxpy' needs `pip install 'otmd[modeling]'`") from error
-    name = method or DEFAULT_CVXPY_METHOD
+    name = method or "CLARABEL"
     installed = cvxpy.installed_solvers()
     if name not in installed:
         raise ValueError(f"method: got {name!r}, wanted one of {', '.join(installed)}")
-    variables = cvxpy.Variable(program.num_variables)
-    sides, limits = _constraints(program, variables)
-    question = cvxpy.Problem(
-        cvxpy.Minimize(program.costs @ variables), [*(side for _, _, side in sides), *limits]
-    )
+    limits = [program.column_lower, program.column_upper]
+    variables = cvxpy.Variable(program.num_variables, bounds=limits)
+    sides = list(_sides(program, variables))
+    cost = cvxpy.Minimize(program.costs @ variables)
+    question = cvxpy.Problem(cost, [side for _, _, side in sides])
     try:
         # cvxpy's methods are attached by a decorator that type checkers do not follow.
         question.solve(solver=name, **options)  # pyright: ignore[reportArgumentType]
@@ -139,33 +131,25 @@ def solve_cvxpy(
         return SolverAnswer("failed", f"{name}: {error!r}")
     status, detail = str(question.status), f"{name}: {question.status}"
     if status != "optimal" or variables.value is None:
-        return SolverAnswer(_CVXPY_STATUS.get(status, "failed"), detail)
+        ended = _CVXPY_STATUS.get(status.removesuffix("_inaccurate"), "failed")
+        return SolverAnswer(ended, detail)
     duals = np.zeros(program.num_constraints)
     for rows, sign, side in sides:
         duals[rows] += sign * np.asarray(side.dual_value, np.float64)
     return SolverAnswer("optimal", detail, np.asarray(variables.value, np.float64), duals)
 
 
-def _constraints(
-    program: LinearProgram, variables: Any
-) -> tuple[list[tuple[np.ndarray, float, Any]], list[Any]]:
-    """The rows' constraints with the sign of their multipliers, and the variables' bounds."""
-    rows = program.matrix.tocsr()
-    lower, upper = program.row_lower, program.row_upper
+def _sides(program: LinearProgram, variables: Any) -> Iterator[tuple[np.ndarray, float, Any]]:
+    """The constraints of rows: which they are, the sign of their multipliers, and the constraint."""
+    matrix, lower, upper = program.matrix.tocsr(), program.row_lower, program.row_upper
     equal = lower == upper
-    sides = []
-    for chosen, sign, relate in (
-        (equal, -1.0, lambda left, which: left == upper[which]),
-        (np.isfinite(upper) & ~equal, -1.0, lambda left, which: left <= upper[which]),
-        (np.isfinite(lower) & ~equal, 1.0, lambda left, which: left >= lower[which]),
+    for chosen, sign, relate, limit in (
+        (equal, -1.0, operator.eq, upper),
+        (np.isfinite(upper) & ~equal, -1.0, operator.le, upper),
+        (np.isfinite(lower) & ~equal, 1.0, operator.ge, lower),
     ):
-        which = np.flatnonzero(chosen)
-        if which.size:
-            sides.append((which, sign, relate(rows[which] @ variables, which)))
-    low, high = program.column_lower, program.column_upper
-    above, below = np.flatnonzero(np.isfinite(low)), np.flatnonzero(np.isfinite(high))
-    limits = [variables[above] >= low[above]] if above.size else []
-    return sides, [*limits, variables[below] <= high[below]] if below.size else limits
+        if chosen.any():
+            yield chosen, sign, relate(matrix[chosen] @ variables, limit[chosen])
 
 
 NETWORKX_METHODS = (

@@ -5,9 +5,8 @@ import pytest
 from naive import poisson_binomial
 
 from otmd.drafts.conditional_poisson import (
-    fill_chances_of_others,
-    fill_counts,
-    fill_counts_from,
+    chances_of_others,
+    counts_from,
     fill_prefix_chances,
 )
 
@@ -21,11 +20,7 @@ CHANCES = {
 
 @pytest.mark.parametrize("present", CHANCES.values(), ids=CHANCES.keys())
 def test_counts(present: np.ndarray) -> None:
-    out = np.empty(4)
-    fill_counts(1 - present, present, out)
-    np.testing.assert_allclose(out, poisson_binomial(present, 4), rtol=1e-13, atol=1e-300)
-    rows = np.empty((present.size + 1, 4))
-    fill_counts_from(1 - present, present, rows)
+    rows = counts_from(1 - present, present, 4)
     for i, row in enumerate(rows):
         np.testing.assert_allclose(row, poisson_binomial(present[i:], 4), rtol=1e-13, atol=1e-300)
 
@@ -42,9 +37,7 @@ def test_prefix_chances(present: np.ndarray) -> None:
 
 @pytest.mark.parametrize("present", CHANCES.values(), ids=CHANCES.keys())
 def test_chances_of_others(present: np.ndarray) -> None:
-    out = np.empty((4, present.size))
-    for m in range(4):
-        fill_chances_of_others(1 - present, present, m, out[m])
+    out = np.array([chances_of_others(1 - present, present, m) for m in range(4)])
     for y in range(present.size):
         others = np.array(poisson_binomial(np.delete(present, y), 4))
         np.testing.assert_allclose(out[:, y], others, rtol=1e-12, atol=1e-300)

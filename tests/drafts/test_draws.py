@@ -34,8 +34,7 @@ def test_a_total_that_rounds_up_ends_at_the_last_token_with_mass() -> None:
 def test_distinct_draws_take_from_what_is_left() -> None:
     cumulative = np.array([0.2, 0.3, 0.5]).cumsum()
     uniforms = np.array([[0.1, 0.1, 0.9], [0.6, 0.5, 0.5], [0.3, 0.9, 0.2]])
-    out = np.empty((3, 3), np.int64)
-    draw_distinct(cumulative, uniforms, out)
+    out = draw_distinct(cumulative, uniforms)
     # Row 2: token 2 first; of the 0.2 and 0.3 left, half of 0.5 falls to token 1. Row 3: 1, then 2 of 0.7.
     assert out.tolist() == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
 
@@ -43,8 +42,7 @@ def test_distinct_draws_take_from_what_is_left() -> None:
 def test_distinct_draws_stay_exact_however_little_mass_is_left() -> None:
     cumulative = np.array([1e-30, 3e-30, 1.0]).cumsum()
     uniforms = np.array([[0.5, 0.2], [0.5, 0.26], [0.5, 0.99]])
-    out = np.empty((3, 2), np.int64)
-    draw_distinct(cumulative, uniforms, out)
+    out = draw_distinct(cumulative, uniforms)
     assert out.tolist() == [[2, 0], [2, 1], [2, 1]]
 
 

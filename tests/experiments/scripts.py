@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 def run(script: Path, *arguments: object) -> str:
     """What the script prints; it must end well."""
     command = [sys.executable, str(script), *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    # Long enough for a busy machine without a single compiled kernel.
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout

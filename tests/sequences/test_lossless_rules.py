@@ -22,8 +22,8 @@ from otmd.sequences import (
     output_law,
     target_law,
 )
-from otmd.sequences.block_verification import chance_of_stopping, leftover
 from otmd.sequences.chance import Chance
+from otmd.sequences.rules import chance_of_stopping, leftover
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
 ROUNDING = 1e-12

@@ -8,8 +8,6 @@ and the optimum as a function of a symbol is a piecewise rational function. Thes
 (``pip install 'otmd[exact]'``), which is imported when they are called.
 """
 
-from otmd.optimum.exact.algebraic import k_sequential_rate, k_sequential_scale
-from otmd.optimum.exact.fractional import ExactOptimum, optimal_acceptance, recursive_rejection_rate
 from otmd.optimum.exact.laws import (
     ConditionalPoisson,
     ExactLaw,
@@ -21,6 +19,13 @@ from otmd.optimum.exact.laws import (
     WithReplacement,
 )
 from otmd.optimum.exact.piecewise import PiecewiseOptimum, Region, piecewise_optimum
+from otmd.optimum.exact.rates import (
+    ExactOptimum,
+    k_sequential_rate,
+    k_sequential_scale,
+    optimal_acceptance,
+    recursive_rejection_rate,
+)
 
 __all__ = [
     "ConditionalPoisson",

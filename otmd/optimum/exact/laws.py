@@ -5,17 +5,83 @@ divided and compared with zero. Subsets are bit masks, token y being bit y.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from fractions import Fraction
+from importlib import import_module
+from itertools import combinations, islice
 from math import prod
 from numbers import Integral
 from typing import Any
 
-from otmd.optimum.exact.reading import require_same_vocabulary, sequence
+import numpy as np
+
 from otmd.probabilities import validate_count
+
+_WANTED = "an int, a Fraction, a string such as '1/3', or a finite float"
+# Enough tokens for every function here to refuse the vocabulary by its own limit.
+_MOST_TOKENS = 10_000
 
 Number = Any
 # From the name of an argument and its value to a list of exact numbers, one for each token.
 Reader = Callable[[str, object], list[Number]]
+
+
+def rational(name: str, value: object) -> Fraction:
+    """Return ``value`` as a Fraction; a float is the binary fraction that it is, digit for digit."""
+    number: Any = value.item() if isinstance(value, np.generic) else value
+    try:
+        return Fraction(number)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        raise ValueError(f"{name}: got {number!r}, wanted {_WANTED}") from error
+
+
+def sequence(name: str, value: object) -> list[Any]:
+    """Return the entries of an ordered iterable, or raise ValueError."""
+    refusal = f"{name}: got {value!r}, wanted a list, a tuple or an array"
+    if isinstance(value, str | Mapping | Set) or not isinstance(value, Iterable):
+        raise ValueError(refusal)
+    try:
+        entries = list(islice(value, _MOST_TOKENS + 1))
+    except TypeError as error:  # an array without axes calls itself iterable
+        raise ValueError(refusal) from error
+    if not 1 <= len(entries) <= _MOST_TOKENS:
+        size = "none" if not entries else f"more than {_MOST_TOKENS}"
+        raise ValueError(f"{name}: got {size}, wanted 1 to {_MOST_TOKENS} entries")
+    return entries
+
+
+def rational_probs(name: str, value: object) -> list[Fraction]:
+    """Return a distribution as Fractions that sum to exactly 1, or raise ValueError."""
+    probs = [rational(f"{name}[{i}]", entry) for i, entry in enumerate(sequence(name, value))]
+    for i, prob in enumerate(probs):
+        if prob < 0:
+            raise ValueError(f"{name}[{i}]: got {prob}, wanted a number ≥ 0")
+    total = sum(probs, Fraction(0))
+    if total != 1:
+        short = total if total.denominator < 10**9 else f"1 {float(total - 1):+.3g}"
+        raise ValueError(
+            f"{name}: got numbers that sum to {short}, wanted exactly 1; a float such as 0.1 is a "
+            "binary fraction near 1/10, write '1/10' or '0.1' in quotes"
+        )
+    return probs
+
+
+def require_small(target_probs: list[Any], most: int, why: str) -> None:
+    """Raise ValueError for more than ``most`` tokens."""
+    if len(target_probs) > most:
+        raise ValueError(
+            f"target_probs: got {len(target_probs)} tokens, wanted at most {most}: {why}"
+        )
+
+
+def require_sympy() -> Any:
+    """Import sympy; ImportError says how to install it."""
+    try:
+        return import_module("sympy")
+    except ImportError as error:
+        raise ImportError(
+            "algebraic numbers and symbols need sympy: pip install 'otmd[exact]'"
+        ) from error
 
 
 class ExactLaw(ABC):
@@ -32,6 +98,8 @@ class ExactLaw(ABC):
 class _Proposal(ExactLaw):
     """``num_drafts`` drafts from one distribution, ``draft_probs`` of length V."""
 
+    distinct = True
+
     def __init__(self, draft_probs: Iterable[Any], num_drafts: int) -> None:
         self.draft_probs = sequence("draft_probs", draft_probs)
         self.num_drafts = validate_count("num_drafts", num_drafts)
@@ -45,18 +113,14 @@ class _Proposal(ExactLaw):
 
     def read_probs(self, vocab_size: int, read: Reader) -> list[Number]:
         """The entries of q, checked as in :meth:`containment`."""
-        probs = read("draft_probs", self.draft_probs)
-        require_same_vocabulary(vocab_size, len(probs))
-        self._require_support(probs)
-        return probs
-
-    def _require_support(self, probs: Sequence[Number]) -> None:
+        probs = _read_row("draft_probs", self.draft_probs, vocab_size, read)
         support = sum(prob != 0 for prob in probs)
-        if support < self.num_drafts:
+        if self.distinct and support < self.num_drafts:
             raise ValueError(
                 f"num_drafts: got {self.num_drafts} distinct drafts, wanted at most {support}, the number "
                 "of tokens with mass in draft_probs"
             )
+        return probs
 
     @abstractmethod
     def _contained(self, probs: Sequence[Number]) -> list[Number]: ...
@@ -65,8 +129,7 @@ class _Proposal(ExactLaw):
 class WithReplacement(_Proposal):
     """n independent drafts; see :class:`otmd.WithReplacement`."""
 
-    def _require_support(self, probs: Sequence[Number]) -> None:
-        """Drafts may be equal: any support will do."""
+    distinct = False
 
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
         return [mass**self.num_drafts for mass in mass_of_all(probs)]
@@ -78,38 +141,29 @@ class WithoutReplacement(_Proposal):
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
         """Sum over the sets drawn, each grown one token at a time."""
         masses = mass_of_all(probs)
-        everything = len(masses) - 1
-        chance = [0 * masses[0]] * len(masses)
-        chance[0] = chance[0] + 1
-        drawn = {0}
-        for _ in range(self.num_drafts):
-            larger = set()
-            for mask in drawn:
+        chance = [0 * mass for mass in masses]
+        chance[0] += 1
+        for mask in range(len(masses)):
+            if mask.bit_count() < self.num_drafts and chance[mask] != 0:
+                left = masses[len(masses) - 1 ^ mask]
                 for token, prob in enumerate(probs):
                     if not mask >> token & 1 and prob != 0:
-                        grown = mask | 1 << token
-                        chance[grown] += chance[mask] * prob / masses[everything ^ mask]
-                        larger.add(grown)
-            drawn = larger
-        final = [value if mask in drawn else 0 * value for mask, value in enumerate(chance)]
-        return sum_over_subsets(final, len(probs))
+                        chance[mask | 1 << token] += chance[mask] * prob / left
+        drawn = [
+            c if mask.bit_count() == self.num_drafts else 0 * c for mask, c in enumerate(chance)
+        ]
+        return sum_over_subsets(drawn)
 
 
 class ConditionalPoisson(_Proposal):
     """n distinct drafts, their probability the product of q; see :class:`otmd.ConditionalPoisson`."""
 
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
-        """Ratio of elementary symmetric polynomials: e_n(q_H)/e_n(q)."""
-        size = 1 << len(probs)
-        zero = 0 * probs[0]
-        symmetric = [zero + 1] * size
-        for _ in range(self.num_drafts):
-            smaller, symmetric = symmetric, [zero] * size
-            for mask in range(1, size):
-                token = mask.bit_length() - 1
-                rest = mask ^ 1 << token
-                symmetric[mask] = symmetric[rest] + probs[token] * smaller[rest]
-        return [value / symmetric[-1] for value in symmetric]
+        weights = [0 * mass for mass in mass_of_all(probs)]
+        for tokens in combinations(range(len(probs)), self.num_drafts):
+            weights[mask_of(tokens)] += prod(probs[token] for token in tokens)
+        sums = sum_over_subsets(weights)
+        return [value / sums[-1] for value in sums]
 
 
 class Greedy(_Proposal):
@@ -117,7 +171,7 @@ class Greedy(_Proposal):
 
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
         likeliest = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
-        top = sum(1 << token for token in likeliest[: self.num_drafts - 1])
+        top = mask_of(likeliest[: self.num_drafts - 1])
         masses = mass_of_all(probs)
         rest = masses[-1] - masses[top]
         return [
@@ -148,10 +202,10 @@ class Independent(ExactLaw):
 
     def read_rows(self, vocab_size: int, read: Reader) -> list[list[Number]]:
         """The entries of each draft's distribution, checked as in :meth:`containment`."""
-        rows = [read(f"draft_probs[{i}]", row) for i, row in enumerate(self.draft_probs)]
-        for row in rows:
-            require_same_vocabulary(vocab_size, len(row))
-        return rows
+        return [
+            _read_row(f"draft_probs[{i}]", row, vocab_size, read)
+            for i, row in enumerate(self.draft_probs)
+        ]
 
     def containment(self, vocab_size: int, read: Reader) -> list[Number]:
         """See :class:`ExactLaw`."""
@@ -188,8 +242,17 @@ class Joint(ExactLaw):
                 raise ValueError(
                     f"table: got the key {tokens!r}, wanted tokens in [0, {vocab_size})"
                 )
-            drawn[sum(1 << int(token) for token in set(tokens))] += prob
-        return sum_over_subsets(drawn, vocab_size)
+            drawn[mask_of(map(int, tokens))] += prob
+        return sum_over_subsets(drawn)
+
+
+def _read_row(name: str, value: object, vocab_size: int, read: Reader) -> list[Number]:
+    row = read(name, value)
+    if len(row) != vocab_size:
+        raise ValueError(
+            f"target_probs: got {vocab_size} tokens, wanted {len(row)}, the vocabulary of the drafts"
+        )
+    return row
 
 
 def require_law(law: object, served: tuple[type[ExactLaw], ...]) -> None:
@@ -207,15 +270,24 @@ def mass_of_all(probs: Sequence[Number]) -> list[Number]:
     return masses
 
 
-def sum_over_subsets(values: list[Number], vocab_size: int) -> list[Number]:
+def sum_over_subsets(values: Sequence[Number]) -> list[Number]:
     """For every H the sum of ``values`` over the subsets of H."""
     sums = list(values)
-    for token in range(vocab_size):
-        bit = 1 << token
+    for token in range(len(sums).bit_length() - 1):
         for mask in range(len(sums)):
-            if mask & bit and sums[mask ^ bit] != 0:
-                sums[mask] += sums[mask ^ bit]
+            if mask >> token & 1:
+                sums[mask] += sums[mask ^ 1 << token]
     return sums
+
+
+def mask_of(tokens: Iterable[int]) -> int:
+    """The bit mask of some tokens; one that is there twice counts once."""
+    return sum(1 << token for token in set(tokens))
+
+
+def tokens_of(mask: int) -> tuple[int, ...]:
+    """Tokens of a bit mask, ascending."""
+    return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
 
 
 def _is_token(token: object, vocab_size: int) -> bool:

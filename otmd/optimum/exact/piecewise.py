@@ -1,11 +1,10 @@
 """The optimal acceptance rate as a function of a symbol: regions, and a closed form in each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from typing import Any
 
-from otmd.optimum.exact.fractional import smallest_cuts, tokens_of
 from otmd.optimum.exact.laws import (
     ConditionalPoisson,
     ExactLaw,
@@ -13,9 +12,14 @@ from otmd.optimum.exact.laws import (
     WithoutReplacement,
     WithReplacement,
     mass_of_all,
+    rational,
     require_law,
+    require_small,
+    require_sympy,
+    sequence,
+    tokens_of,
 )
-from otmd.optimum.exact.reading import rational, require_small, require_sympy, sequence
+from otmd.optimum.exact.rates import smallest_cuts
 
 
 @dataclass(frozen=True)
@@ -38,70 +42,48 @@ class Region:
     subset: tuple[int, ...]
 
 
-def regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> list[Region]:
+def _regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> Iterator[Region]:
     """Neighbouring cells in which the same function is the least, joined."""
     differences = [a - b for a, b in combinations(cuts, 2)]
-    roots = _Roots([*entries, *cuts, *differences], field)
-    joined: list[tuple[int, int, Any]] = []
-    for cell, point in enumerate(roots.points):
-        if any(_at(entry, point) < 0 for entry in entries):
-            continue
-        best = min(cuts, key=lambda function: _at(function, point))
-        if joined and joined[-1][1] == cell and joined[-1][2] == best:
-            joined[-1] = joined[-1][0], cell + 1, best
-        else:
-            joined.append((cell, cell + 1, best))
-    return [
-        Region(roots.end(low), roots.end(high), field.to_sympy(best), tokens_of(cuts[best]))
-        for low, high, best in joined
-    ]
+    ends, points = _cells([*entries, *cuts, *differences], field)
+    best = [min(cuts, key=lambda function: _at(function, point)) for point in points]
+    valid = [all(_at(entry, point) >= 0 for entry in entries) for point in points]
+    for (inside, mask), cells in groupby(
+        range(len(points)), key=lambda cell: (valid[cell], cuts[best[cell]])
+    ):
+        if inside:
+            joined = list(cells)
+            low, high, rate = ends[joined[0]], ends[joined[-1] + 1], best[joined[0]]
+            yield Region(low, high, field.to_sympy(rate), tokens_of(mask))
 
 
 def _at(function: Any, point: Any) -> Any:
     return function.numer(point) / function.denom(point)
 
 
-class _Roots:
-    """The real roots and poles of rational functions, and a rational point between neighbours.
+def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
+    """The real roots and poles of rational functions, −∞ and ∞ around them, and a point of each cell between.
 
-    Attributes
-    ----------
-    points : list
-        One in each cell; cell i lies between :meth:`end` i and :meth:`end` i + 1.
+    The points are rational.
     """
-
-    def __init__(self, functions: list[Any], field: Any) -> None:
-        sympy = require_sympy()
-        factors = {
-            factor
-            for function in functions
-            for part in (function.numer, function.denom)
-            for factor, _ in sympy.Poly(part.as_expr(), field.gens[0].as_expr()).factor_list()[1]
-        }
-        if not factors:
-            raise ValueError(
-                "symbol: got entries that do not depend on it, wanted at least one that does"
-            )
-        self.factors = sorted(factors, key=str)
-        isolated = sympy.intervals(self.factors, strict=True)
-        self.owners = [next(iter(owner)) for _, owner in isolated]
-        brackets = [bracket for bracket, _ in isolated]
-        if not brackets:
-            self.points = [field.domain.zero]
-            return
+    sympy = require_sympy()
+    factors = {
+        factor
+        for function in functions
+        for part in (function.numer, function.denom)
+        for factor, _ in sympy.Poly(part.as_expr(), field.gens[0].as_expr()).factor_list()[1]
+    }
+    if not factors:
+        raise ValueError(
+            "symbol: got entries that do not depend on it, wanted at least one that does"
+        )
+    roots = sorted(root for factor in factors for root in factor.real_roots())
+    brackets = [bracket for bracket, _ in sympy.intervals(list(factors), strict=True)]
+    points = [sympy.S.Zero]
+    if brackets:
         between = [(low[1] + high[0]) / 2 for low, high in pairwise(brackets)]
         points = [brackets[0][0] - 1, *between, brackets[-1][1] + 1]
-        self.points = [field.domain.from_sympy(point) for point in points]
-
-    def end(self, index: int) -> Any:
-        """Return the end before cell ``index``: −∞, a root, or ∞ after the last."""
-        sympy = require_sympy()
-        if index == 0:
-            return -sympy.oo
-        if index > len(self.owners):
-            return sympy.oo
-        owner = self.owners[index - 1]
-        return self.factors[owner].real_roots()[self.owners[: index - 1].count(owner)]
+    return [-sympy.oo, *roots, sympy.oo], [field.domain.from_sympy(point) for point in points]
 
 
 _MOST_TOKENS = 4
@@ -129,16 +111,8 @@ class PiecewiseOptimum:
         Parameters
         ----------
         value : number
-            A Fraction, int, string, float (the binary fraction that it is), or real sympy number.
-
-        Returns
-        -------
-        sympy.Expr
-
-        Raises
-        ------
-        ValueError
-            For anything else, or a number at which some entry is negative.
+            A Fraction, int, string, float (the binary fraction that it is), or real sympy number, at
+            which no entry is negative; else ValueError.
         """
         number = _number("value", value)
         for region in self.regions:
@@ -189,10 +163,6 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
     symbol : sympy.Symbol
         The variable.
 
-    Returns
-    -------
-    PiecewiseOptimum
-
     Raises
     ------
     ValueError
@@ -226,7 +196,7 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
 
     contained = law.containment(len(p), read)
     rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
-    regions = tuple(regions_of(smallest_cuts(rates), entries, field))
+    regions = tuple(_regions_of(smallest_cuts(rates), entries, field))
     if not regions:
         raise ValueError(
             f"target_probs, draft_probs: got entries that are nowhere all ≥ 0, wanted an interval of "

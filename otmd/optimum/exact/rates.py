@@ -1,9 +1,10 @@
-"""Rates as fractions: the optimum, by trying every subset, and recursive rejection."""
+"""Rates without rounding: the optimum by trying every subset, recursive rejection, and K-SEQ."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from math import perm
 from typing import Any
 
@@ -13,9 +14,12 @@ from otmd.optimum.exact.laws import (
     WithoutReplacement,
     WithReplacement,
     mass_of_all,
+    rational_probs,
     require_law,
+    require_small,
+    require_sympy,
+    tokens_of,
 )
-from otmd.optimum.exact.reading import rational_probs, require_small
 
 Probs = list[Fraction]
 _MOST_TOKENS = 12
@@ -51,10 +55,6 @@ def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOp
     law : ExactLaw
         A law of this package, such as ``exact.WithReplacement(draft_probs, num_drafts)``.
 
-    Returns
-    -------
-    ExactOptimum
-
     Raises
     ------
     ValueError
@@ -88,11 +88,6 @@ def smallest_cuts(values: Iterable[Any]) -> dict[Any, int]:
     return cuts
 
 
-def tokens_of(mask: int) -> tuple[int, ...]:
-    """Tokens of a bit mask, ascending."""
-    return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
-
-
 def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> Fraction:
     """The acceptance rate of recursive rejection (RRS, RRSw), without rounding.
 
@@ -103,19 +98,9 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> F
     Parameters
     ----------
     target_probs : iterable of numbers, length V
-        p, the numbers as in :func:`optimal_acceptance`.
+        p, the numbers as in :func:`optimal_acceptance`, for errors as well.
     law : exact.WithReplacement, exact.WithoutReplacement or exact.Independent
-        The law of the drafts.
-
-    Returns
-    -------
-    Fraction
-
-    Raises
-    ------
-    ValueError
-        For an invalid distribution, one that does not sum to exactly 1, another law, more distinct
-        drafts than tokens with mass, or more than 100,000 paths of rejected tokens.
+        The law of the drafts; ValueError for more than 100,000 paths of rejected tokens.
     """
     p = rational_probs("target_probs", target_probs)
     require_law(law, (WithReplacement, WithoutReplacement, Independent))
@@ -180,3 +165,70 @@ def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
         )
 
     return onwards(Fraction(0), frozenset(), num_drafts)
+
+
+def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> Any:
+    """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n] (SpecTr, Algorithm 3).
+
+    W is linear between two neighbouring ratios p/q. On the piece that holds the root, ρ* is a root of a
+    polynomial of degree at most n with rational coefficients.
+
+    Parameters
+    ----------
+    target_probs : iterable of numbers, length V
+        p, the numbers as in :func:`optimal_acceptance`, for errors as well.
+    law : exact.WithReplacement
+        The law of the drafts.
+
+    Returns
+    -------
+    sympy.Expr
+        Exact: ``.evalf(50)`` gives 50 digits, ``sympy.minimal_polynomial`` the polynomial. 1 for disjoint
+        supports, where every ρ is a root. ImportError where sympy is missing.
+    """
+    return _scale(*_read(target_probs, law))
+
+
+def k_sequential_rate(target_probs: Iterable[object], law: WithReplacement) -> Any:
+    """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
+
+    Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
+    """
+    p, q, count = _read(target_probs, law)
+    scale = _scale(p, q, count)
+    rational = require_sympy().Rational
+    return sum(min(rational(a), scale * rational(b)) for a, b in zip(p, q, strict=True))
+
+
+def _read(target_probs: object, law: WithReplacement) -> tuple[Probs, Probs, int]:
+    p = rational_probs("target_probs", target_probs)
+    require_law(law, (WithReplacement,))
+    return p, law.read_probs(len(p), rational_probs), law.num_drafts
+
+
+def _scale(p: Probs, q: Probs, num_drafts: int) -> Any:
+    sympy = require_sympy()
+
+    def surplus(scale: Fraction) -> Fraction:
+        """Falls with ρ, strictly where p and q overlap, and is zero at ρ*."""
+        left = hockey_stick(p, q, scale)
+        return left - (1 - (1 - left) / scale) ** num_drafts
+
+    ratios = {a / b for a, b in zip(p, q, strict=True) if b > 0}
+    ends = sorted({Fraction(1), Fraction(num_drafts), *(r for r in ratios if 1 < r < num_drafts)})
+    if surplus(ends[0]) == 0:
+        return sympy.Integer(1)
+    low, high = next(piece for piece in pairwise(ends) if surplus(piece[1]) <= 0)
+    # 1 − (1 − β)^n = ρβ without the factor β, which has no root where p and q overlap, is
+    # Σ_{i<n} (1 − β)^i = ρ; both sides times ρ^{n−1}, with ρβ linear on this piece.
+    rho = sympy.Symbol("rho")
+    fixed = sum((a for a, b in zip(p, q, strict=True) if a <= low * b), Fraction(0))
+    slope = sum((b for a, b in zip(p, q, strict=True) if a > low * b), Fraction(0))
+    missed = rho - sympy.Rational(fixed) - sympy.Rational(slope) * rho
+    tries = sum(missed**i * rho ** (num_drafts - 1 - i) for i in range(num_drafts))
+    for root in sympy.Poly(tries - rho**num_drafts, rho).real_roots():
+        if low < root <= high:
+            return root
+    raise ArithmeticError(
+        f"k_sequential_scale: no root in ({low}, {high}]; please report the input"
+    )
