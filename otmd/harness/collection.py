@@ -15,12 +15,11 @@ import numpy as np
 
 from otmd.harness.dataset import Dataset, open_dataset
 from otmd.harness.draft_models import Draft, common_vocabulary, load_draft
-from otmd.harness.errors import HarnessError
-from otmd.harness.loading import load_target
-from otmd.harness.models import LanguageModel
+from otmd.harness.models import LanguageModel, load_target
 from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import Prompt, check_unique, load_prompts, prompt_tokens
 from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
+from otmd.harness.wheels import HarnessError
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.store import Store
 

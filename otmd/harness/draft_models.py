@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.harness.loading import load_target
-from otmd.harness.models import LanguageModel, describe_tokenizer
+from otmd.harness.models import LanguageModel, describe_tokenizer, load_target
 from otmd.harness.ngram import LONGEST, ContextNGram, NGram
 
 DEFAULT_DRAFT = "skip:13,15,17"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from otmd.storage.errors import DatasetError, one_line
+from otmd.storage.errors import FolderLockedError as FolderLockedError
 from otmd.storage.files import sha256_of, write_atomically
 from otmd.storage.parquet import read_metadata
 from otmd.storage.safetensors import StoredArray, read_safetensors
