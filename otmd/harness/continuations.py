@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import DynamicCache
 
 from otmd.harness.draft_models import Draft, NGramDraft
 from otmd.harness.models import LanguageModel, forward_logits
@@ -82,8 +84,6 @@ class CachedContinuations(Continuations):
     """Continuations by a language model with a cache; it must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
-        from transformers import DynamicCache
-
         self.model = model
         self.text = list(tokens)
         self._cache: Any = DynamicCache(config=model.model.config)
@@ -114,8 +114,6 @@ class CachedContinuations(Continuations):
 
     def _keep(self, slots: list[int]) -> None:
         """Move these entries of the cache behind the text's, and forget what comes after."""
-        import torch
-
         end = self._held + len(slots)
         moved = slots != [*range(self._held, end)]
         with torch.inference_mode():
@@ -126,8 +124,6 @@ class CachedContinuations(Continuations):
 
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute what is missing, ancestors first, in one call."""
-        import torch
-
         nodes = [prefix for prefix in missing if prefix]
         pending = self.text[self._held :] if () in missing else []
         size = self._held + len(self._slots)
@@ -153,8 +149,6 @@ class CachedContinuations(Continuations):
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
         """What each new token may attend to, to be added to its scores: (1, 1, T, size + T)."""
-        import torch
-
         text = self._held + pending
         seen = torch.zeros((pending + len(nodes), size + pending + len(nodes)), dtype=torch.bool)
         for i in range(pending):

@@ -9,6 +9,7 @@ import numpy as np
 
 from otmd.harness.models import LanguageModel, describe_tokenizer, load_target
 from otmd.harness.ngram import LONGEST, ContextNGram, NGram
+from otmd.harness.variants import skip_layers
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -111,8 +112,6 @@ def load_draft(
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
-        from otmd.harness.variants import skip_layers
-
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)

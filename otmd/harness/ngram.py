@@ -64,8 +64,7 @@ class NGram:
         ValueError
             If the order is below 1, no token is given, or a token is out of range.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        validate_count("order", order)
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         tokens = np.concatenate([*parts, np.empty(0, np.int64)])
         if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocab_size:
@@ -94,10 +93,7 @@ class NGram:
             tokens = self.keys[length - 1][run] % self.vocab_size
             if tokens.size == 0:
                 break  # a longer context cannot have been seen either
-            times = self.counts[length - 1][run]
-            total = times.sum() + tokens.size
-            probs *= tokens.size / total
-            probs[tokens] += times / total
+            _sharpen(probs, tokens, self.counts[length - 1][run])
         return probs
 
     def _followers(self, context: Sequence[int]) -> slice:
@@ -144,6 +140,13 @@ class NGram:
         keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
         _check_counts(path, named["unigrams"], keys, counts)
         return cls(named["unigrams"], keys, counts)
+
+
+def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
+    """Take the step from P(w | h') to P(w | h), in place: ``tokens`` came after h so many ``times``."""
+    total = times.sum() + tokens.size
+    probs *= tokens.size / total
+    probs[tokens] += times / total
 
 
 def _check_counts(
@@ -195,19 +198,10 @@ class ContextNGram:
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
         """Law (V,) of the token after the text and a prefix, positive; the prefix is not counted."""
         last = (*self._last, *prefix)
-        kept, masses = 1.0, defaultdict[int, float](float)
+        probs = self.model.probs(last)
         for length in range(SHORTEST, min(self.longest, len(last)) + 1):
             after = self._after.get(last[-length:])
             if after is None:
                 break  # a longer run cannot have been seen either
-            total = after.total() + len(after)
-            kept *= len(after) / total
-            for token in masses:
-                masses[token] *= len(after) / total
-            for token, times in after.items():
-                masses[token] += times / total
-        probs = self.model.probs(last)
-        if masses:
-            probs *= kept
-            probs[list(masses)] += list(masses.values())
+            _sharpen(probs, np.array(list(after)), np.array(list(after.values())))
         return probs
