@@ -49,4 +49,5 @@ def _indent(line: str) -> int:
 
 for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
     name = module.__name__.rpartition(".")[2]
-    app.command(unwrapped(getattr(module, name)), help_epilogue=module.EXAMPLES)
+    examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
+    app.command(unwrapped(getattr(module, name)), help_epilogue=examples)

@@ -13,13 +13,10 @@ from otmd.cli.options import counts, steps
 if TYPE_CHECKING:
     from otmd.harness import Dataset
 
-EXAMPLES = """Examples:
-
-  otmd demo
-
-  otmd demo --fresh
-
-  otmd demo --output runs/small --per-domain 4 --positions 3"""
+EXAMPLES = """
+otmd demo
+otmd demo --fresh
+otmd demo --output runs/small --per-domain 4 --positions 3"""
 
 DRAFT = "skip:13,15,17"
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the

@@ -65,6 +65,7 @@ Prompts = Annotated[
 ]
 PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
 Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
+MaxNewTokens = Annotated[PositiveInt, Parameter(help="How long a text may be.")]
 Device = Annotated[str | None, Parameter(help="As torch calls it; cuda where there is one.")]
 ModelDtype = Annotated[str | None, Parameter(help="As torch calls it.")]
 Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.")]
@@ -86,6 +87,7 @@ TopP = Annotated[
 MinP = Annotated[
     float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
 ]
+Overwrite = Annotated[bool, Parameter(help="Replace a run with other settings in the folder.")]
 Workers = Annotated[
     PositiveInt | None, Parameter(help="Processes; as many as there are CPUs unless given.")
 ]
@@ -171,16 +173,27 @@ def steps(
     temperature: str, top_k: int | None, top_p: float | None, min_p: float | None
 ) -> "list[Processing]":
     """Read ``0.6,1`` as one processing a temperature."""
-    from otmd.probabilities import Processing
-
     values = [
         _number("--temperature", piece, float, "0.6 or 0.6,1.0")
         for piece in split("--temperature", temperature)
     ]
+    return [processing("", value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+
+
+def processing(
+    prefix: str,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+) -> "Processing":
+    """The processing that these options name; an error begins with the ``prefix``."""
+    from otmd.probabilities import Processing
+
     try:
-        return [Processing(value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+        return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{prefix}{error}") from error
 
 
 def exact_number(value: Any) -> float:

@@ -6,15 +6,11 @@ from cyclopts.types import PositiveInt
 
 from otmd.cli import options as o
 
-EXAMPLES = """Examples:
-
-  otmd report runs/mine-results
-
-  otmd report runs/mine-results --by-domain
-
-  otmd report runs/mine-results --html page.html --csv summary.csv
-
-  otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
+EXAMPLES = """
+otmd report runs/mine-results
+otmd report runs/mine-results --by-domain
+otmd report runs/mine-results --html page.html --csv summary.csv
+otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
 
 
 def report(

@@ -21,15 +21,11 @@ SUFFIXES = (".npy", ".npz", ".json")
 LONGEST_JSON = 32 << 20
 SHOWN_TOKENS = 12
 
-EXAMPLES = """Examples:
-
-  otmd solve 1/3,0,2/3 1/3,1/3,1/3 --num-drafts 2
-
-  otmd solve 0.5,0.25,0.25 0.25,0.25,0.5 --law without-replacement --json
-
-  otmd solve target.npy draft.npy --num-drafts 4 --law top-then --top 2
-
-  otmd solve problem.npz --law hub"""
+EXAMPLES = """
+otmd solve 1/3,0,2/3 1/3,1/3,1/3 --num-drafts 2
+otmd solve 0.5,0.25,0.25 0.25,0.25,0.5 --law without-replacement --json
+otmd solve target.npy draft.npy --num-drafts 4 --law top-then --top 2
+otmd solve problem.npz --law hub"""
 
 
 def solve(

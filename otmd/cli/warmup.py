@@ -7,13 +7,10 @@ import numpy as np
 
 from otmd.cli.options import LAWS, read_law
 
-EXAMPLES = """Examples:
-
-  otmd warmup
-
-  otmd warmup > warmup.log
-
-  otmd warmup && otmd measure runs/pair"""
+EXAMPLES = """
+otmd warmup
+otmd warmup > warmup.log
+otmd warmup && otmd measure runs/pair"""
 
 VOCAB_SIZE = 20_000
 # The optimum for independent drafts looks at all V^n tuples.
