@@ -1,5 +1,7 @@
 from .collection import collect as collect
 from .dataset import Dataset as Dataset
+from .dataset import DatasetError as DatasetError
+from .dataset import FolderLockedError as FolderLockedError
 from .dataset import Position as Position
 from .dataset import open_dataset as open_dataset
 from .decoding import Decoded as Decoded
@@ -17,8 +19,6 @@ from .ngram import NGram as NGram
 from .prompts import DOMAINS as DOMAINS
 from .prompts import Prompt as Prompt
 from .prompts import load_prompts as load_prompts
-from .shards import DatasetError as DatasetError
-from .shards import FolderLockedError as FolderLockedError
 from .variants import pack_weights as pack_weights
 from .wheels import FetchError as FetchError
 from .wheels import HarnessError as HarnessError

@@ -13,12 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.harness.dataset import Dataset, open_dataset
+from otmd.harness.dataset import (
+    SHARDS,
+    Dataset,
+    Position,
+    Shard,
+    open_dataset,
+    read_shard,
+    write_manifest,
+    write_shard,
+)
 from otmd.harness.draft_models import Draft, common_vocabulary, load_draft
 from otmd.harness.models import LanguageModel, load_target
 from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import Prompt, check_unique, load_prompts, prompt_tokens
-from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
 from otmd.harness.wheels import HarnessError
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.store import Store
@@ -252,7 +260,7 @@ def _sequences(run: _Run, batch: list[Prompt]) -> list[tuple[Prompt, list[int], 
 
 
 def _store(run: _Run, sequences: list[tuple[Prompt, list[int], int]], number: int) -> Path:
-    rows: list[Row] = []
+    rows: list[Position] = []
     columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     texts: list[dict[str, Any]] = []
     for prompt, tokens, start in sequences:
@@ -261,7 +269,8 @@ def _store(run: _Run, sequences: list[tuple[Prompt, list[int], int]], number: in
         length, count = len(tokens) - start, run.settings.positions_per_prompt
         places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
         places = places if length > count else list(range(start, len(tokens)))
-        rows += [Row(prompt.id, prompt.domain, t, tokens[t]) for t in places]
+        for t in places:
+            rows.append(Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
         for model, column in zip((run.target, run.draft), columns, strict=True):
             logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
             logits = logits[:, : run.vocab_size]
