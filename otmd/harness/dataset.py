@@ -327,8 +327,8 @@ def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
             f"{path}: wanted either target_logits and draft_logits or target_probs and "
             f"draft_probs, found {sorted(arrays)}"
         )
-    target, draft = names = f"target_{kinds[0]}", f"draft_{kinds[0]}"
-    for name in names:
+    target, draft = f"target_{kinds[0]}", f"draft_{kinds[0]}"
+    for name in (target, draft):
         array = arrays[name]
         if array.raw.ndim != 2 or 0 in array.raw.shape:
             raise ValueError(f"{path}: {name} has shape {array.raw.shape}, wanted (N, V)")
@@ -348,15 +348,14 @@ def _labels(
     wanted = "whole numbers" if whole else "texts or numbers"
     said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
     if name in arrays:
-        if arrays[name].raw.shape != (count,):
-            raise ValueError(f"{said}, got shape {arrays[name].raw.shape}")
-        found = arrays[name].raw.tolist()
+        found, shape = arrays[name].raw.tolist(), arrays[name].raw.shape
     elif name in texts:
         found = _json(path, name, texts[name], list)
+        shape = (len(found),)
     else:
         return []
-    if len(found) != count:
-        raise ValueError(f"{said}, got {len(found)}")
+    if shape != (count,):
+        raise ValueError(f"{said}, got shape {shape}")
     try:
         return [int(entry) for entry in found] if whole else found
     except (TypeError, ValueError, OverflowError) as error:
