@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
-from otmd.cli import UsageError, printable
+from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, counts, read_law, split
 
@@ -187,7 +187,9 @@ def _report(
     else:
         for one in shown:
             for name, text in one["texts"].items():
-                print(f"--- {one['prompt']}, {name}\n{printable(text, keep=chr(10))}\n")
+                # A terminal would obey control characters.
+                safe = "".join(own if own.isprintable() or own == "\n" else "�" for own in text)
+                print(f"--- {one['prompt']}, {name}\n{safe}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
