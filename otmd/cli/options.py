@@ -199,10 +199,7 @@ def processing(
 def exact_number(value: Any) -> float:
     """Read a number, or a text such as ``1/3`` or ``0.2``, exact until the last rounding.
 
-    Raises
-    ------
-    ValueError, ArithmeticError, TypeError
-        For what is no number, or one beyond the range of a float.
+    ValueError, ArithmeticError or TypeError for what is no number, or one beyond the range of a float.
     """
     if isinstance(value, str):
         exponents = [found.lstrip("+-0_") for found in re.findall(r"[eE]([-+]?[0-9_]+)", value)]

@@ -34,10 +34,8 @@ class Position:
 
     Attributes
     ----------
-    index : int
-        The row.
-    prompt_id, domain : str
-        The prompt, and the group it belongs to.
+    index, prompt_id, domain : int, str, str
+        The row, its prompt, and the group that the prompt belongs to.
     position : int
         The row's distributions are those of token ``position``, given all tokens before it.
     token : int, optional
@@ -65,14 +63,12 @@ class Dataset:
     ----------
     path : Path
         The folder or file; another process opens it again by this.
-    kind : {"logits", "probs"}
-        What the arrays hold.
+    kind, vocab_size : {"logits", "probs"}, int
+        What the arrays (N, V) hold, and V.
     metadata : dict
         How the data set was made: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
-        One for each row, without arrays.
-    vocab_size : int
-        V.
+        One for each row.
     """
 
     path: Path
@@ -89,17 +85,10 @@ class Dataset:
         return open_dataset, (self.path, False)
 
     def arrays(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the rows of some positions, and no others.
+        """Read the target's and the draft's rows (k, V) of k positions, and no others.
 
-        Parameters
-        ----------
-        indices : (k,) integers
-            Which positions, in any order; ValueError for one outside [0, len(dataset)).
-
-        Returns
-        -------
-        target, draft : (k, V) float arrays
-            In the type they are stored in; bfloat16 comes as float32.
+        They come in the type they are stored in, bfloat16 as float32. The indices may have any order;
+        ValueError for one outside [0, len(dataset)).
         """
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):

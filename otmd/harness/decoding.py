@@ -26,10 +26,9 @@ class Decoded:
 
     Attributes
     ----------
-    tokens : list of int
-        The new tokens, the one that ended the text included.
-    steps : list of tuple of int
-        How many tokens each call of the target model yielded, and how many were drafted for it.
+    tokens, steps : list of int, list of tuple of int
+        The new tokens, the one that ended the text included; and for each call of the target model how many
+        tokens it yielded, and how many were drafted for it.
     reached, kept : Counter
         How often something was drafted at each depth, below an accepted path, and how often a token
         at that depth was accepted.
@@ -56,13 +55,11 @@ class Speculation:
 
     Attributes
     ----------
-    draft : Draft
-        The draft model, over the target's tokens.
+    draft, rule : Draft, SequenceRule
+        The draft model, over the target's tokens, and what decides on its trees.
     law : callable
         From a model, seen as a callable, to the law of its draft trees:
         ``lambda model: IIDPaths(model, 4, 3)``.
-    rule : SequenceRule
-        Decides on the trees.
     processing : Processing, optional
         From the draft model's logits to what is drafted from; by default the target's. At temperature 0
         a tree of several drafts needs another, since a law of one token has no second.
@@ -92,7 +89,7 @@ def decode(
     prompt : sequence of int
         Token ids, not empty.
     max_new_tokens : int
-        Where to stop, if no token ends the text before.
+        After how many the text ends at the latest.
     speculation : Speculation, optional
         Without it the target samples token by token.
     processing : Processing
@@ -140,7 +137,7 @@ def decode_in_turn(
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
     seed : int
-        Of the sampling; each way and prompt starts from it anew.
+        Each way and prompt starts from it anew.
 
     Yields
     ------
@@ -171,10 +168,8 @@ class _Decoder:
         processing: Processing,
         rng: np.random.Generator,
     ) -> None:
-        self.speculation, self.processing = speculation, processing
-        self.stop_tokens = target.stop_tokens
-        self.chance = Sampled(rng)
-        self.decoded = Decoded()
+        self.speculation, self.processing, self.chance = speculation, processing, Sampled(rng)
+        self.stop_tokens, self.decoded = target.stop_tokens, Decoded()
         self._since = perf_counter()
         self.target = continuations(target, prompt)
         self.target.logits([()])

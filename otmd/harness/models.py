@@ -34,17 +34,13 @@ class LanguageModel:
     ----------
     model, tokenizer : transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase
         The model is on its device.
-    name : str
-        What the user called it.
-    revision : str
-        ``commit:…`` of the hub, or ``sha256:…`` of the weights.
+    name, revision : str
+        What the user called it, and ``commit:…`` of the hub or ``sha256:…`` of the weights.
 
     Attributes
     ----------
-    vocab_size : int
-        Rows of the logits matrix, padding rows counted; see ``token_count``.
-    token_count : int
-        One more than the largest id the tokenizer knows.
+    vocab_size, token_count : int
+        Rows of the logits matrix, padding rows counted; one more than the largest id the tokenizer knows.
     max_length : int or None
         Longest sequence the model takes, where its configuration says so.
     backend : str
@@ -52,10 +48,8 @@ class LanguageModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.name = name
-        self.revision = revision
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.name, self.revision = name, revision
         head = model.get_output_embeddings()
         if head is None:
             raise ValueError(f"{name}: {type(model).__name__} has no output layer")

@@ -50,19 +50,8 @@ class NGram:
     def fit(cls, sequences: Iterable[Sequence[int]], vocab_size: int, order: int = 3) -> "NGram":
         """Count the grams of token sequences; none reaches over the end of a sequence.
 
-        Parameters
-        ----------
-        sequences : iterable of sequences of int
-            Token ids in [0, vocab_size).
-        vocab_size : int
-            V.
-        order : int
-            Longest gram, at least 1.
-
-        Raises
-        ------
-        ValueError
-            If the order is below 1, no token is given, or a token is out of range.
+        The sequences are of token ids in [0, ``vocab_size``), and ``order`` ≥ 1 is the length of the longest
+        gram. ValueError for other ones, or if no token is given.
         """
         validate_count("order", order)
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
@@ -126,11 +115,7 @@ class NGram:
 
     @classmethod
     def load(cls, path: str | Path) -> "NGram":
-        """Read what ``save`` wrote.
-
-        Raises ValueError if the file holds something else, DatasetError if it is cut short or is no npz
-        file.
-        """
+        """Read what ``save`` wrote; ValueError for another file, DatasetError for one that is cut short."""
         named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)
         expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}

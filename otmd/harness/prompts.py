@@ -24,14 +24,10 @@ class Prompt:
 
     Attributes
     ----------
-    id : str
-        Unique among the prompts used together.
-    domain : str
-        Group that results are split by: "code", "maths", "chat", "prose" or one's own.
-    text : str
-        What the model is given.
-    answer : str or None
-        What follows the text, for teacher forcing.
+    id, domain : str
+        The id is unique among the prompts used together, the domain a group that results are split by.
+    text, answer : str
+        What the model is given, and what follows it, for teacher forcing; the answer may be None.
     continuation : bool
         The answer goes on with the text itself: no chat template is put around it.
     """
