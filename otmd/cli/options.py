@@ -58,10 +58,7 @@ Draft = Annotated[
     ),
 ]
 Prompts = Annotated[
-    str,
-    Parameter(
-        help="Comma-separated: code, maths, chat, prose, or .jsonl and .txt files of your own."
-    ),
+    str, Parameter(help="Comma-separated: code, maths, chat, prose, or your .jsonl and .txt files.")
 ]
 PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
 Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
@@ -72,12 +69,10 @@ Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.
 NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
 Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
 Top = Annotated[
-    NonNegativeInt,
-    Parameter(help="For top-then: how many of the likeliest tokens are always drafted."),
+    NonNegativeInt, Parameter(help="For top-then: how many likeliest tokens are always drafted.")
 ]
 Tol = Annotated[
-    PositiveFloat,
-    Parameter(help="How far apart certain bounds of a rate without a closed form may be."),
+    PositiveFloat, Parameter(help="How far apart bounds of a rate without a closed form may be.")
 ]
 Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
 TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k likeliest tokens.")]
@@ -88,9 +83,7 @@ MinP = Annotated[
     float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
 ]
 Overwrite = Annotated[bool, Parameter(help="Replace a run with other settings in the folder.")]
-Workers = Annotated[
-    PositiveInt | None, Parameter(help="Processes; as many as there are CPUs unless given.")
-]
+Workers = Annotated[PositiveInt | None, Parameter(help="Processes; one per CPU unless given.")]
 Figure = Annotated[
     list[Path] | None,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),

@@ -95,19 +95,13 @@ class Dataset:
             raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
         starts = np.cumsum([0, *(len(target.raw) for target, _ in self._tables)])
         numbers = np.searchsorted(starts, wanted, side="right") - 1
-        rows = wanted - starts[numbers]
+        places = list(zip(numbers, wanted - starts[numbers], strict=True))
         target, draft = (
-            np.empty(
-                (len(wanted), self.vocab_size),
-                np.result_type(*(own.rows(np.arange(0)).dtype for own in column)),
-            )
-            for column in zip(*self._tables, strict=True)
+            np.array([self._tables[number][side].rows(row) for number, row in places])
+            for side in (0, 1)
         )
-        for number in np.unique(numbers):
-            here = numbers == number
-            target[here] = self._tables[number][0].rows(rows[here])
-            draft[here] = self._tables[number][1].rows(rows[here])
-        return target, draft
+        shape = len(wanted), self.vocab_size
+        return target.reshape(shape), draft.reshape(shape)
 
 
 def open_dataset(path: str | Path, verify: bool = True) -> Dataset:

@@ -106,7 +106,7 @@ class LanguageModel:
         mask = pad_sequence([torch.ones_like(each) for each in tokens], **left)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         new: list[list[int]] = [[] for _ in prompts]
-        running = set(range(len(prompts)))
+        running = [*range(len(prompts))]
         cache = DynamicCache(config=self.model.config)
         for _ in range(max_new_tokens):
             with torch.inference_mode():
@@ -120,11 +120,9 @@ class LanguageModel:
                     use_cache=True,
                 )
             logits = output[:, 0, : self.token_count].float().cpu().numpy()
-            for row in sorted(running):
-                token = sample_token(logits[row], temperature, rngs[row])
-                new[row].append(token)
-                if token in self.stop_tokens:
-                    running.discard(row)
+            for row in running:
+                new[row].append(sample_token(logits[row], temperature, rngs[row]))
+            running = [row for row in running if new[row][-1] not in self.stop_tokens]
             if not running:
                 break
             inputs = torch.tensor([[own[-1]] for own in new], device=inputs.device)
@@ -249,17 +247,14 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
 
 
 def _checked_device(device: str | None) -> str:
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        kind = torch.device(device).type
+        kind = torch.device(found).type
     except RuntimeError as error:
-        raise ValueError(
-            f"device must be one torch knows, such as 'cpu', got {device!r}"
-        ) from error
+        raise ValueError(f"device must be one torch knows, such as 'cpu', got {found!r}") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
-    return device
+        raise ValueError(f"device is {found!r}, but torch sees no CUDA device here")
+    return found
 
 
 def _commit_of(name: str, revision: str) -> str:

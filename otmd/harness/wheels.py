@@ -88,13 +88,9 @@ def cache_folder() -> Path:
     """The cache: the folder ``OTMD_CACHE``, or ``otmd`` in the user's cache folder, made if missing."""
     if named := os.environ.get("OTMD_CACHE"):
         return make_folder(Path(named).expanduser())
-    if sys.platform == "win32":
-        platform = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        platform = Path.home() / "Library" / "Caches"
-    else:
-        platform = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return make_folder(Path(platform) / "otmd")
+    usual = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
+    variable, place = usual.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    return make_folder(Path(os.environ.get(variable) or Path.home() / place) / "otmd")
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
