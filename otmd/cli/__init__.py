@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UsageError) as error:
-        return _fail(f"{_one_line(error)} ({_help_for(tokens)})", USAGE)
+        return _fail(f"{_said(error)} ({_help_for(tokens)})", USAGE)
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _fail(_one_line(error))
+        return _fail(_said(error))
     return code if isinstance(code, int) else OK
 
 
@@ -57,19 +57,14 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    print(f"otmd: {printable(message)}", file=sys.stderr)
+    from otmd.storage.errors import one_line
+
+    print(f"otmd: {one_line(message)}", file=sys.stderr)
     return code
 
 
-def printable(text: str, keep: str = "") -> str:
-    """Replace control characters, which a terminal would obey, by �, except those of ``keep``."""
-    return "".join(own if own.isprintable() or own in keep else "�" for own in text)
-
-
-def _one_line(error: BaseException) -> str:
-    from otmd.storage.errors import one_line
-
-    text = one_line(error)
+def _said(error: BaseException) -> str:
+    text = str(error).strip()
     expected = isinstance(error, (ValueError, OSError, RuntimeError, UsageError))
     if text and (expected or type(error).__module__.startswith("cyclopts")):
         return text

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from itertools import groupby
 
 from cyclopts import App, Parameter
 
@@ -31,22 +32,18 @@ app = App(
 
 def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
     """Join the lines of each paragraph of a docstring, for a terminal of any width to wrap."""
-    lines: list[str] = []
-    for line in (inspect.getdoc(function) or "").splitlines():
+
+    def paragraph(line: str) -> str | int:
         apart = not line.strip() or " : " in line or line.startswith("---")
-        before = lines[-1] if lines else ""
-        if apart or not before.strip() or _indent(before) != _indent(line):
-            lines.append(line)
-        else:
-            lines[-1] = f"{before} {line.strip()}"
-    function.__doc__ = "\n".join(lines)
+        return line if apart else len(line) - len(line.lstrip())
+
+    found = groupby((inspect.getdoc(function) or "").splitlines(), paragraph)
+    joined = (" ".join([first, *map(str.strip, rest)]) for _, (first, *rest) in found)
+    function.__doc__ = "\n".join(joined)
     return function
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
     name = module.__name__.rpartition(".")[2]
-    app.command(unwrapped(getattr(module, name)), help_epilogue=module.EXAMPLES)
+    examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
+    app.command(unwrapped(getattr(module, name)), help_epilogue=examples)

@@ -3,7 +3,7 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts.types import NonNegativeFloat, NonNegativeInt
 
@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
-EXAMPLES = """Examples:
-
-  otmd audit run.jsonl
-
-  otmd audit run.parquet --law stratified --false-alarm 1e-4 --html audit.html
-
-  otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
+EXAMPLES = """
+otmd audit run.jsonl
+otmd audit run.parquet --law stratified --false-alarm 1e-4 --html audit.html
+otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
 
 
 def audit(
@@ -33,13 +30,13 @@ def audit(
     top: o.Top = 1,
     target_temperature: NonNegativeFloat | None = None,
     target_top_k: NonNegativeInt | None = None,
-    target_top_p: float | None = None,
-    target_min_p: float | None = None,
+    target_top_p: o.TopP = None,
+    target_min_p: o.MinP = None,
     draft_temperature: NonNegativeFloat | None = None,
     draft_top_k: NonNegativeInt | None = None,
-    draft_top_p: float | None = None,
-    draft_min_p: float | None = None,
-    seed: NonNegativeInt = 0,
+    draft_top_p: o.TopP = None,
+    draft_min_p: o.MinP = None,
+    seed: o.Seed = 0,
     html: o.Html = None,
     markdown: o.Markdown = None,
     csv: o.Csv = None,
@@ -69,20 +66,10 @@ def audit(
         probabilities, or their own settings.
     target_top_k : int
         Of the target.
-    target_top_p : float
-        Of the target.
-    target_min_p : float
-        Of the target.
     draft_temperature : float
         What the engine divided the draft's logits by.
     draft_top_k : int
         Of the draft.
-    draft_top_p : float
-        Of the draft.
-    draft_min_p : float
-        Of the draft.
-    seed : int
-        Of the points in intervals and the exact tests.
     json_output : bool
         Print a JSON object instead of the report.
     """
@@ -127,21 +114,10 @@ def audit(
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
-def _processing(
-    side: str,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-) -> "Processing | None":
-    from otmd.probabilities import Processing
-
-    if temperature is None and top_k is None and top_p is None and min_p is None:
-        return None
-    try:
-        return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
-    except ValueError as error:
-        raise UsageError(f"--{side}-…: {error}") from error
+def _processing(side: str, *options: Any) -> "Processing | None":
+    """What the four options of a side say; None where none is given."""
+    given = any(value is not None for value in options)
+    return o.processing(f"--{side}-…: ", *options) if given else None
 
 
 def _tests(found: "RecordedRunAudit") -> "Table":

@@ -8,15 +8,11 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import options as o
 
-EXAMPLES = """Examples:
-
-  otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
-
-  otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
-
-  otmd collect runs/texts --consecutive 48 --per-domain 8
-
-  otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
+EXAMPLES = """
+otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
+otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
+otmd collect runs/texts --consecutive 48 --per-domain 8
+otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
 def collect(
@@ -29,14 +25,14 @@ def collect(
     positions: o.Positions = 6,
     mode: Literal["samples", "text"] = "samples",
     temperature: NonNegativeFloat = 1.0,
-    max_new_tokens: PositiveInt = 32,
+    max_new_tokens: o.MaxNewTokens = 32,
     consecutive: PositiveInt | None = None,
     dtype: Literal["float32", "float16"] = "float32",
     seed: o.Seed = 0,
     batch_size: PositiveInt = 8,
     device: o.Device = None,
     model_dtype: o.ModelDtype = None,
-    overwrite: bool = False,
+    overwrite: o.Overwrite = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -52,8 +48,6 @@ def collect(
         samples: on what the target samples itself; text: on the prompts' own answers.
     temperature : float
         Of that sampling. The logits that are stored are raw in any case.
-    max_new_tokens : int
-        How long an answer may be.
     consecutive : int
         Answers of so many tokens, and every position of them is stored, as `otmd plan` needs it; takes the
         place of --positions and --max-new-tokens.
@@ -61,8 +55,6 @@ def collect(
         float32 or float16, what the logits are stored in.
     batch_size : int
         How many prompts are sampled from together.
-    overwrite : bool
-        Replace a dataset with other settings that the folder holds.
     """
     from otmd.harness import collect as run
     from otmd.harness import load_prompts

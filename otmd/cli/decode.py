@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
-from otmd.cli import UsageError, printable
+from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, counts, read_law, split
 
@@ -21,30 +20,24 @@ if TYPE_CHECKING:
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*VERIFIERS, *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
-# The rule for each kind of tree: of those in closed form, the one that accepts most.
+# The rule for each kind of tree: of those in closed form, the one that accepts most. target-only for others.
 DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
     "without-replacement": "recursive-rejection",
     "greedy": "greedy-coupling",
     "hub": "spec-hub",
-    "conditional-poisson": "target-only",
     "stratified": "preference",
     "top-then": "preference",
-    "certain-top": "target-only",
     "independent": "recursive-rejection",
-    "likeliest": "target-only",
 }
 # Before any model is loaded, a rule is tried on a toy tree over this many tokens.
 TOY_TOKENS = 64
 
-EXAMPLES = """Examples:
-
-  otmd decode --prompts code --per-domain 2 --temperature 0
-
-  otmd decode --prompt "Three primary colours are" --paths 4 --depth 3 --show
-
-  otmd decode --branching 3,2,1 --rule traversal --draft skip:13,15,17 --figure decoding.png"""
+EXAMPLES = """
+otmd decode --prompts code --per-domain 2 --temperature 0
+otmd decode --prompt "Three primary colours are" --paths 4 --depth 3 --show
+otmd decode --branching 3,2,1 --rule traversal --draft skip:13,15,17 --figure decoding.png"""
 
 
 def decode(
@@ -64,7 +57,7 @@ def decode(
     temperature: NonNegativeFloat = 1.0,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
-    max_new_tokens: PositiveInt = 96,
+    max_new_tokens: o.MaxNewTokens = 96,
     repeats: PositiveInt = 3,
     seed: o.Seed = 0,
     device: o.Device = None,
@@ -99,8 +92,6 @@ def decode(
         block-verification or traversal; by default one that serves the tree.
     temperature : float
         Of the target, and of a draft that is sampled from.
-    max_new_tokens : int
-        How long a text may be.
     repeats : int
         How often everything is decoded. Speeds of single runs differ by the noise of the machine; the
         intervals are over the repeats.
@@ -110,14 +101,12 @@ def decode(
         Print the texts of the first repeat too.
     """
     from otmd import harness
-    from otmd.harness.collection import held_out_corpus
     from otmd.harness.progress import progress_bar
     from otmd.harness.prompts import prompt_tokens
     from otmd.measurement.style import figure_paths
-    from otmd.probabilities import Processing
 
+    processing = o.processing("", temperature, top_k, top_p, None)
     try:
-        processing = Processing(temperature, top_k, top_p)
         figures = figure_paths(figure or [], "--figure")
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -125,6 +114,9 @@ def decode(
         raise UsageError("--prompt: got an empty text, wanted one to go on from")
     tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
+    # Not before the options are known to be right: this imports torch.
+    from otmd.harness.collection import held_out_corpus
+
     progress = not (quiet or json_output)
     if prompt:
         chosen = [harness.Prompt("prompt", "prompt", prompt, continuation=True)]
@@ -136,7 +128,6 @@ def decode(
     drafter = harness.load_draft(draft, model, corpus)
     ways = ways_of_decoding(drafter, tree, *named_rule, processing)
     texts: list[dict[str, Decoded]] = []
-    report = partial(_report, model, chosen, texts, show, figures, json_output)
     total = len(chosen) * repeats
     try:
         tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
@@ -150,10 +141,11 @@ def decode(
     except KeyboardInterrupt as stop:
         stop.add_note(f"{len(texts)} of {total} texts in each way were finished")
         if texts:
-            report()
             stop.add_note("and what is printed is of whole repeats.")
         raise
-    report()
+    finally:
+        if texts:
+            _report(model, chosen, texts, show, figures, json_output)
 
 
 def _target(
@@ -184,10 +176,10 @@ def _report(
     repeats = max(1, len(texts) // len(prompts))
     texts = texts[: repeats * len(prompts)]
     costs = decoding_costs(texts, repeats)
-    shown = []
-    for one, text in zip(prompts, texts, strict=False) if show else ():
-        spoken = {name: model.tokenizer.decode(found.tokens) for name, found in text.items()}
-        shown.append({"prompt": one.id, "texts": spoken})
+    shown = [
+        {"prompt": one.id, "texts": {k: model.tokenizer.decode(v.tokens) for k, v in text.items()}}
+        for one, text in zip(prompts, texts if show else (), strict=False)
+    ]
     if json_output:
         answer = {"target": model.backend, "repeats": repeats, "ways": decoding_json(costs)}
         answer |= {"texts": shown} if show else {}
@@ -195,7 +187,9 @@ def _report(
     else:
         for one in shown:
             for name, text in one["texts"].items():
-                print(f"--- {one['prompt']}, {name}\n{printable(text, keep=chr(10))}\n")
+                # A terminal would obey control characters.
+                safe = "".join(own if own.isprintable() or own == "\n" else "�" for own in text)
+                print(f"--- {one['prompt']}, {name}\n{safe}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
@@ -210,7 +204,7 @@ def _report(
 
 
 class Tree(NamedTuple):
-    """A draft tree as the options name it: ``kind`` is a key of ``DEFAULT_RULES``, ``label`` a heading."""
+    """A draft tree as the options name it: its ``kind``, and ``label``, a heading."""
 
     kind: str
     label: str
@@ -257,7 +251,7 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
     """Read the name of a rule, by default the one for this kind of tree, and see that it serves the tree."""
     from otmd import sequences, verifiers
 
-    chosen = name or DEFAULT_RULES[tree.kind]
+    chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
     if chosen not in RULES:
         raise UsageError(f"--rule: got {chosen!r}, wanted one of {', '.join(RULES)}")
     if chosen in PATH_RULES:
@@ -281,14 +275,13 @@ def ways_of_decoding(
     from otmd.sequences import IIDPaths, TokenLevel
     from otmd.verifiers import MaximalCoupling
 
-    one = Speculation(
-        draft, lambda model: IIDPaths(model, 1, tree.depth), TokenLevel(MaximalCoupling())
-    )
+    path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
     # The likeliest paths are the draft's own, and temperature 0 leaves a node no second draft.
     own = tree.kind == "likeliest" or processing.temperature == 0
-    chosen = Speculation(draft, tree.law, rule, Processing() if own else processing)
     return {
         "target alone": None,
-        f"one path of {tree.depth}": one,
-        f"{tree.label}; {rule_name}": chosen,
+        f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(MaximalCoupling())),
+        f"{tree.label}; {rule_name}": Speculation(
+            draft, tree.law, rule, Processing() if own else processing
+        ),
     }

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
 from otmd.cli.options import counts, steps
+from otmd.storage.errors import parse_json
 
 if TYPE_CHECKING:
     from otmd.harness import Dataset
 
-EXAMPLES = """Examples:
-
-  otmd demo
-
-  otmd demo --fresh
-
-  otmd demo --output runs/small --per-domain 4 --positions 3"""
+EXAMPLES = """
+otmd demo
+otmd demo --fresh
+otmd demo --output runs/small --per-domain 4 --positions 3"""
 
 DRAFT = "skip:13,15,17"
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
@@ -58,17 +56,15 @@ def demo(
     from otmd.measurement.run import LAYOUT, RESULTS
     from otmd.storage.store import Store
 
-    progress = not (quiet or json_output)
-    settings: dict[str, Any] = {
+    progress, started = not (quiet or json_output), time.monotonic()
+    settings = {
         "num_drafts": counts("--num-drafts", num_drafts),
         "processing": steps(temperature, None, None, None),
         "tol": TOLERANCE,
         "workers": workers,
     }
-    started = time.monotonic()
-    models = {"target": target, "draft": draft}
-    sizes = {"per_domain": per_domain, "positions": positions}
-    dataset = _dataset(output, models, sizes, progress)
+    wanted = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
+    dataset = _dataset(output, wanted, progress)
     results = output / "results"
     if fresh:
         Store(results, None, LAYOUT).clear()
@@ -83,7 +79,11 @@ def demo(
         whole = json.loads(report_json(summary, results=str(parquet)))
         print(json.dumps(whole | {"figures": [str(path) for path in figures]}, indent=1))
         return
-    print(_title(dataset))
+    names = [dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")]
+    print(
+        f"target {names[0]}, draft {names[1]}, V = {dataset.vocab_size}; "
+        "positions on the target's own samples at T = 1\n"
+    )
     print_report(summary)
     print(f"\nper-position results  {parquet}")
     for path in figures:
@@ -93,48 +93,33 @@ def demo(
     print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
 
 
-def _dataset(
-    folder: Path, models: dict[str, str], sizes: dict[str, int], progress: bool
-) -> "Dataset":
+def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
     """Open what an earlier run collected, or collect it; torch is imported only for the latter."""
-    from otmd.harness import DatasetError, collect, load_prompts, open_dataset
+    from otmd import harness
     from otmd.storage.files import write_atomically
 
-    record, wanted, place = folder / "demo.json", models | sizes, folder / "dataset"
+    record, place = folder / "demo.json", folder / "dataset"
     if record.exists():
         try:
-            found = json.loads(record.read_text("utf-8"))
-        except (ValueError, RecursionError) as error:
+            found = parse_json(record.read_text("utf-8"))
+        except ValueError as error:
             raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
         if found != wanted:
             raise ValueError(
                 f"--output: {folder} holds a demo of {found}, not {wanted}; name another"
             )
-    if record.exists() and place.exists():
         try:
-            return open_dataset(place)
-        except DatasetError as unfinished:
+            if place.exists():
+                return harness.open_dataset(place)
+        except harness.DatasetError as unfinished:
             print(f"collecting again: {unfinished}", file=sys.stderr)
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(record, json.dumps(wanted).encode())
     with o.kept_when_stopped(lambda: f"What was collected is kept in {place}"):
-        return collect(
-            models["target"],
-            models["draft"],
-            load_prompts(per_domain=sizes["per_domain"], progress=progress),
+        return harness.collect(
+            wanted["target"],
+            wanted["draft"],
+            harness.load_prompts(per_domain=wanted["per_domain"], progress=progress),
             place,
-            positions_per_prompt=sizes["positions"],
+            positions_per_prompt=wanted["positions"],
             progress=progress,
         )
-
-
-def _title(dataset: "Dataset") -> str:
-    names = {role: dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")}
-    how = dataset.metadata.get("mode"), dataset.metadata.get("temperature")
-    contexts = (
-        f"the target's own samples at T = {how[1]:g}" if how[0] == "samples" else "given text"
-    )
-    return (
-        f"target {names['target']}, draft {names['draft']}, V = {dataset.vocab_size}; "
-        f"positions on {contexts}\n"
-    )

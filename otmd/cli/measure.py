@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 DEFAULT_LAWS = "with-replacement,without-replacement,stratified,greedy,hub,certain-top"
 DEFAULT_VERIFIERS = ",".join(name for name in VERIFIERS if name != "optimal")
 
-EXAMPLES = """Examples:
-
-  otmd measure runs/mine
-
-  otmd measure runs/mine --law greedy,hub --num-drafts 2 --temperature 0.6,1.0
-
-  otmd measure dump.npz --top-p 0.95 --output runs/top-p --json"""
+EXAMPLES = """
+otmd measure runs/mine
+otmd measure runs/mine --law greedy,hub --num-drafts 2 --temperature 0.6,1.0
+otmd measure dump.npz --top-p 0.95 --output runs/top-p --json"""
 
 
 def measure(
@@ -36,7 +33,7 @@ def measure(
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
     device: str | None = None,
-    overwrite: bool = False,
+    overwrite: o.Overwrite = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -56,8 +53,6 @@ def measure(
         rate is the optimum that is there in any case, poisson-coupling, gumbel-list and gumbel-top.
     device : str
         Compute rates in closed form there, as torch calls it: cuda. On the CPU without torch unless given.
-    overwrite : bool
-        Replace a measurement with other settings that the output folder holds.
     """
     from otmd.measurement import print_report, report_json, summarise
     from otmd.measurement.run import RESULTS

@@ -58,25 +58,21 @@ Draft = Annotated[
     ),
 ]
 Prompts = Annotated[
-    str,
-    Parameter(
-        help="Comma-separated: code, maths, chat, prose, or .jsonl and .txt files of your own."
-    ),
+    str, Parameter(help="Comma-separated: code, maths, chat, prose, or your .jsonl and .txt files.")
 ]
 PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
 Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
+MaxNewTokens = Annotated[PositiveInt, Parameter(help="How long a text may be.")]
 Device = Annotated[str | None, Parameter(help="As torch calls it; cuda where there is one.")]
 ModelDtype = Annotated[str | None, Parameter(help="As torch calls it.")]
 Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.")]
 NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
 Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
 Top = Annotated[
-    NonNegativeInt,
-    Parameter(help="For top-then: how many of the likeliest tokens are always drafted."),
+    NonNegativeInt, Parameter(help="For top-then: how many likeliest tokens are always drafted.")
 ]
 Tol = Annotated[
-    PositiveFloat,
-    Parameter(help="How far apart certain bounds of a rate without a closed form may be."),
+    PositiveFloat, Parameter(help="How far apart bounds of a rate without a closed form may be.")
 ]
 Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
 TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k likeliest tokens.")]
@@ -86,9 +82,8 @@ TopP = Annotated[
 MinP = Annotated[
     float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
 ]
-Workers = Annotated[
-    PositiveInt | None, Parameter(help="Processes; as many as there are CPUs unless given.")
-]
+Overwrite = Annotated[bool, Parameter(help="Replace a run with other settings in the folder.")]
+Workers = Annotated[PositiveInt | None, Parameter(help="Processes; one per CPU unless given.")]
 Figure = Annotated[
     list[Path] | None,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
@@ -171,25 +166,33 @@ def steps(
     temperature: str, top_k: int | None, top_p: float | None, min_p: float | None
 ) -> "list[Processing]":
     """Read ``0.6,1`` as one processing a temperature."""
-    from otmd.probabilities import Processing
-
     values = [
         _number("--temperature", piece, float, "0.6 or 0.6,1.0")
         for piece in split("--temperature", temperature)
     ]
+    return [processing("", value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+
+
+def processing(
+    prefix: str,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+) -> "Processing":
+    """The processing that these options name; an error begins with the ``prefix``."""
+    from otmd.probabilities import Processing
+
     try:
-        return [Processing(value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+        return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"{prefix}{error}") from error
 
 
 def exact_number(value: Any) -> float:
     """Read a number, or a text such as ``1/3`` or ``0.2``, exact until the last rounding.
 
-    Raises
-    ------
-    ValueError, ArithmeticError, TypeError
-        For what is no number, or one beyond the range of a float.
+    ValueError, ArithmeticError or TypeError for what is no number, or one beyond the range of a float.
     """
     if isinstance(value, str):
         exponents = [found.lstrip("+-0_") for found in re.findall(r"[eE]([-+]?[0-9_]+)", value)]

@@ -13,15 +13,11 @@ if TYPE_CHECKING:
     from otmd.measurement.page import Table
     from otmd.planning.latency import Latency
 
-EXAMPLES = """Examples:
-
-  otmd collect runs/texts --consecutive 48 --per-domain 8
-
-  otmd plan runs/texts --html plan.html
-
-  otmd plan runs/texts --measure-latency times.json
-
-  otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json"""
+EXAMPLES = """
+otmd collect runs/texts --consecutive 48 --per-domain 8
+otmd plan runs/texts --html plan.html
+otmd plan runs/texts --measure-latency times.json
+otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json"""
 
 
 def plan(
@@ -45,7 +41,7 @@ def plan(
     csv: o.Csv = None,
     seed: o.Seed = 0,
     workers: o.Workers = None,
-    overwrite: bool = False,
+    overwrite: o.Overwrite = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -77,8 +73,6 @@ def plan(
         Time the dataset's two models on this machine, write the table there, and use it.
     context : int
         The length of text that times are for; 256 for measuring, or the table's smallest.
-    overwrite : bool
-        Replace a plan with other settings that the output folder holds.
     """
     from otmd.harness import open_dataset
     from otmd.planning.plan import DEFAULT_RULES, make_plan
@@ -96,9 +90,9 @@ def plan(
         "workers": workers,
         "overwrite": overwrite,
     }
-    if any(value is not None for value in (temperature, top_k, top_p, min_p)):
-        given = "1" if temperature is None else str(temperature)
-        settings["target"] = o.steps(given, top_k, top_p, min_p)[0]
+    given = (temperature, top_k, top_p, min_p)
+    if any(value is not None for value in given):
+        settings["target"] = o.processing("", *given)
     if draft_temperature:
         steps = o.steps(draft_temperature, None, None, None)
         settings["draft_temperatures"] = [step.temperature for step in steps]

@@ -6,15 +6,11 @@ from cyclopts.types import PositiveInt
 
 from otmd.cli import options as o
 
-EXAMPLES = """Examples:
-
-  otmd report runs/mine-results
-
-  otmd report runs/mine-results --by-domain
-
-  otmd report runs/mine-results --html page.html --csv summary.csv
-
-  otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
+EXAMPLES = """
+otmd report runs/mine-results
+otmd report runs/mine-results --by-domain
+otmd report runs/mine-results --html page.html --csv summary.csv
+otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
 
 
 def report(
@@ -78,13 +74,14 @@ def report(
 
 def _refuse_other_files(results: Path) -> None:
     """Say what else the user has named, and which command takes it."""
-    dataset = results.is_dir() and (results / "manifest.parquet").is_file()
-    if dataset or (results.is_file() and results.suffix in (".npz", ".safetensors")):
-        kind = "a data set" if dataset else "a dump"
-        raise ValueError(f"{results}: is {kind}, not results; `otmd measure {results}` measures it")
-    if results.is_file() and results.suffix == ".jsonl":
-        raise ValueError(
-            f"{results}: is no table of results; `otmd audit {results}` takes a recorded run"
-        )
-    if results.exists() and not results.is_dir() and not results.is_file():
-        raise ValueError(f"{results}: is no regular file, wanted the results of `otmd measure`")
+    if results.is_dir() and (results / "manifest.parquet").is_file():
+        what = f"is a data set, not results; `otmd measure {results}` measures it"
+    elif results.is_file() and results.suffix in (".npz", ".safetensors"):
+        what = f"is a dump, not results; `otmd measure {results}` measures it"
+    elif results.is_file() and results.suffix == ".jsonl":
+        what = f"is no table of results; `otmd audit {results}` takes a recorded run"
+    elif results.exists() and not results.is_dir() and not results.is_file():
+        what = "is no regular file, wanted the results of `otmd measure`"
+    else:
+        return
+    raise ValueError(f"{results}: {what}")

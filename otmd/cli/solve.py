@@ -21,15 +21,11 @@ SUFFIXES = (".npy", ".npz", ".json")
 LONGEST_JSON = 32 << 20
 SHOWN_TOKENS = 12
 
-EXAMPLES = """Examples:
-
-  otmd solve 1/3,0,2/3 1/3,1/3,1/3 --num-drafts 2
-
-  otmd solve 0.5,0.25,0.25 0.25,0.25,0.5 --law without-replacement --json
-
-  otmd solve target.npy draft.npy --num-drafts 4 --law top-then --top 2
-
-  otmd solve problem.npz --law hub"""
+EXAMPLES = """
+otmd solve 1/3,0,2/3 1/3,1/3,1/3 --num-drafts 2
+otmd solve 0.5,0.25,0.25 0.25,0.25,0.5 --law without-replacement --json
+otmd solve target.npy draft.npy --num-drafts 4 --law top-then --top 2
+otmd solve problem.npz --law hub"""
 
 
 def solve(
@@ -78,34 +74,24 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
     where ``target`` is an ``.npz`` or ``.json`` file with ``target_probs`` and ``draft_probs``. The arrays
     come as given, not checked.
     """
+    found = _load("TARGET", target)
     if draft is not None:
-        return _one("TARGET", target), _one("DRAFT", draft)
-    whole = _load(Path(target)) if _is_file("TARGET", target) else None
-    if not isinstance(whole, dict):
+        return _array("TARGET", target, found), _array("DRAFT", draft, _load("DRAFT", draft))
+    if not isinstance(found, dict):
         raise UsageError(f"DRAFT: got nothing, wanted it beside {target!r}, or a file with both")
-    missing = [name for name in FIELDS if name not in whole]
-    if missing:
-        raise UsageError(f"TARGET: {target} holds {sorted(whole)}, wanted {' and '.join(FIELDS)}")
-    return _array(target, whole[FIELDS[0]]), _array(target, whole[FIELDS[1]])
+    if not {*FIELDS} <= {*found}:
+        raise UsageError(f"TARGET: {target} holds {sorted(found)}, wanted {' and '.join(FIELDS)}")
+    first, second = (_array("TARGET", target, found[name]) for name in FIELDS)
+    return first, second
 
 
-def _one(argument: str, text: str) -> np.ndarray:
-    if not _is_file(argument, text):
+def _load(argument: str, text: str) -> Any:
+    """What a file holds, or the numbers that the text is."""
+    if not text.endswith(SUFFIXES):
         return np.array(fractions(argument, text))
-    found = _load(Path(text))
-    if isinstance(found, dict):
-        raise UsageError(f"{argument}: got {text}, which names several arrays, wanted one array")
-    return _array(text, found)
-
-
-def _is_file(argument: str, text: str) -> bool:
-    named = text.endswith(SUFFIXES)
-    if named and not Path(text).is_file():
+    path = Path(text)
+    if not path.is_file():
         raise UsageError(f"{argument}: there is no file {text}")
-    return named
-
-
-def _load(path: Path) -> Any:
     try:
         if path.suffix == ".json":
             if path.stat().st_size > LONGEST_JSON:
@@ -116,7 +102,9 @@ def _load(path: Path) -> Any:
         raise UsageError(f"{path}: cannot be read ({error})") from error
 
 
-def _array(source: str, value: Any) -> np.ndarray:
+def _array(argument: str, source: str, value: Any) -> np.ndarray:
+    if isinstance(value, dict):
+        raise UsageError(f"{argument}: got {source}, which names several arrays, wanted one array")
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -141,9 +129,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
-    floor = None
-    if isinstance(law, WithReplacement):
-        floor = k_sequential_floor(law.num_drafts) * optimal
+    floor = k_sequential_floor(law.num_drafts) * optimal
     return {
         "num_drafts": law.num_drafts,
         "vocab_size": law.vocab_size,
@@ -152,7 +138,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
         "subset_target_mass": float(np.asarray(target_probs, float)[best.subset].sum()),
         "subset_containment": float(law.containment(best.subset)),
         "upper_bound": float(draft_probability_bound(target_probs, law)),
-        "k_sequential_floor": floor,
+        "k_sequential_floor": floor if isinstance(law, WithReplacement) else None,
         "verifiers": rates,
     }
 

@@ -1,19 +1,15 @@
 """``otmd warmup``: compile every kernel now, so that no later answer waits for the compiler."""
 
 import time
-from typing import Any
 
 import numpy as np
 
 from otmd.cli.options import LAWS, read_law
 
-EXAMPLES = """Examples:
-
-  otmd warmup
-
-  otmd warmup > warmup.log
-
-  otmd warmup && otmd measure runs/pair"""
+EXAMPLES = """
+otmd warmup
+otmd warmup > warmup.log
+otmd warmup && otmd measure runs/pair"""
 
 VOCAB_SIZE = 20_000
 # The optimum for independent drafts looks at all V^n tuples.
@@ -33,7 +29,9 @@ def warmup() -> None:
 
 def compile_law(name: str) -> None:
     """Compile what a law needs: its optimum, draws, and every verifier's rate and answer."""
+    from otmd import optimal_acceptance
     from otmd.kernel import every_kernel_compiled
+    from otmd.verifiers import verifiers_serving
 
     rng = np.random.default_rng(0)
     size = FEW_TOKENS if name == "independent" else VOCAB_SIZE
@@ -46,17 +44,10 @@ def compile_law(name: str) -> None:
             except ValueError:
                 # Some laws exist for some numbers of drafts only.
                 continue
-            _use(target_probs, law, rng)
-
-
-def _use(target_probs: np.ndarray, law: Any, rng: np.random.Generator) -> None:
-    from otmd import optimal_acceptance
-    from otmd.verifiers import verifiers_serving
-
-    # Probabilities come in float32 as well, and are checked by kernels of their own.
-    optimal_acceptance(target_probs.astype(np.float32), law)
-    _ = optimal_acceptance(target_probs, law).subset
-    draft_tokens = law.sample(rng)
-    for verifier in verifiers_serving(law):
-        verifier.acceptance_bounds(target_probs, law, tol=1e-3)
-        verifier.prepare(target_probs, law).verify(draft_tokens, rng)
+            # Probabilities come in float32 as well, and are checked by kernels of their own.
+            optimal_acceptance(target_probs.astype(np.float32), law)
+            _ = optimal_acceptance(target_probs, law).subset
+            draft_tokens = law.sample(rng)
+            for verifier in verifiers_serving(law):
+                verifier.acceptance_bounds(target_probs, law, tol=1e-3)
+                verifier.prepare(target_probs, law).verify(draft_tokens, rng)

@@ -1,5 +1,7 @@
 from .collection import collect as collect
 from .dataset import Dataset as Dataset
+from .dataset import DatasetError as DatasetError
+from .dataset import FolderLockedError as FolderLockedError
 from .dataset import Position as Position
 from .dataset import open_dataset as open_dataset
 from .decoding import Decoded as Decoded
@@ -10,15 +12,13 @@ from .draft_models import DEFAULT_DRAFT as DEFAULT_DRAFT
 from .draft_models import Draft as Draft
 from .draft_models import NGramDraft as NGramDraft
 from .draft_models import load_draft as load_draft
-from .errors import DatasetError as DatasetError
-from .errors import FetchError as FetchError
-from .errors import FolderLockedError as FolderLockedError
-from .errors import HarnessError as HarnessError
-from .loading import load_target as load_target
 from .models import LanguageModel as LanguageModel
+from .models import load_target as load_target
 from .ngram import ContextNGram as ContextNGram
 from .ngram import NGram as NGram
 from .prompts import DOMAINS as DOMAINS
 from .prompts import Prompt as Prompt
 from .prompts import load_prompts as load_prompts
 from .variants import pack_weights as pack_weights
+from .wheels import FetchError as FetchError
+from .wheels import HarnessError as HarnessError

@@ -6,47 +6,32 @@ import re
 import warnings
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.harness.dataset import Dataset, open_dataset
+from otmd.harness.dataset import (
+    SHARDS,
+    Dataset,
+    Position,
+    Shard,
+    open_dataset,
+    read_shard,
+    write_manifest,
+    write_shard,
+)
 from otmd.harness.draft_models import Draft, common_vocabulary, load_draft
-from otmd.harness.errors import HarnessError
-from otmd.harness.loading import load_target
-from otmd.harness.models import LanguageModel
+from otmd.harness.models import LanguageModel, load_target
 from otmd.harness.progress import progress_bar
 from otmd.harness.prompts import Prompt, check_unique, load_prompts, prompt_tokens
-from otmd.harness.shards import SHARDS, Row, Shard, read_shard, write_manifest, write_shard
+from otmd.harness.wheels import HarnessError
 from otmd.probabilities import Processing, validate_count
 from otmd.storage.store import Store
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """The settings of :func:`collect`, checked; see there."""
-
-    positions_per_prompt: int
-    mode: str
-    temperature: float
-    max_new_tokens: int
-    dtype: str
-    seed: int
-    batch_size: int
-
-    def __post_init__(self):
-        for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-            validate_count(name, getattr(self, name))
-        validate_count("seed", self.seed, minimum=0)
-        Processing(self.temperature)  # refuses a bad temperature
-        for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted one of {known}")
 
 
 def collect(
@@ -69,9 +54,8 @@ def collect(
 ) -> Dataset:
     """Store the next-token logits of two models at chosen positions of the prompts' answers.
 
-    One shard is written for each batch of prompts. An interrupted run goes on where it stopped when it is
-    called again with the same folder; a torn or altered shard is made anew. On a finished folder nothing is
-    computed.
+    One shard is written for each batch of prompts. Called again with the same folder, an interrupted run goes
+    on where it stopped, a torn or altered shard is made anew, and a finished folder costs nothing.
 
     Parameters
     ----------
@@ -83,19 +67,17 @@ def collect(
     prompts : sequence of Prompt
         What is asked; ids are unique.
     folder : str or Path
-        Where the data set goes; a new or empty folder, or one that an equal run began.
+        A new or empty folder, or one that an equal run began.
     positions_per_prompt : int
         How many positions of each answer are stored, spread evenly over it.
     mode : {"samples", "text"}
         Positions on what the target samples itself, or on the prompts' own answers.
-    temperature : float
-        Of that sampling; 0 is greedy. The logits stored are raw in any case.
+    temperature, seed : float, int
+        Of that sampling; temperature 0 is greedy. The logits stored are raw in any case.
     max_new_tokens : int
         How long an answer may be; longer ones are cut.
     dtype : {"float32", "float16"}
         What the logits are stored in.
-    seed : int
-        Of the sampling.
     batch_size : int
         Prompts sampled from together, and stored in one shard.
     device, model_dtype : str, optional
@@ -117,9 +99,16 @@ def collect(
     OSError
         If the disk is full or the folder cannot be written to; what was finished is kept.
     """
-    settings = RunSettings(
-        positions_per_prompt, mode, temperature, max_new_tokens, dtype, seed, batch_size
-    )
+    settings = {
+        "positions_per_prompt": positions_per_prompt,
+        "mode": mode,
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+        "dtype": dtype,
+        "seed": seed,
+        "batch_size": batch_size,
+    }
+    _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
         raise ValueError("prompts: wanted at least one")
@@ -129,14 +118,24 @@ def collect(
     if isinstance(draft, str):
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
-    metadata = _describe_run(target, draft, prompts, settings)
-    lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
-    _check_prompts(target.tokenizer, prompts, min(lengths, default=None), settings)
-    store = Store(Path(folder).absolute(), metadata, SHARDS, overwrite)
+    about = _describe_run(target, draft, prompts) | settings
+    texts = _tokenised(target, draft, prompts, settings)
+    store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
     with store.held():
-        run = _Run(target, draft, store, settings, metadata["vocab_size"])
-        write_manifest(store.folder, _collect_shards(run, prompts, progress), metadata)
+        shards = _Run(target, draft, store, about).shards(texts, progress)
+        write_manifest(store.folder, shards, about)
     return open_dataset(store.folder, verify=False)
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise ValueError for a setting of :func:`collect` that is out of range."""
+    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
+        validate_count(name, settings[name])
+    validate_count("seed", settings["seed"], minimum=0)
+    Processing(settings["temperature"])  # refuses a bad temperature
+    for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
+        if settings[name] not in known:
+            raise ValueError(f"{name}: got {settings[name]!r}, wanted one of {known}")
 
 
 def held_out_corpus(
@@ -155,10 +154,8 @@ def held_out_corpus(
     ]
 
 
-def _describe_run(
-    target: LanguageModel, draft: Draft, prompts: Sequence[Prompt], settings: RunSettings
-) -> dict[str, Any]:
-    """Everything that decides what a run stores, for JSON; warns where padding rows are cut."""
+def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) -> dict[str, Any]:
+    """What a run stores hangs on this, beside its settings, for JSON; warns where padding rows are cut."""
     vocab_size, padding = common_vocabulary(target, draft)
     for role, rows in padding.items():
         if rows:
@@ -177,98 +174,97 @@ def _describe_run(
         "padding_rows_cut": padding,
         "prompts": {"count": len(prompts), "sha256": hashlib.sha256(texts).hexdigest()},
         "chat_template": bool(target.tokenizer.chat_template),
-        **asdict(settings),
     }
 
 
-def _check_prompts(
-    tokenizer: Any, prompts: Sequence[Prompt], max_length: int | None, settings: RunSettings
-) -> None:
+class _Text(NamedTuple):
+    """A prompt, its tokens, and those of its answer, none where the target is to write one."""
+
+    prompt: Prompt
+    tokens: list[int]
+    answer: list[int]
+
+
+def _tokenised(
+    target: LanguageModel, draft: Draft, prompts: list[Prompt], settings: dict[str, Any]
+) -> list[_Text]:
     """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
+    lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
+    longest, most, texts = min(lengths, default=None), settings["max_new_tokens"], []
     for prompt in prompts:
-        length = len(prompt_tokens(tokenizer, prompt))
-        if length == 0:
+        tokens, answer = prompt_tokens(target.tokenizer, prompt), []
+        if not tokens:
             raise ValueError(f"prompts: {prompt.id!r} is empty")
-        if max_length is not None and length + settings.max_new_tokens > max_length:
+        if longest is not None and len(tokens) + most > longest:
             raise ValueError(
-                f"prompts: {prompt.id!r} has {length} tokens, which with max_new_tokens="
-                f"{settings.max_new_tokens} is more than the {max_length} the models take"
+                f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most} "
+                f"is more than the {longest} the models take"
             )
-        if settings.mode == "text" and not _answer_tokens(tokenizer, prompt):
-            raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
-
-
-def _answer_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
-    if prompt.answer is None:
-        raise ValueError(
-            f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
-            "leave it out, or use mode='samples'"
-        )
-    return tokenizer(prompt.answer, add_special_tokens=False).input_ids
+        if settings["mode"] == "text":
+            if prompt.answer is None:
+                raise ValueError(
+                    f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
+                    "leave it out, or use mode='samples'"
+                )
+            answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids
+            if not answer:
+                raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
+        texts.append(_Text(prompt, tokens, answer[:most]))
+    return texts
 
 
 class _Run(NamedTuple):
-    """What all shards of a run are made with."""
+    """Two models, and where and how their logits are stored."""
 
     target: LanguageModel
     draft: Draft
     store: Store[Shard]
-    settings: RunSettings
-    vocab_size: int
+    about: dict[str, Any]
 
+    def shards(self, texts: list[_Text], progress: bool) -> list[Shard]:
+        """Make every shard that is not there yet, one for each batch of texts, and open all."""
+        size, label = self.about["batch_size"], f"Collecting {self.target.name} | {self.draft.name}"
+        found = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
+        starts = range(0, len(texts), size)
+        with progress_bar(label, len(texts), progress) as update:
+            for number, start in enumerate(starts):
+                batch = texts[start : start + size]
+                update(start, batch[0].prompt.domain)
+                if number not in found:
+                    found[number] = read_shard(self._write(number, self._answered(batch)))
+            update(len(texts), "")
+        return [found[number] for number in range(len(starts))]
 
-def _collect_shards(run: _Run, prompts: list[Prompt], progress: bool) -> list[Shard]:
-    """Make every shard that is not there yet, one for each batch of prompts, and open all."""
-    size = run.settings.batch_size
-    label = f"Collecting {run.target.name} | {run.draft.name}"
-    existing = {int(name[:6]): shard for name, shard in run.store.whole_parts()}
-    shards = []
-    with progress_bar(label, len(prompts), progress) as update:
-        for number, start in enumerate(range(0, len(prompts), size)):
-            batch = prompts[start : start + size]
-            update(start, f"{batch[0].domain}: {run.settings.mode}")
-            shard = existing.get(number)
-            if shard is None:
-                sequences = _sequences(run, batch)
-                update(start + len(batch) / 2, f"{batch[0].domain}: logits")
-                shard = read_shard(_store(run, sequences, number))
-            shards.append(shard)
-        update(len(prompts), "")
-    return shards
-
-
-def _sequences(run: _Run, batch: list[Prompt]) -> list[tuple[Prompt, list[int], int]]:
-    """Each prompt, its tokens followed by those of its answer, and where the answer begins."""
-    settings, tokenizer = run.settings, run.target.tokenizer
-    before = [prompt_tokens(tokenizer, prompt) for prompt in batch]
-    if settings.mode == "text":
-        after = [_answer_tokens(tokenizer, p)[: settings.max_new_tokens] for p in batch]
-    else:
-        seeds = [[settings.seed, zlib.crc32(prompt.id.encode())] for prompt in batch]
-        rngs = [np.random.default_rng(seed) for seed in seeds]
-        after = run.target.generate(
-            before, settings.max_new_tokens, settings.temperature, rngs=rngs
+    def _answered(self, batch: list[_Text]) -> list[_Text]:
+        about = self.about
+        if about["mode"] == "text":
+            return batch
+        seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
+        rngs, tokens = map(np.random.default_rng, seeds), [text.tokens for text in batch]
+        answers = self.target.generate(
+            tokens, about["max_new_tokens"], about["temperature"], rngs=list(rngs)
         )
-    return [(p, old + new, len(old)) for p, old, new in zip(batch, before, after, strict=True)]
+        return [text._replace(answer=own) for text, own in zip(batch, answers, strict=True)]
 
-
-def _store(run: _Run, sequences: list[tuple[Prompt, list[int], int]], number: int) -> Path:
-    rows: list[Row] = []
-    columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    texts: list[dict[str, Any]] = []
-    for prompt, tokens, start in sequences:
-        texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
-        # Cut the answer into equal parts and take their middles. Position t: the distribution of token t.
-        length, count = len(tokens) - start, run.settings.positions_per_prompt
-        places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
-        places = places if length > count else list(range(start, len(tokens)))
-        rows += [Row(prompt.id, prompt.domain, t, tokens[t]) for t in places]
-        for model, column in zip((run.target, run.draft), columns, strict=True):
-            logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
-            logits = logits[:, : run.vocab_size]
-            column.append(_storable(logits, run.settings.dtype, model.name, prompt))
-    target_logits, draft_logits = map(np.concatenate, columns)
-    return write_shard(run.store, number, target_logits, draft_logits, rows, texts)
+    def _write(self, number: int, batch: list[_Text]) -> Path:
+        rows: list[Position] = []
+        columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        texts: list[dict[str, Any]] = []
+        for prompt, before, answer in batch:
+            tokens, start = before + answer, len(before)
+            texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
+            # Cut the answer into equal parts, take their middles. Position t: the distribution of token t.
+            length, count = len(answer), self.about["positions_per_prompt"]
+            places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
+            places = places if length > count else list(range(start, len(tokens)))
+            for t in places:
+                rows.append(Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
+            for model, column in zip((self.target, self.draft), columns, strict=True):
+                logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
+                logits = logits[:, : self.about["vocab_size"]]
+                column.append(_storable(logits, self.about["dtype"], model.name, prompt))
+        target_logits, draft_logits = map(np.concatenate, columns)
+        return write_shard(self.store, number, target_logits, draft_logits, rows, texts)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

@@ -6,9 +6,12 @@ alone (SpecInfer's tree attention). The key-value cache keeps the path that is a
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import DynamicCache
 
 from otmd.harness.draft_models import Draft, NGramDraft
 from otmd.harness.models import LanguageModel, forward_logits
@@ -46,8 +49,7 @@ class Recomputed(Continuations):
     """Continuations by a model that computes everything anew each time."""
 
     def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
-        self.model = model
-        self.text = list(tokens)
+        self.model, self.text = model, list(tokens)
         # Rows that pad the vocabulary are no tokens.
         self._token_count = max(model.tokenizer.get_vocab().values()) + 1
 
@@ -82,8 +84,6 @@ class CachedContinuations(Continuations):
     """Continuations by a language model with a cache; it must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
-        from transformers import DynamicCache
-
         self.model = model
         self.text = list(tokens)
         self._cache: Any = DynamicCache(config=model.model.config)
@@ -100,12 +100,8 @@ class CachedContinuations(Continuations):
         return [self._logits[prefix] for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        kept = []
-        for i in range(1, len(tokens) + 1):
-            slot = self._slots.get(tuple(tokens[:i]))
-            if slot is None:
-                break
-            kept.append(slot)
+        paths = (tuple(tokens[: i + 1]) for i in range(len(tokens)))
+        kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
             self._keep(kept)
         self._held += len(kept)
@@ -114,20 +110,15 @@ class CachedContinuations(Continuations):
 
     def _keep(self, slots: list[int]) -> None:
         """Move these entries of the cache behind the text's, and forget what comes after."""
-        import torch
-
         end = self._held + len(slots)
-        moved = slots != [*range(self._held, end)]
         with torch.inference_mode():
             for layer in self._cache.layers:
-                for stored in (layer.keys, layer.values) if moved else ():
+                for stored in (layer.keys, layer.values):
                     stored[:, :, self._held : end] = stored[:, :, slots]
                 layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
 
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute what is missing, ancestors first, in one call."""
-        import torch
-
         nodes = [prefix for prefix in missing if prefix]
         pending = self.text[self._held :] if () in missing else []
         size = self._held + len(self._slots)
@@ -153,16 +144,13 @@ class CachedContinuations(Continuations):
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
         """What each new token may attend to, to be added to its scores: (1, 1, T, size + T)."""
-        import torch
-
         text = self._held + pending
-        seen = torch.zeros((pending + len(nodes), size + pending + len(nodes)), dtype=torch.bool)
-        for i in range(pending):
-            seen[i, : self._held + i + 1] = True
+        count = pending + len(nodes)
+        # The text is seen up to a token's own place, and whole by the nodes, which see their ancestors too.
+        seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
+        seen[:, text:] = False
         for i, prefix in enumerate(nodes):
-            seen[pending + i, :text] = True
-            own = [self._slots[prefix[:length]] for length in range(1, len(prefix) + 1)]
-            seen[pending + i, own] = True
+            seen[pending + i, [self._slots[prefix[: k + 1]] for k in range(len(prefix))]] = True
         dtype = self.model.model.dtype
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
         return mask[None, None].to(self.model.model.device)

@@ -1,16 +1,31 @@
-"""Stored next-token distributions of two models, read a few rows at a time."""
+"""Stored next-token distributions of two models: folders that ``collect`` makes, and dumps from elsewhere.
 
+A shard of a folder is ``NUMBER-HASH.safetensors``, HASH being the first 16 hexadecimal digits of the file's
+SHA-256, so a torn or altered shard is known by its name. The manifest is a table of all rows, written last: a
+folder without it is unfinished. Otmd reads only its metadata: the description of the run, and the name, size
+and SHA-256 of every shard.
+"""
+
+import hashlib
+import json
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from otmd.harness.shards import MANIFEST, RECORD, read_manifest, read_shard
-from otmd.storage.errors import DatasetError, parse_json
+from otmd.storage.errors import DatasetError, one_line, parse_json
+from otmd.storage.errors import FolderLockedError as FolderLockedError
+from otmd.storage.files import sha256_of, write_atomically
 from otmd.storage.npz import read_npz
+from otmd.storage.parquet import read_metadata
 from otmd.storage.safetensors import StoredArray, read_safetensors
+from otmd.storage.store import Layout, Store
+
+RECORD, MANIFEST = "collect.json", "manifest.parquet"
+_NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -19,10 +34,8 @@ class Position:
 
     Attributes
     ----------
-    index : int
-        The row.
-    prompt_id, domain : str
-        The prompt, and the group it belongs to.
+    index, prompt_id, domain : int, str, str
+        The row, its prompt, and the group that the prompt belongs to.
     position : int
         The row's distributions are those of token ``position``, given all tokens before it.
     token : int, optional
@@ -35,6 +48,12 @@ class Position:
     position: int
     token: int | None = None
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.prompt_id, str) and isinstance(self.domain, str)):
+            raise TypeError("prompt_id and domain must be texts")
+        if not (isinstance(self.position, int) and isinstance(self.token, int | None)):
+            raise TypeError("position and token must be whole numbers")
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -44,14 +63,12 @@ class Dataset:
     ----------
     path : Path
         The folder or file; another process opens it again by this.
-    kind : {"logits", "probs"}
-        What the arrays hold.
+    kind, vocab_size : {"logits", "probs"}, int
+        What the arrays (N, V) hold, and V.
     metadata : dict
         How the data set was made: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
-        One for each row, without arrays.
-    vocab_size : int
-        V.
+        One for each row.
     """
 
     path: Path
@@ -68,36 +85,23 @@ class Dataset:
         return open_dataset, (self.path, False)
 
     def arrays(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the rows of some positions, and no others.
+        """Read the target's and the draft's rows (k, V) of k positions, and no others.
 
-        Parameters
-        ----------
-        indices : (k,) integers
-            Which positions, in any order; ValueError for one outside [0, len(dataset)).
-
-        Returns
-        -------
-        target, draft : (k, V) float arrays
-            In the type they are stored in; bfloat16 comes as float32.
+        They come in the type they are stored in, bfloat16 as float32. The indices may have any order;
+        ValueError for one outside [0, len(dataset)).
         """
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
         starts = np.cumsum([0, *(len(target.raw) for target, _ in self._tables)])
         numbers = np.searchsorted(starts, wanted, side="right") - 1
-        rows = wanted - starts[numbers]
+        places = list(zip(numbers, wanted - starts[numbers], strict=True))
         target, draft = (
-            np.empty(
-                (len(wanted), self.vocab_size),
-                np.result_type(*(own.rows(np.arange(0)).dtype for own in column)),
-            )
-            for column in zip(*self._tables, strict=True)
+            np.array([self._tables[number][side].rows(row) for number, row in places])
+            for side in (0, 1)
         )
-        for number in np.unique(numbers):
-            here = numbers == number
-            target[here] = self._tables[number][0].rows(rows[here])
-            draft[here] = self._tables[number][1].rows(rows[here])
-        return target, draft
+        shape = len(wanted), self.vocab_size
+        return target.reshape(shape), draft.reshape(shape)
 
 
 def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
@@ -135,26 +139,141 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         if not (folder / RECORD).is_file():
             raise ValueError(f"path: {folder} is no folder made by collect")
         raise DatasetError(f"{folder} is unfinished; call collect again to go on where it stopped")
-    entries, metadata = read_manifest(folder)
+    entries, metadata = _read_manifest(folder)
     shards = []
     for entry in entries:
-        shard_path = folder / entry["name"]
-        if shard_path.is_file() and shard_path.stat().st_size != entry["bytes"]:
+        path = folder / entry["name"]
+        if path.is_file() and path.stat().st_size != entry["bytes"]:
             raise DatasetError(
-                f"the shard {shard_path} is torn: {shard_path.stat().st_size} bytes instead of "
-                f"{entry['bytes']}; call collect again to make it anew"
+                f"the shard {path} is torn: {path.stat().st_size} bytes instead of {entry['bytes']}; "
+                "call collect again to make it anew"
             )
-        shard = read_shard(shard_path, None if verify else entry["sha256"])
-        if shard.sha256 != entry["sha256"]:
-            raise DatasetError(f"the shard {shard_path} is not the one the manifest means")
-        shards.append(shard)
+        shards.append(read_shard(path, None if verify else entry["sha256"]))
+        if shards[-1].sha256 != entry["sha256"]:
+            raise DatasetError(f"the shard {path} is not the one the manifest means")
     rows = [row for shard in shards for row in shard.rows]
-    positions = [Position(index, **asdict(row)) for index, row in enumerate(rows)]
+    positions = [replace(row, index=index) for index, row in enumerate(rows)]
     tables = [(shard.target, shard.draft) for shard in shards]
     vocab_size = tables[0][0].raw.shape[1]
     if any(target.raw.shape[1] != vocab_size for target, _ in tables):
         raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
     return Dataset(folder, "logits", metadata, positions, vocab_size, tables)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard that has been read: its rows are in the order of the arrays' first axis.
+
+    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
+    """
+
+    path: Path
+    sha256: str
+    rows: list[Position]
+    texts: list[dict[str, Any]]
+    target: StoredArray
+    draft: StoredArray
+
+
+def write_shard(
+    store: Store[Shard],
+    number: int,
+    target_logits: np.ndarray,
+    draft_logits: np.ndarray,
+    rows: list[Position],
+    texts: list[dict[str, Any]],
+) -> Path:
+    """Write a shard of raw logits (N, V) with its N rows and their ``texts``, and return its path."""
+    from safetensors.numpy import save
+
+    # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order:
+    # so there is only one.
+    about = json.dumps({"rows": [_labels_of(row) for row in rows], "texts": texts})
+    arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
+    data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
+    name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
+    store.write(name, data)
+    return store.path(name)
+
+
+def _labels_of(row: Position) -> dict[str, Any]:
+    return {name: value for name, value in asdict(row).items() if name != "index"}
+
+
+def read_shard(path: Path, sha256: str | None = None) -> Shard:
+    """Open a shard; DatasetError if it is torn. Its hash is computed unless it was checked before."""
+    if not path.is_file():
+        raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
+    if sha256 is None:
+        sha256 = sha256_of(path)
+        match = _NAME.fullmatch(path.name)
+        if match is None or match[2] != sha256[:16]:
+            raise DatasetError(
+                f"the shard {path} is torn or was altered: its sha256 is {sha256}; "
+                "call collect again to make it anew"
+            )
+    arrays, metadata = read_safetensors(path)
+    try:
+        about = json.loads(metadata["otmd"])
+        rows = [Position(index, **row) for index, row in enumerate(about["rows"])]
+        shard = Shard(
+            path, sha256, rows, about["texts"], arrays["target_logits"], arrays["draft_logits"]
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error
+    shape, other = shard.target.raw.shape, shard.draft.raw.shape
+    if len(shape) != 2 or shape[0] != len(rows) or other != shape:
+        raise DatasetError(
+            f"{path} is no shard of otmd: it has logits of shapes {shape} and {other} for "
+            f"{len(rows)} rows"
+        )
+    return shard
+
+
+SHARDS = Layout(
+    read_shard, ".safetensors", r"\d{6}-[0-9a-f]{16}", RECORD, MANIFEST, argument="folder"
+)
+
+
+def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, Any]) -> None:
+    """Derive the manifest from the shards and write it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {**_labels_of(row), "shard": shard.path.name, "row": row.index}
+        for shard in shards
+        for row in shard.rows
+    ]
+    entries = [
+        {"name": s.path.name, "bytes": s.path.stat().st_size, "sha256": s.sha256} for s in shards
+    ]
+    about = json.dumps({"metadata": metadata, "shards": entries})
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"otmd": about})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_atomically(folder / MANIFEST, sink.getvalue().to_pybytes())
+
+
+def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The shards of a folder, and how the data set was made; DatasetError if the manifest is torn."""
+    path, kinds = folder / MANIFEST, {"name": str, "bytes": int, "sha256": str}
+    try:
+        about = json.loads(read_metadata(path)[b"otmd"])
+        shards = about["shards"]
+        for shard in shards:
+            sound = all(isinstance(shard[key], kind) for key, kind in kinds.items())
+            # A name must not lead out of the folder.
+            if not sound or _NAME.fullmatch(shard["name"]) is None:
+                raise ValueError(f"no entry of a shard: {shard!s:.80}")
+        if not shards:
+            raise ValueError("it has no shards")
+        return shards, dict(about["metadata"])
+    except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise DatasetError(
+            f"{path} is torn or was not written by otmd ({one_line(error)}); call collect again, which "
+            "makes it anew from the shards"
+        ) from error
 
 
 def _open_dump(path: Path) -> Dataset:
@@ -191,18 +310,16 @@ def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
             f"{path}: wanted either target_logits and draft_logits or target_probs and "
             f"draft_probs, found {sorted(arrays)}"
         )
-    target, draft = names = f"target_{kinds[0]}", f"draft_{kinds[0]}"
-    for name in names:
+    target, draft = f"target_{kinds[0]}", f"draft_{kinds[0]}"
+    for name in (target, draft):
         array = arrays[name]
         if array.raw.ndim != 2 or 0 in array.raw.shape:
             raise ValueError(f"{path}: {name} has shape {array.raw.shape}, wanted (N, V)")
         if array.raw.dtype.kind != "f" and not array.bfloat16:
             raise ValueError(f"{path}: {name} is {array.dtype}, wanted a floating type")
-    shapes = arrays[target].raw.shape, arrays[draft].raw.shape
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            f"{path}: {target} has shape {shapes[0]} and {draft} {shapes[1]}, wanted the same"
-        )
+    shape, other = arrays[target].raw.shape, arrays[draft].raw.shape
+    if shape != other:
+        raise ValueError(f"{path}: {target} has shape {shape} and {draft} {other}, wanted the same")
     return kinds[0]
 
 
@@ -214,15 +331,14 @@ def _labels(
     wanted = "whole numbers" if whole else "texts or numbers"
     said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
     if name in arrays:
-        if arrays[name].raw.shape != (count,):
-            raise ValueError(f"{said}, got shape {arrays[name].raw.shape}")
-        found = arrays[name].raw.tolist()
+        found, shape = arrays[name].raw.tolist(), arrays[name].raw.shape
     elif name in texts:
         found = _json(path, name, texts[name], list)
+        shape = (len(found),)
     else:
         return []
-    if len(found) != count:
-        raise ValueError(f"{said}, got {len(found)}")
+    if shape != (count,):
+        raise ValueError(f"{said}, got shape {shape}")
     try:
         return [int(entry) for entry in found] if whole else found
     except (TypeError, ValueError, OverflowError) as error:

@@ -26,10 +26,9 @@ class Decoded:
 
     Attributes
     ----------
-    tokens : list of int
-        The new tokens, the one that ended the text included.
-    steps : list of tuple of int
-        How many tokens each call of the target model yielded, and how many were drafted for it.
+    tokens, steps : list of int, list of tuple of int
+        The new tokens, the one that ended the text included; and for each call of the target model how many
+        tokens it yielded, and how many were drafted for it.
     reached, kept : Counter
         How often something was drafted at each depth, below an accepted path, and how often a token
         at that depth was accepted.
@@ -56,13 +55,11 @@ class Speculation:
 
     Attributes
     ----------
-    draft : Draft
-        The draft model, over the target's tokens.
+    draft, rule : Draft, SequenceRule
+        The draft model, over the target's tokens, and what decides on its trees.
     law : callable
         From a model, seen as a callable, to the law of its draft trees:
         ``lambda model: IIDPaths(model, 4, 3)``.
-    rule : SequenceRule
-        Decides on the trees.
     processing : Processing, optional
         From the draft model's logits to what is drafted from; by default the target's. At temperature 0
         a tree of several drafts needs another, since a law of one token has no second.
@@ -92,7 +89,7 @@ def decode(
     prompt : sequence of int
         Token ids, not empty.
     max_new_tokens : int
-        Where to stop, if no token ends the text before.
+        After how many the text ends at the latest.
     speculation : Speculation, optional
         Without it the target samples token by token.
     processing : Processing
@@ -140,7 +137,7 @@ def decode_in_turn(
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
     seed : int
-        Of the sampling; each way and prompt starts from it anew.
+        Each way and prompt starts from it anew.
 
     Yields
     ------
@@ -171,51 +168,49 @@ class _Decoder:
         processing: Processing,
         rng: np.random.Generator,
     ) -> None:
-        self.speculation, self.processing = speculation, processing
-        self.stop_tokens = target.stop_tokens
-        self.chance = Sampled(rng)
-        self.decoded = Decoded()
-        begun = perf_counter()
+        self.speculation, self.processing, self.chance = speculation, processing, Sampled(rng)
+        self.stop_tokens, self.decoded = target.stop_tokens, Decoded()
+        self._since = perf_counter()
         self.target = continuations(target, prompt)
         self.target.logits([()])
         self.draft = continuations(speculation.draft, prompt) if speculation else None
         if self.draft is not None:
             self.draft.logits([()])
-        self.decoded.seconds["prompt"] = perf_counter() - begun
+        self._spent("prompt")
 
     def step(self, left: int) -> Prefix:
         """One call of the target model: at most ``left`` tokens, none after one that ends the text."""
-        begun = perf_counter()
-        spent = dict.fromkeys(STAGES, 0.0)
-        emitted, drafted = self._emit(spent)
+        self._since = perf_counter()
+        emitted, drafted = self._emit()
         ends = [i + 1 for i, token in enumerate(emitted) if token in self.stop_tokens]
         emitted = emitted[: min([left, *ends])]
         self.target.extend(emitted)
         if self.draft is not None:
             self.draft.extend(emitted)
-        spent["rest"] = perf_counter() - begun - sum(spent.values())
-        for stage, seconds in spent.items():
-            self.decoded.seconds[stage] += seconds
+        self._spent("rest")
         self.decoded.tokens += emitted
         self.decoded.steps.append((len(emitted), drafted))
         return emitted
 
-    def _emit(self, spent: dict[str, float]) -> tuple[Prefix, int]:
+    def _emit(self) -> tuple[Prefix, int]:
         """The tokens of a step, and how many were drafted for it."""
         target, draft, speculation = self.target, self.draft, self.speculation
         if speculation is None or draft is None:
-            self._timed(spent, "target", target.logits, [()])
-            law = self._timed(spent, "verification", target.probs, (), self.processing)
-            return (self._timed(spent, "verification", self.chance.token, law),), 0
+            target.logits([()])
+            self._spent("target")
+            token = self.chance.token(target.probs((), self.processing))
+            self._spent("verification")
+            return (token,), 0
         drafting = speculation.processing or self.processing
         law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
         context = Context(lambda prefix: target.probs(prefix, self.processing), law)
         tree = DraftTree(context, self.chance)
-        prefixes = self._timed(spent, "draft", tree.prefixes)
-        self._timed(spent, "target", target.logits, sorted(prefixes))
-        emitted = self._timed(
-            spent, "verification", speculation.rule.emit, context, tree, self.chance
-        )
+        prefixes = tree.prefixes()
+        self._spent("draft")
+        target.logits(sorted(prefixes))
+        self._spent("target")
+        emitted = speculation.rule.emit(context, tree, self.chance)
+        self._spent("verification")
         for depth in range(len(emitted)):
             node = tree.node(emitted[:depth])
             if node is not None:
@@ -223,9 +218,8 @@ class _Decoder:
                 self.decoded.kept[depth + 1] += depth + 1 < len(emitted)
         return emitted, len(prefixes) - 1
 
-    @staticmethod
-    def _timed(spent: dict[str, float], stage: str, work: Callable, *arguments):
-        begun = perf_counter()
-        result = work(*arguments)
-        spent[stage] += perf_counter() - begun
-        return result
+    def _spent(self, stage: str) -> None:
+        """Count the time since the last call, or since the step began, for a stage."""
+        now = perf_counter()
+        self.decoded.seconds[stage] += now - self._since
+        self._since = now

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.harness.loading import load_target
-from otmd.harness.models import LanguageModel, describe_tokenizer
+from otmd.harness.models import LanguageModel, describe_tokenizer, load_target
 from otmd.harness.ngram import LONGEST, ContextNGram, NGram
+from otmd.harness.variants import skip_layers
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -38,10 +38,8 @@ class NGramDraft:
 
     Parameters
     ----------
-    model : NGram
-        Fitted over the tokenizer's tokens.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        The target's.
+    model, tokenizer : NGram, transformers.PreTrainedTokenizerBase
+        The tokenizer is the target's, and the model fitted over its tokens.
     context : int
         The longest run of tokens whose followers in the text itself are counted, see
         :class:`otmd.harness.ContextNGram`; 0 leaves the text uncounted.
@@ -58,10 +56,7 @@ class NGramDraft:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Log-probabilities (T, V), float32, of the next token after each prefix of one sequence.
-
-        With ``rows``, only those: row t is the law of what follows ``token_ids[: t + 1]``.
-        """
+        """Log-probabilities (T, V), float32, as of :meth:`LanguageModel.logits`, of one sequence."""
         laws = []
         for row in range(len(token_ids)) if rows is None else rows:
             counted = ContextNGram(self.model, self.context)
@@ -71,11 +66,11 @@ class NGramDraft:
 
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""
+        counted = f", runs of up to {self.context} tokens of the text counted" * bool(self.context)
         return {
             "name": self.name,
             "revision": f"sha256:{self.model.sha256()}",
-            "backend": "otmd interpolated n-gram (Witten-Bell)"
-            + (f", runs of up to {self.context} tokens of the text counted" * bool(self.context)),
+            "backend": f"otmd interpolated n-gram (Witten-Bell){counted}",
             "tokenizer": describe_tokenizer(self.tokenizer),
         }
 
@@ -112,8 +107,6 @@ def load_draft(
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
-        from otmd.harness.variants import skip_layers
-
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
@@ -135,8 +128,7 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
         examples = ", ".join(
-            f"{token!r} is {ours.get(token)} there and {theirs.get(token)} here"
-            for token in differing[:3]
+            f"{t!r} is {ours.get(t)} there and {theirs.get(t)} here" for t in differing[:3]
         )
         raise ValueError(
             f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
@@ -153,10 +145,7 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
 
 
 def _ngram(
-    order: int,
-    file: str | None,
-    target: LanguageModel,
-    corpus: Sequence[Sequence[int]] | None,
+    order: int, file: str | None, target: LanguageModel, corpus: Sequence[Sequence[int]] | None
 ) -> NGram:
     if file is not None and not Path(file).is_file():
         raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")

@@ -1,13 +1,30 @@
-"""Language models behind one small interface: logits after each prefix, and sampled continuations."""
+"""Language models: how they are loaded, logits after each prefix, and sampled continuations."""
 
 import hashlib
 import inspect
+import io
 import json
-from collections.abc import Sequence
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import hub, logging
+
+from otmd.drafts.base import draw_tokens
+from otmd.harness.progress import progress_bar
+from otmd.harness.wheels import DEFAULT_MODEL, cached, fetch
+from otmd.probabilities import Processing, validate_count
+from otmd.storage.errors import one_line
+from otmd.storage.files import sha256_of
 
 
 class LanguageModel:
@@ -15,21 +32,15 @@ class LanguageModel:
 
     Parameters
     ----------
-    model : transformers.PreTrainedModel
-        The model, on its device.
-    tokenizer : transformers.PreTrainedTokenizerBase
-        Its tokenizer.
-    name : str
-        What the user called it.
-    revision : str
-        ``commit:…`` of the hub, or ``sha256:…`` of the weights.
+    model, tokenizer : transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase
+        The model is on its device.
+    name, revision : str
+        What the user called it, and ``commit:…`` of the hub or ``sha256:…`` of the weights.
 
     Attributes
     ----------
-    vocab_size : int
-        Rows of the logits matrix, padding rows counted; see ``token_count``.
-    token_count : int
-        One more than the largest id the tokenizer knows.
+    vocab_size, token_count : int
+        Rows of the logits matrix, padding rows counted; one more than the largest id the tokenizer knows.
     max_length : int or None
         Longest sequence the model takes, where its configuration says so.
     backend : str
@@ -37,12 +48,8 @@ class LanguageModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
-        import torch
-
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.name = name
-        self.revision = revision
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.name, self.revision = name, revision
         head = model.get_output_embeddings()
         if head is None:
             raise ValueError(f"{name}: {type(model).__name__} has no output layer")
@@ -62,8 +69,6 @@ class LanguageModel:
         The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
         vocabulary. With ``rows`` only these: row t is the law of what follows ``token_ids[: t + 1]``.
         """
-        import torch
-
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
             raise ValueError(f"token_ids must be integers (T,) or (B, T), got shape {ids.shape}")
@@ -91,15 +96,8 @@ class LanguageModel:
         Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
         except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
         """
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
-        from transformers import DynamicCache
-
-        if temperature < 0 or max_new_tokens < 1:
-            raise ValueError(
-                f"wanted temperature >= 0 and max_new_tokens >= 1, got {temperature}, "
-                f"{max_new_tokens}"
-            )
+        validate_count("max_new_tokens", max_new_tokens)
+        Processing(temperature)  # refuses a bad one
         if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
             raise ValueError("wanted one generator for each prompt, and no prompt empty")
         tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
@@ -108,7 +106,7 @@ class LanguageModel:
         mask = pad_sequence([torch.ones_like(each) for each in tokens], **left)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         new: list[list[int]] = [[] for _ in prompts]
-        running = set(range(len(prompts)))
+        running = [*range(len(prompts))]
         cache = DynamicCache(config=self.model.config)
         for _ in range(max_new_tokens):
             with torch.inference_mode():
@@ -122,11 +120,9 @@ class LanguageModel:
                     use_cache=True,
                 )
             logits = output[:, 0, : self.token_count].float().cpu().numpy()
-            for row in sorted(running):
-                token = sample_token(logits[row], temperature, rngs[row])
-                new[row].append(token)
-                if token in self.stop_tokens:
-                    running.discard(row)
+            for row in running:
+                new[row].append(sample_token(logits[row], temperature, rngs[row]))
+            running = [row for row in running if new[row][-1] not in self.stop_tokens]
             if not running:
                 break
             inputs = torch.tensor([[own[-1]] for own in new], device=inputs.device)
@@ -177,6 +173,158 @@ def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generato
     if temperature == 0:
         return int(np.argmax(logits))
     scaled = logits.astype(np.float64) / temperature
-    cumulative = np.cumsum(np.exp(scaled - scaled.max()))
-    chosen = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-    return int(chosen)
+    return int(draw_tokens(np.exp(scaled - scaled.max()), rng, 1)[0])
+
+
+def load_target(
+    name: str = "default",
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    progress: bool = True,
+) -> LanguageModel:
+    """Load a language model.
+
+    Parameters
+    ----------
+    name : str
+        "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
+        folder, or a name on the hub.
+    device : str, optional
+        As torch calls it; by default "cuda" where there is one, else "cpu".
+    dtype : str, optional
+        As torch calls it ("float32", "bfloat16", …), or "auto" for that of the checkpoint; by
+        default "float32" on a CPU and "auto" elsewhere.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+    progress : bool
+        Show a bar while fetching or converting.
+
+    Raises
+    ------
+    ValueError
+        If no such model is found, or the device or dtype is none.
+    FetchError
+        If the default model cannot be fetched.
+    """
+    device = _checked_device(device)
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
+    model, tokenizer, found = _find(name, dtype, revision, progress)
+    shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name
+    return LanguageModel(model.to(device), tokenizer, shown, found)
+
+
+def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and the commit or the hash of what was found."""
+    local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
+    if local and revision is not None:
+        raise ValueError(f"revision is for names on the hub, got {revision!r} for {name!r}")
+    source, found, options = name, "", {}
+    if Path(name).is_dir():
+        found = f"sha256:{_weights_hash(Path(name))}"
+    elif local:
+        gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
+        if not gguf.is_file():
+            raise ValueError(f"there is no GGUF file {name!r}")
+        # Converted once: later loads take a fraction of a second.
+        folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
+        source, found = str(folder), f"sha256:{folder.name}"
+    try:
+        with quiet_transformers():
+            if not local:
+                options["revision"] = _commit_of(name, revision or "main")
+                found = f"commit:{options['revision']}"
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
+            f"and its tokenizer, nor to be had from the hub ({one_line(error)[:300]})"
+        ) from error
+    return model, tokenizer, found
+
+
+def _checked_device(device: str | None) -> str:
+    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(found).type
+    except RuntimeError as error:
+        raise ValueError(f"device must be one torch knows, such as 'cpu', got {found!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {found!r}, but torch sees no CUDA device here")
+    return found
+
+
+def _commit_of(name: str, revision: str) -> str:
+    # Branches move: what is loaded, and what is recorded, is the commit one stands for now.
+    path = hub.cached_file(name, "config.json", revision=revision)
+    match = re.search("/snapshots/([0-9a-f]+)/", Path(str(path)).as_posix())
+    if match is None:
+        raise ValueError(f"cannot tell its commit from its place {path}")
+    return match[1]
+
+
+def _weights_hash(folder: Path) -> str:
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
+    if not files:
+        raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
+
+
+def _convert(path: Path, folder: Path, progress: bool) -> None:
+    """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    source, name = str(path.parent), f"Converting {path.name}, once"
+    with progress_bar(name, 2, progress) as update, quiet_transformers():
+        try:
+            # transformers draws a bar of its own here, which cannot be turned off.
+            with redirect_stderr(io.StringIO()):
+                tokenizer = AutoTokenizer.from_pretrained(source, **where)
+                loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32", **where)
+        except (OSError, ValueError, KeyError, NotImplementedError) as error:
+            raise ValueError(
+                f"{path}: transformers cannot read this GGUF file ({error})"
+            ) from error
+        _split_digits_as_in(path, tokenizer)
+        update(1, "saving")
+        # A model that came out of a quantised file refuses to be saved: its configuration still says
+        # quantised. The same weights under a configuration that never was can be saved.
+        left_out = {"quantization_config", "_name_or_path", "model_type"}
+        settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
+        model = type(loaded)(type(loaded.config)(**settings))
+        model.load_state_dict(loaded.state_dict())
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        update(2, "")
+
+
+def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
+    """Give a tokenizer converted from a GGUF file back the splitting of digits that conversion loses."""
+    from gguf import GGUFReader
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    pre = GGUFReader(os.fspath(path)).fields.get("tokenizer.ggml.pre")
+    if pre is not None and pre.contents() == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and messages below an error inside the block."""
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

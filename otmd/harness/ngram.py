@@ -50,22 +50,10 @@ class NGram:
     def fit(cls, sequences: Iterable[Sequence[int]], vocab_size: int, order: int = 3) -> "NGram":
         """Count the grams of token sequences; none reaches over the end of a sequence.
 
-        Parameters
-        ----------
-        sequences : iterable of sequences of int
-            Token ids in [0, vocab_size).
-        vocab_size : int
-            V.
-        order : int
-            Longest gram, at least 1.
-
-        Raises
-        ------
-        ValueError
-            If the order is below 1, no token is given, or a token is out of range.
+        The sequences are of token ids in [0, ``vocab_size``), and ``order`` ≥ 1 is the length of the longest
+        gram. ValueError for other ones, or if no token is given.
         """
-        if order < 1:
-            raise ValueError(f"order must be at least 1, got {order}")
+        validate_count("order", order)
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         tokens = np.concatenate([*parts, np.empty(0, np.int64)])
         if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocab_size:
@@ -94,10 +82,7 @@ class NGram:
             tokens = self.keys[length - 1][run] % self.vocab_size
             if tokens.size == 0:
                 break  # a longer context cannot have been seen either
-            times = self.counts[length - 1][run]
-            total = times.sum() + tokens.size
-            probs *= tokens.size / total
-            probs[tokens] += times / total
+            _sharpen(probs, tokens, self.counts[length - 1][run])
         return probs
 
     def _followers(self, context: Sequence[int]) -> slice:
@@ -130,11 +115,7 @@ class NGram:
 
     @classmethod
     def load(cls, path: str | Path) -> "NGram":
-        """Read what ``save`` wrote.
-
-        Raises ValueError if the file holds something else, DatasetError if it is cut short or is no npz
-        file.
-        """
+        """Read what ``save`` wrote; ValueError for another file, DatasetError for one that is cut short."""
         named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)
         expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
@@ -144,6 +125,13 @@ class NGram:
         keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
         _check_counts(path, named["unigrams"], keys, counts)
         return cls(named["unigrams"], keys, counts)
+
+
+def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
+    """Take the step from P(w | h') to P(w | h), in place: ``tokens`` came after h so many ``times``."""
+    total = times.sum() + tokens.size
+    probs *= tokens.size / total
+    probs[tokens] += times / total
 
 
 def _check_counts(
@@ -195,19 +183,10 @@ class ContextNGram:
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
         """Law (V,) of the token after the text and a prefix, positive; the prefix is not counted."""
         last = (*self._last, *prefix)
-        kept, masses = 1.0, defaultdict[int, float](float)
+        probs = self.model.probs(last)
         for length in range(SHORTEST, min(self.longest, len(last)) + 1):
             after = self._after.get(last[-length:])
             if after is None:
                 break  # a longer run cannot have been seen either
-            total = after.total() + len(after)
-            kept *= len(after) / total
-            for token in masses:
-                masses[token] *= len(after) / total
-            for token, times in after.items():
-                masses[token] += times / total
-        probs = self.model.probs(last)
-        if masses:
-            probs *= kept
-            probs[list(masses)] += list(masses.values())
+            _sharpen(probs, np.array(list(after)), np.array(list(after.values())))
         return probs

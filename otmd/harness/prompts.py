@@ -3,6 +3,7 @@
 import gzip
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,10 @@ class Prompt:
 
     Attributes
     ----------
-    id : str
-        Unique among the prompts used together.
-    domain : str
-        Group that results are split by: "code", "maths", "chat", "prose" or one's own.
-    text : str
-        What the model is given.
-    answer : str or None
-        What follows the text, for teacher forcing.
+    id, domain : str
+        The id is unique among the prompts used together, the domain a group that results are split by.
+    text, answer : str
+        What the model is given, and what follows it, for teacher forcing; the answer may be None.
     continuation : bool
         The answer goes on with the text itself: no chat template is put around it.
     """
@@ -69,7 +66,7 @@ def load_prompts(
     ValueError
         If a source is neither built in nor a readable file, or two prompts share an id.
     FetchError
-        If a built-in source cannot be fetched.
+        If one cannot be fetched.
     """
     if per_domain is not None and per_domain < 1:
         raise ValueError(f"per_domain must be at least 1 or None, got {per_domain}")
@@ -83,18 +80,19 @@ def load_prompts(
             raise ValueError(
                 f"sources: {str(source)!r} is neither a file nor one of {', '.join(DOMAINS)}"
             )
-        chosen += _choose(prompts, per_domain, seed, name=Path(source).name)
+        if per_domain is not None and per_domain < len(prompts):
+            rng = np.random.default_rng([seed, zlib.crc32(Path(source).name.encode())])
+            prompts = [prompts[i] for i in sorted(rng.permutation(len(prompts))[:per_domain])]
+        chosen += prompts
     check_unique(chosen)
     return chosen
 
 
 def check_unique(prompts: Sequence[Prompt]) -> None:
     """Raise ValueError where two prompts share an id."""
-    seen: set[str] = set()
-    for prompt in prompts:
-        if prompt.id in seen:
-            raise ValueError(f"prompts: the id {prompt.id!r} occurs twice, ids must be unique")
-        seen.add(prompt.id)
+    twice = [name for name, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
+    if twice:
+        raise ValueError(f"prompts: the id {twice[0]!r} occurs twice, ids must be unique")
 
 
 def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
@@ -107,13 +105,6 @@ def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
     return tokenizer(text, add_special_tokens=False).input_ids
 
 
-def _choose(prompts: list[Prompt], count: int | None, seed: int, name: str) -> list[Prompt]:
-    if count is None or count >= len(prompts):
-        return prompts
-    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-    return [prompts[i] for i in sorted(rng.permutation(len(prompts))[:count])]
-
-
 def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
     path = fetch(PROMPT_PACKAGES[domain], progress)
     data = path.read_bytes()
@@ -122,16 +113,12 @@ def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
         body = re.split(r"\*\*\* (?:START|END) OF THE PROJECT GUTENBERG .*", text)[1]
         story = body.split("IN THE YEAR 2889.\n")[-1]  # what comes before is a title and notes
         return passages(story, domain, "gutenberg-19362")
-    rows = _json_lines(text, path)
+    # Answers of maths hold calculator marks, <<3*4=12>>, which nobody writes.
+    rows = _json_lines(re.sub("<<[^>]*>>", "", text) if domain == "maths" else text, path)
     if domain == "code":
         return [Prompt(r["task_id"], domain, r["prompt"], r["canonical_solution"]) for r in rows]
     if domain == "maths":
-        # Answers hold calculator marks, <<3*4=12>>, which nobody writes.
-        answers = [re.sub("<<[^>]*>>", "", row["upstream_answer"]) for row in rows]
-        return [
-            Prompt(row["id"], domain, row["prompt"], answer)
-            for row, answer in zip(rows, answers, strict=True)
-        ]
+        return [Prompt(r["id"], domain, r["prompt"], r["upstream_answer"]) for r in rows]
     return [Prompt(f"mt-bench/{row['question_id']}", domain, row["turns"][0]) for row in rows]
 
 
@@ -156,15 +143,13 @@ def passages(text: str, domain: str, stem: str) -> list[Prompt]:
     unless it is all there is.
     """
     paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
-    joined: list[str] = []
-    current = ""
+    joined = [""]
     for paragraph in filter(None, paragraphs):
-        current = f"{current}\n\n{paragraph}" if current else paragraph
-        if len(current.split()) >= PASSAGE_WORDS:
-            joined.append(current)
-            current = ""
-    if current and not joined:
-        joined.append(current)
+        joined[-1] += f"\n\n{paragraph}" if joined[-1] else paragraph
+        if len(joined[-1].split()) >= PASSAGE_WORDS:
+            joined.append("")
+    # Only the last is shorter.
+    joined = joined[:-1] or list(filter(None, joined))
     prompts = []
     for number, passage in enumerate(joined):
         gaps = [gap.start() for gap in re.finditer(r"(?<=\S)\s+(?=\S)", passage)]

@@ -29,12 +29,12 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     """
     name, count = find_decoder_layers(target.model)
     wanted = sorted(layers)
-    if not wanted or len(set(wanted)) != len(wanted) or len(wanted) >= count:
-        raise ValueError(f"layers must be 1 to {count - 1} different layers, got {list(layers)}")
-    if wanted[0] < 0 or wanted[-1] >= count:
-        raise ValueError(f"layers must lie in [0, {count}), got {list(layers)}")
+    kept = [index for index in range(count) if index not in wanted]
+    if not 0 < len(wanted) < count or len(kept) + len(wanted) != count:
+        raise ValueError(
+            f"layers must be 1 to {count - 1} different ones of [0, {count}), got {list(layers)}"
+        )
     model = structural_copy(target.model)
-    kept = [index for index in range(count) if index not in set(wanted)]
     stack = model.get_submodule(name)
     for new_index, index in enumerate(kept):
         stack[new_index] = stack[index]
@@ -91,24 +91,15 @@ class PackedLinear(torch.nn.Module):
 
 def can_pack(model: LanguageModel) -> bool:
     """Whether the model runs on a CPU that oneDNN serves, in a dtype that it serves."""
-    inner = model.model
-    served = inner.device.type == "cpu" and inner.dtype in DTYPES
+    served = model.model.device.type == "cpu" and model.model.dtype in DTYPES
     return served and torch.backends.mkldnn.is_available()
 
 
 def pack_weights(model: LanguageModel) -> LanguageModel:
     """The same model with every linear layer packed; its logits differ by rounding.
 
-    Parameters
-    ----------
-    model : LanguageModel
-        It is not changed, and shares its weights with the result. The packed weights need as much memory
-        again.
-
-    Raises
-    ------
-    ValueError
-        For a model that is not on the CPU, in float32 or bfloat16, or a torch without oneDNN.
+    The model is not changed, and shares its weights with the result; packed they need as much memory again.
+    ValueError for one that is not on the CPU, in float32 or bfloat16, or a torch without oneDNN.
     """
     if not can_pack(model):
         raise ValueError(

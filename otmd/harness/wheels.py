@@ -12,12 +12,19 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 
-from otmd.harness.errors import FetchError
-from otmd.harness.progress import progress_bar
 from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
+
+STANDARD_ERROR = 2
+
+
+class HarnessError(RuntimeError):
+    """A model gave what cannot be stored; also the base of :class:`FetchError`."""
+
+
+class FetchError(HarnessError):
+    """A package could not be downloaded, or what came is not what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +88,9 @@ def cache_folder() -> Path:
     """The cache: the folder ``OTMD_CACHE``, or ``otmd`` in the user's cache folder, made if missing."""
     if named := os.environ.get("OTMD_CACHE"):
         return make_folder(Path(named).expanduser())
-    if sys.platform == "win32":
-        platform = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        platform = Path.home() / "Library" / "Caches"
-    else:
-        platform = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return make_folder(Path(platform) / "otmd")
+    usual = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
+    variable, place = usual.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    return make_folder(Path(os.environ.get(variable) or Path.home() / place) / "otmd")
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
@@ -150,75 +153,54 @@ def unpack(wheel: Path, name: str, folder: Path) -> None:
 
 
 def _download(package: Package, folder: Path, progress: bool) -> Path:
-    requirements = folder / "requirements.txt"
+    """Let pip download the wheel; ``progress`` shows pip's own bar, on standard error."""
+    requirements, brought = folder / "requirements.txt", folder / "out"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
-    code, said = _run_pip(package, folder, requirements, progress)
-    if code != 0:
-        raise FetchError(_advice(package, said, shutil.disk_usage(folder).free, folder))
-    wheels = list((folder / "out").glob("*.whl"))
-    if len(wheels) != 1:
-        raise FetchError(f"pip brought {len(wheels)} wheels for {package.name}, wanted one")
-    found = sha256_of(wheels[0])
-    if found != package.sha256:
-        raise FetchError(f"{wheels[0].name} has sha256 {found}, wanted {package.sha256}")
-    return wheels[0]
-
-
-def _run_pip(package: Package, folder: Path, requirements: Path, progress: bool) -> tuple[int, str]:
-    """Let pip download; return its exit code and what it said."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
-    try:
-        counts = tuple(map(int, version("pip").split(".")[:2])) >= (24, 1)
-    except (PackageNotFoundError, ValueError):
-        counts = False
-    command += ["--progress-bar", "raw" if counts else "off"]
-    command += ["--dest", str(folder / "out"), "--requirement", str(requirements)]
+    command += ["--dest", str(brought), "--requirement", str(requirements)]
     # pip keeps its own temporary files here, so that they go with the folder.
-    environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-    environment["PYTHONUNBUFFERED"] = "1"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    label, said = f"Fetching {package.name} {package.version}", []
-    with (
-        progress_bar(label, package.size if counts else None, progress, unit="bytes") as update,
-        subprocess.Popen(command, env=environment, **pipes) as process,
-    ):
-        try:
-            for line in process.stdout or ():
-                # With --progress-bar raw: "Progress 1024 of 2048".
-                words = line.split()
-                if words[:1] == ["Progress"]:
-                    update(min(int(words[1]), package.size), "")
-                else:
-                    said.append(line)
-        except BaseException:
-            process.terminate()
-            raise
-    return process.returncode, "".join(said)
+    own = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    if progress:
+        print(f"Fetching {package.name} {package.version}", file=sys.stderr, flush=True)
+    done = subprocess.run(
+        command,
+        env=os.environ | own,
+        stdout=STANDARD_ERROR if progress else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise FetchError(_advice(package, done.stderr, shutil.disk_usage(folder).free))
+    (wheel,) = brought.glob("*.whl")
+    found = sha256_of(wheel)
+    if found != package.sha256:
+        raise FetchError(f"{wheel.name} has sha256 {found}, wanted {package.sha256}")
+    return wheel
 
 
-def _advice(package: Package, said: str, free: int, folder: Path) -> str:
+def _advice(package: Package, said: str, free: int) -> str:
     # pip needs room for the wheel twice, and its own message does not mention a full disk.
     if free < 2 * package.size:
-        return (
-            f"cannot fetch {package.name}: {cache_folder()} has {free / 1e6:.0f} MB of room, wanted "
-            f"{2 * package.size / 1e6:.0f}. Make room there, or name another folder by OTMD_CACHE."
+        why = (
+            f"{cache_folder()} has {free / 1e6:.0f} MB of room, wanted {2 * package.size / 1e6:.0f}. "
+            "Make room there, or name another folder by OTMD_CACHE."
         )
-    if "Expected sha256" in said:
-        return (
-            f"cannot fetch {package.name} {package.version}: what came has another hash, so it is "
-            "another file or was cut short. Try again, or point pip at another mirror with "
-            "PIP_INDEX_URL. pip said: "
+    elif "No module named pip" in said:
+        why = (
+            "this Python has no pip. Run `python -m ensurepip` (or `uv pip install pip`) in this "
+            "environment and try again."
+        )
+    elif "Expected sha256" in said:
+        why = (
+            "what came has another hash, so it is another file or was cut short. Try again, or point "
+            "pip at another mirror with PIP_INDEX_URL. pip said: "
             + " ".join(said[said.index("Expected sha256") :].split()[:5])
         )
-    if "No module named pip" in said:
-        return (
-            f"cannot fetch {package.name}: this Python has no pip. "
-            "Run `python -m ensurepip` (or `uv pip install pip`) in this environment and try again."
+    else:
+        lines = [line for line in said.splitlines() if line.strip() and "WARNING" not in line]
+        why = (
+            "is there a network? pip can be pointed at a mirror or a folder of wheels with "
+            "PIP_INDEX_URL or PIP_FIND_LINKS. pip said: " + " ".join(lines[-3:])
         )
-    lines = [line for line in said.splitlines() if line.strip() and "WARNING" not in line]
-    return (
-        f"cannot fetch {package.name} {package.version}. Is there a network? pip can be pointed at "
-        "a mirror or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS. pip said: "
-        + " ".join(lines[-3:])
-    )
+    return f"cannot fetch {package.name} {package.version}: {why}"

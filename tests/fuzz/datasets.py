@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz import files
 from fuzz.choices import Choices
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
-from otmd.harness.shards import SHARDS, read_texts
+from otmd.harness.dataset import SHARDS, read_shard
 from otmd.storage.store import Store
 
 ALLOWED = (ValueError, DatasetError)
@@ -72,7 +72,7 @@ def _folder(choices: Choices) -> None:
     (folder / "manifest.parquet").write_bytes(_manifest(choices, entry))
     verify = bool(choices.below(2))
     _read(folder, verify)
-    read_texts(folder / name)
+    read_shard(folder / name)
 
 
 def _manifest(choices: Choices, entry: dict) -> bytes:

@@ -16,8 +16,8 @@ from otmd.harness import (
     collect,
     open_dataset,
 )
+from otmd.harness.dataset import read_shard
 from otmd.harness.prompts import prompt_tokens
-from otmd.harness.shards import read_texts
 from otmd.harness.variants import skip_layers
 from otmd.storage.files import LOCK
 
@@ -59,7 +59,9 @@ def counting(monkeypatch, model, fail_at=None):
 
 def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
     dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    texts = {text["prompt_id"]: text for shard in shards(tmp_path) for text in read_texts(shard)}
+    texts = {
+        text["prompt_id"]: text for shard in shards(tmp_path) for text in read_shard(shard).texts
+    }
     assert list(texts) == [prompt.id for prompt in prompts]
     target, other = dataset.arrays(range(len(dataset)))
     for place, p, q in zip(dataset.positions, target, other, strict=True):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
-from otmd.harness.shards import SHARDS, Row, read_shard, read_texts, write_shard
+from otmd.harness.dataset import SHARDS, Position, read_shard, write_shard
 from otmd.storage.safetensors import read_safetensors
 from otmd.storage.store import Store
 
@@ -80,7 +80,7 @@ def test_json_that_is_too_deep(tmp_path):
         Store(tmp_path, {}, SHARDS).check()
 
 
-ROW = Row("a", "b", 1, 2)
+ROW = Position(0, "a", "b", 1, 2)
 
 
 def test_a_shard_whose_logits_do_not_fit_its_rows(tmp_path):
@@ -96,7 +96,7 @@ def test_a_shard_whose_logits_do_not_fit_its_rows(tmp_path):
 def test_a_shard_without_texts(tmp_path):
     path = stored(tmp_path / "a.safetensors", {"__metadata__": {"otmd": "[]"}}, 0)
     with pytest.raises(DatasetError, match="is no shard of otmd"):
-        read_texts(path)
+        read_shard(path, "0" * 64)
 
 
 GOOD = {"unigrams": np.array([1, 1]), "keys2": np.array([1]), "counts2": np.array([1])}
