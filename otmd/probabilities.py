@@ -11,8 +11,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernel import REASSOCIATE, kernel
-from otmd.parallel import in_threads
+from otmd.kernel import REASSOCIATE, in_threads, kernel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
