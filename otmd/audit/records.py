@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from otmd.audit.samples import wrong
 from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance
+from otmd.storage.arrays import read_safetensors
 from otmd.storage.errors import named, parse_json
 from otmd.storage.parquet import read_batches
-from otmd.storage.safetensors import read_safetensors
 
 LONGEST_LINE = 32 << 20
 """Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each."""

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from otmd.harness.shards import MANIFEST, RECORD, read_manifest, read_shard
+from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
 from otmd.storage.errors import DatasetError, parse_json
-from otmd.storage.npz import read_npz
-from otmd.storage.safetensors import StoredArray, read_safetensors
 
 
 @dataclass(frozen=True)

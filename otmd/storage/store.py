@@ -184,11 +184,8 @@ def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[
     for name in {**there, **here}:
         old, new = there.get(name, _MISSING), here.get(name, _MISSING)
         if old != new:
-            if (
-                isinstance(old, list)
-                and isinstance(new, list)
-                and len(f"{old}{new}") > _LONGEST_VALUE
-            ):
+            both_lists = isinstance(old, list) and isinstance(new, list)
+            if both_lists and len(f"{old}{new}") > _LONGEST_VALUE:
                 old, new = _without(old, new), _without(new, old)
             differing.append(f"{_short(name)}: stored {_short(old)}, asked {_short(new)}")
     return differing
