@@ -53,8 +53,8 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         # No kernel is called as a C function: a wrapper for that would only take time to compile.
-        compiled: Any = njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)
-        self._compiled = compiled(function)
+        jit: Any = njit
+        self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
         self._hot, self._calls, self._seconds = False, 0, 0.0
 
     def __call__(self, *arguments: Any) -> Any:

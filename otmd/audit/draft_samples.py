@@ -9,10 +9,10 @@ from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
-from otmd.audit.samples import validate_law, validate_level, wrong
+from otmd.audit.samples import validate_law, validate_level
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, from_tensor
+from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
 PARTS = 4
 """Of the vocabulary, about equally likely: drafts that depend on each other come from related parts."""

@@ -32,10 +32,9 @@ from otmd.audit.samples import (
     validate_emitted,
     validate_level,
     validate_position,
-    wrong,
 )
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor
+from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor, wrong
 
 MOST_CELLS = 16
 """The largest number of equal cells in which the numbers of a claim are counted."""

@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import wrong
-from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    Processing,
+    from_tensor,
+    sum_tolerance,
+    wrong,
+)
 from otmd.storage.arrays import read_safetensors
 from otmd.storage.errors import named, parse_json
 from otmd.storage.parquet import read_batches

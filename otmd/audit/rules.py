@@ -32,11 +32,17 @@ from otmd.audit.samples import (
     validate_level,
     validate_position,
     validate_verifier,
-    wrong,
 )
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    validate_count,
+    validate_probs,
+    validate_tol,
+    wrong,
+)
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
@@ -373,8 +379,7 @@ def enumerated(
     """
     validate_verifier(verifier)
     p = validate_position(target_probs, law)
-    if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
-        raise wrong("tol", repr(tol), "a positive number")
+    tol = validate_tol(tol)
     rule = verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     output, accepted = np.zeros(p.size), 0.0
     tuples, probs = law.enumerate()
@@ -393,4 +398,4 @@ def enumerated(
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
     worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
     ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
-    return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
+    return EnumeratedAudit(p, output, tol, accepted, ceiling, deviations, worst)

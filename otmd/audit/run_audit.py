@@ -38,9 +38,9 @@ from otmd.audit.run_report import (
     metrics_of,
 )
 from otmd.audit.run_tally import LawMaker, Tally, declared_law, law_maker
-from otmd.audit.samples import validate_fraction, validate_level, wrong
+from otmd.audit.samples import validate_fraction, validate_level
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import Processing
+from otmd.probabilities import Processing, wrong
 
 _SMALLEST_FALSE_ALARM = 2e-5
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}
@@ -182,9 +182,7 @@ def _position(record: Record, make: LawMaker | None, side: str) -> Position | No
     law = None
     if make is not None and isinstance(q, np.ndarray):
         declared = declared_law(make, q, tokens)
-        # Where an engine breaks ties in another way than the law, its drafts say nothing here.
-        if not isinstance(declared, str) and declared[0].can_draw(tokens):
-            law = declared[0]
+        law = None if isinstance(declared, str) else declared[0]
     if isinstance(p, str) or (side == "drafts" and law is None):
         return None
     if side == "output" and (output == NOT_DECIDED or p[output] == 0):

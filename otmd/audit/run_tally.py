@@ -8,18 +8,24 @@ import numpy as np
 from otmd.audit.evidence import BY_MASS, BY_RATIO, Evidence
 from otmd.audit.records import NOT_DECIDED, Record
 from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS, ROWS, SLOTS
-from otmd.audit.samples import SERVED, ceiling, next_draft_laws, num_forced, wrong
+from otmd.audit.samples import (
+    SERVED,
+    acceptance_ceiling,
+    next_draft_laws,
+    num_forced,
+    with_ties_as_drawn,
+)
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
     Greedy,
     Hub,
     Stratified,
-    TopThen,
     WithoutReplacement,
     WithReplacement,
 )
-from otmd.probabilities import FloatArray, IntArray
+from otmd.engines.lossy import CertainTop
+from otmd.probabilities import FloatArray, IntArray, wrong
 
 LawMaker = Callable[[FloatArray, int], DraftLaw]
 """From q (V,) and the number of drafts to their law."""
@@ -32,7 +38,7 @@ _MAKERS: dict[str, LawMaker] = {
     "greedy": Greedy,
     "hub": Hub,
     "stratified": Stratified,
-    "certain-top": lambda draft_probs, n: TopThen(draft_probs, n, n),
+    "certain-top": CertainTop,
     # A row records one q, which all of its drafts share.
     "independent": WithReplacement,
 }
@@ -71,6 +77,7 @@ def declared_law(
         return "draft_never"
     if not isinstance(law, SERVED):
         raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in SERVED)}")
+    law = with_ties_as_drawn(law, draft_tokens)
     laws = next_draft_laws(law, draft_tokens)
     drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
     return (law, laws) if drawn else "draft_never"
@@ -201,7 +208,7 @@ class Tally:
         add(OUTPUT_BY_MASS, -target, by_mass, len(BY_MASS))
         if not tokens.size:
             return
-        highest = None if law is None else ceiling(target, law, tokens)
+        highest = None if law is None else acceptance_ceiling(target, law)
         if self._make is None:
             draft, highest = np.zeros(target.size), float(target[np.unique(tokens)].sum()) + _SLACK
             draft[tokens] = 1.0

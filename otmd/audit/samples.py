@@ -1,8 +1,9 @@
 """What the audits share: checked arguments, samples, laws of drafts one by one, ceilings, worst tokens."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,9 +27,11 @@ from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
+    as_float,
     from_tensor,
     validate_probs,
     validate_same_vocabulary,
+    wrong,
 )
 from otmd.verifiers import Verifier
 
@@ -80,20 +83,13 @@ class TokenDeviation:
     expected: float
 
 
-def wrong(name: object, got: object, wanted: object) -> ValueError:
-    """The error of an argument, a file or a field: what it holds, and what it should."""
-    return ValueError(f"{name}: got {got}, wanted {wanted}")
-
-
 def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
     """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
     if isinstance(law, type) and issubclass(law, DraftLaw):
         raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
     if isinstance(others, DraftLaw):
-        raise TypeError(
-            f"law: got {type(law).__name__} and a {type(others).__name__} in the place of the array before "
-            "it: are the two swapped?"
-        )
+        told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
+        raise TypeError(f"law: got {told}: are the two swapped?")
     if not isinstance(law, DraftLaw):
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
@@ -122,17 +118,18 @@ def validate_verifier(verifier: object) -> None:
 
 def validate_level(false_alarm: object) -> float:
     """Return the rate of false alarms, or raise ValueError unless it is in (0, 1/4]."""
-    validate_fraction("false_alarm", false_alarm)
-    if false_alarm > 0.25:  # type: ignore[operator]
+    level = validate_fraction("false_alarm", false_alarm)
+    if level > 0.25:
         raise wrong("false_alarm", repr(false_alarm), "at most 0.25")
-    return float(false_alarm)  # type: ignore[arg-type]
+    return level
 
 
-def validate_fraction(name: str, value: object) -> None:
-    """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1:  # type: ignore[operator]
+def validate_fraction(name: str, value: object) -> float:
+    """Return a number strictly between 0 and 1, or raise ValueError."""
+    number = as_float(value)
+    if not 0 < number < 1:
         raise wrong(name, repr(value), "a number between 0 and 1")
+    return number
 
 
 def emitted_tokens(
@@ -186,20 +183,20 @@ def sampler_of(
         From drafts (N, n) to tokens (N,). It raises ValueError for a law that is no distribution.
     """
     validate_rng(rng)
-    known: dict[tuple[int, ...], FloatArray] = {}
+
+    @cache
+    def law_of(draft_tokens: tuple[int, ...]) -> FloatArray:
+        return validate_probs("verifier", verifier(np.array(draft_tokens)))
 
     def sample(draft_tokens: IntArray) -> IntArray:
         every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
-        order, ends = (
-            np.argsort(which.ravel(), kind="stable"),
-            np.cumsum(np.bincount(which.ravel())),
-        )
+        counts = np.bincount(which.ravel(), minlength=len(every))
         tokens = np.empty(len(draft_tokens), np.int64)
-        for own, where in zip(every, np.split(order, ends[:-1]), strict=True):
-            key = tuple(own.tolist())
-            if key not in known:
-                known[key] = validate_probs("verifier", verifier(own))
-            tokens[where] = draw_tokens(known[key], rng, where.size)
+        drawn = [
+            draw_tokens(law_of(tuple(own)), rng, count)
+            for own, count in zip(every.tolist(), counts, strict=True)
+        ]
+        tokens[np.argsort(which.ravel(), kind="stable")] = np.concatenate([tokens[:0], *drawn])
         return tokens
 
     return sample
@@ -207,51 +204,49 @@ def sampler_of(
 
 def num_forced(law: DraftLaw) -> int:
     """How many of the first drafts are certain, so that nothing can be tested in them."""
-    return law.top if _begins_with_top(law) else 0
-
-
-def _begins_with_top(law: DraftLaw) -> TypeGuard[TopThen]:
     # A hub's pair comes in either order.
-    return isinstance(law, TopThen) and not isinstance(law, Hub)
+    return law.top if isinstance(law, TopThen) and not isinstance(law, Hub) else 0
+
+
+def with_ties_as_drawn(law: DraftLaw, draft_tokens: IntArray) -> DraftLaw:
+    """The law with the certain drafts of an engine's (n,), if these differ only in how ties are broken."""
+    first = draft_tokens[: num_forced(law)]
+    if not first.size or not isinstance(law, ProposalLaw) or np.unique(first).size < first.size:
+        return law
+    if (law.draft_probs[first] != law.draft_probs[law.forced_tokens()]).any():
+        return law
+    other = copy.copy(law)
+    vars(other)["_top_tokens"] = first
+    return other
 
 
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
-    """The law (V,) of each of the drafts (n,) given those before it; zero everywhere if no draft can follow.
-
-    A TopThen law's ties are left open, since engines break them in their own ways.
-    """
+    """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
     assert isinstance(law, ProposalLaw)
-    forced, laws = num_forced(law), []
-    if _begins_with_top(law):
-        # By their masses: the i-th certain draft may be any token as likely as the i-th likeliest.
-        masses = np.sort(law.draft_probs)[::-1][:forced]
-        for j, token in enumerate(draft_tokens[:forced]):
-            fits = law.draft_probs[token] == masses[j] and token not in draft_tokens[:j]
-            laws.append(np.where(np.arange(law.vocab_size) == token, float(fits), 0.0))
-        if forced == law.num_drafts:
-            return laws
-        left = _without(law.draft_probs, draft_tokens[:forced])
-        law = unchecked(law.rest, left, law.num_drafts - forced)
+    forced = num_forced(law)
+    laws = [np.eye(1, law.vocab_size, token)[0] for token in law.forced_tokens()[:forced]]
+    if forced == law.num_drafts:
+        return laws
+    if forced:
+        assert isinstance(law, TopThen)
+        law = unchecked(law.rest, law.mass_beside_forced(), law.num_drafts - forced)
     later = draft_tokens[forced:]
     return [*laws, *(_next_law(law, later[:j]) for j in range(later.size))]
 
 
 def _next_law(law: ProposalLaw, before: IntArray) -> FloatArray:
-    q, nothing = law.draft_probs, np.zeros(law.vocab_size)
+    q = law.draft_probs
     if isinstance(law, WithReplacement):
         return q
     if isinstance(law, Stratified):
         strata = law.position_strata
         return np.where(strata.number == before.size, strata.inclusion, 0.0)
     if isinstance(law, Hub) and before.size and before[0] != law.hub_token:
-        nothing[law.hub_token] = 1.0
-        return nothing
+        return np.eye(1, q.size, law.hub_token)[0]
     left, wanted = _without(q, before), law.num_drafts - before.size
     if not isinstance(law, ConditionalPoisson):
         return left
     # The other drafts are again conditional Poisson, in uniform order.
-    if np.count_nonzero(left) < wanted:
-        return nothing
     return unchecked(ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
 
 
@@ -277,18 +272,6 @@ def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + _SLACK)
-
-
-def ceiling(target: FloatArray, law: DraftLaw, draft_tokens: IntArray) -> float:
-    """The largest acceptance at a position, rounded up; the drafts (n,) tell which ties are certain."""
-    forced = draft_tokens[: num_forced(law)]
-    if _begins_with_top(law) and (law.forced_tokens() != forced).any():
-        # Ties fall to the lowest id: with other ids the law takes the certain drafts of the engine.
-        order = np.concatenate([forced, np.delete(np.arange(target.size), forced)])
-        other = unchecked(TopThen, law.draft_probs[order], law.num_drafts)
-        other.top, other.rest = law.top, law.rest
-        return acceptance_ceiling(target[order], other)
-    return acceptance_ceiling(target, law)
 
 
 def num_tuples(law: DraftLaw) -> int:
