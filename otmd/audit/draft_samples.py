@@ -168,8 +168,8 @@ def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> 
     if not np.isfinite(declared):
         return np.inf
     kinds = Counter(kind for kind, _ in likelihoods)
-    shares = [1 / kinds[kind] / len(kinds) for kind, _ in likelihoods]
-    return float(logsumexp(list(likelihoods.values()), b=shares) - declared)
+    shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods]
+    return float(logsumexp(np.array(list(likelihoods.values())) - shares) - declared)
 
 
 def counts_of_tuples(
@@ -223,8 +223,8 @@ def independence_p_values(
     wanted, found = dict(_labels(reference, part)), {}
     for name, seen in _labels(samples, part):
         size = 1 + int(max(seen.max(initial=0), wanted[name].max(initial=0)))
-        counts = (np.bincount(own, minlength=size) for own in (seen, wanted[name]))
-        found[name] = p_value_of_exchangeable(*counts, level, rng=rng)
+        counts, expected = (np.bincount(own, minlength=size) for own in (seen, wanted[name]))
+        found[name] = p_value_of_exchangeable(counts, expected, level, rng=rng)
     return found
 
 

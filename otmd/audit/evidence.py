@@ -250,7 +250,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """What was found of a claim about many positions, by three statements with a rate of false alarms ``level``.
+    """What was found of a claim about many positions. Each statement has the rate ``level`` of false alarms.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """Common mistakes of engines, as laws: to plant them, and to name the one that explains a run best."""
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,14 +58,9 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """How well a mistake explains the samples.
+    """How well a mistake, in words, with its best setting, explains the samples.
 
-    Attributes
-    ----------
-    mistake : str
-        In words, with its best setting.
-    log_likelihood : float
-        Natural logarithm of the samples' likelihood, less that of the number of settings tried.
+    ``log_likelihood`` is the logarithm of their likelihood, less that of the number of settings tried.
     """
 
     mistake: str
@@ -74,24 +69,19 @@ class Explanation:
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
     """The best setting of each kind of mistake, the likeliest kind first, from logarithms of likelihoods."""
-    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
-    for (kind, setting), own in likelihoods.items():
-        by_kind[kind][setting] = own
-    found = []
-    for kind, settings in by_kind.items():
-        best = max(settings, key=lambda own: settings[own])
-        words = f"{kind} ({best})" if best else kind
-        found.append(Explanation(words, settings[best] - float(np.log(len(settings)))))
-    return sorted(found, key=lambda own: -own.log_likelihood)
+    tried, found = Counter(kind for kind, _ in likelihoods), {}
+    for (kind, setting), own in sorted(likelihoods.items(), key=lambda item: -item[1]):
+        words = f"{kind} ({setting})" if setting else kind
+        found.setdefault(kind, Explanation(words, own - float(np.log(tried[kind]))))
+    return sorted((found[kind] for kind in tried), key=lambda own: -own.log_likelihood)
 
 
 def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     """The mistakes that are told apart from a declared law at one position, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
-        yield Mistake(
-            "sorted by token id", "", partial(_prob_sorted, law, np.arange(law.vocab_size))
-        )
+        by_id = partial(_prob_sorted, law, np.arange(law.vocab_size))
+        yield Mistake("sorted by token id", "", by_id)
     if not isinstance(law, ProposalLaw):
         return
     q = law.draft_probs
@@ -111,10 +101,8 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     if n > 1 and type(law) is Stratified:
         kind = "one draw from each stratum, the tail first"
         yield Mistake(kind, "", lambda x: law.tuple_prob(x[:, ::-1]))
-    likeliest = q.argmax()
-    yield Mistake(
-        "always the likeliest token", "", lambda x: (x == likeliest).all(axis=-1).astype(float)
-    )
+    always = partial(_prob_of_copies, (np.arange(q.size) == q.argmax()).astype(float), 1.0)
+    yield Mistake("always the likeliest token", "", always)
     for kind, settings, laws in other_distributions(q):
         for setting, probs in zip(settings, laws, strict=True):
             if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
@@ -158,7 +146,7 @@ def _prob_sorted(law: DraftLaw, rank: IntArray, tokens: IntArray) -> FloatArray:
     if (np.diff(places, axis=-1) < 0).any():
         return np.zeros(len(tokens))
     every = permutations(range(tokens.shape[-1]))
-    orders = [law.tuple_prob(tokens[:, list(order)]) for order in every]
+    orders = [law.tuple_prob(tokens[:, order]) for order in every]
     # Orders that only swap equal tokens are one tuple, which was summed more than once.
     counts = [np.unique(own, return_counts=True)[1] for own in places]
     repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
@@ -176,6 +164,7 @@ class RuleFault(StrEnum):
     COARSE_COIN = "a draft is accepted if u ≤ p/q, not u < p/q, with u in float16"
 
 
+@dataclass(eq=False)
 class RejectionSteps:
     """Recursive rejection of p (…, V) step by step, as engines write it, with a fault or without.
 
@@ -183,13 +172,11 @@ class RejectionSteps:
     lossless for every ``law`` that draws one draft after another.
     """
 
-    coin_values = 2048
-    """How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1."""
-
-    def __init__(
-        self, target_probs: FloatArray, law: DraftLaw, fault: RuleFault | None = None
-    ) -> None:
-        self.target_probs, self.law, self.fault = target_probs, law, fault
+    target_probs: FloatArray
+    law: DraftLaw
+    fault: RuleFault | None = None
+    # How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1.
+    coin_values: int = 2048
 
     def __call__(self, draft_tokens: IntArray) -> FloatArray:
         """Law of the output token given the drafts (n,), of the shape of the targets."""
@@ -307,26 +294,16 @@ def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
         independent = isinstance(law, WithReplacement)
         kind = WithoutReplacement if independent else WithReplacement
         believed = "distinct" if independent else "independent"
-        other = unchecked(kind, law.draft_probs, law.num_drafts)
-        yield (
-            f"the drafts are verified as if they were {believed}",
-            RejectionSteps(p, other)(tokens),
-        )
+        steps = RejectionSteps(p, unchecked(kind, law.draft_probs, law.num_drafts))
+        yield f"the drafts are verified as if they were {believed}", steps(tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class Control:
     """A faulty rule at one position.
 
-    Attributes
-    ----------
-    name : str
-        The fault.
-    target_probs : ndarray of float64, shape (V,)
-    law : DraftLaw
-        What the drafts are really drawn from.
-    verifier : callable
-        From drafts (n,) to the law of the output token (V,).
+    The drafts are really drawn from ``law``; ``verifier`` is a callable from drafts (n,) to the law of the
+    output token (V,).
     """
 
     name: str

@@ -46,8 +46,8 @@ from otmd.probabilities import (
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
+# The test of the law, the bound and the acceptance share the false-alarm rate.
 NUM_STATEMENTS = 3
-"""The test of the law, the bound and the acceptance share the false-alarm rate."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,14 @@ class Losslessness:
 
     Attributes
     ----------
-    num_samples, num_cells : int
-        Of the tokens drawn, and of the cells in which they were counted.
-    false_alarm : float
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
-    p_value : float
-        Of the exact G-test of the counts.
+    p_value, num_cells : float, int
+        Of the exact G-test of the counts in cells.
     total_variation_bound : float
         The output is at least this far from p.
     detectable : float
         The total variation on the cells that the test finds with probability 0.9.
-    acceptance : Acceptance
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     """
@@ -119,13 +115,11 @@ class Losslessness:
         return f"{told} would have been found with probability 0.9"
 
     def __str__(self) -> str:
-        own = self.acceptance
+        own, test = self.acceptance, f"p-value {self.p_value:.1e} over {self.num_cells} cells"
+        rates = f"accepted {own.rate:.4f}, between {own.low:.4f} and {own.high:.4f}"
         return (
-            f"{self.verdict}\n"
-            f"p-value {self.p_value:.1e} over {self.num_cells} cells; false-alarm rate of the whole "
-            f"{self.false_alarm:.0e}\n"
-            f"accepted {own.rate:.4f}, between {own.low:.4f} and {own.high:.4f}; a lossless rule at most "
-            f"{own.ceiling:.4f}\n"
+            f"{self.verdict}\n{test}; false-alarm rate of the whole {self.false_alarm:.0e}\n"
+            f"{rates}; a lossless rule at most {own.ceiling:.4f}\n"
             f"largest deviations in {self.num_samples} samples:\n{deviation_table(self.worst)}"
         )
 
@@ -250,20 +244,22 @@ def samples_to_detect(
     order = ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
         raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
-    if total_variation is not None:
-        validate_fraction("total_variation", total_variation)
-    output = None if output_law is None else validate_probs("output_law", output_law)
-    if output is not None and output.shape != p.shape:
+    output, apart = p, 0.0
+    if output_law is None:
+        apart = validate_fraction("total_variation", total_variation)
+    else:
+        output = validate_probs("output_law", output_law)
+    if output.shape != p.shape:
         raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
-        cells, possible = token_cells(p, order, number), 1.0
-        divergence = 2.0 * (total_variation or 0.0) ** 2
-        if output is not None:
-            pooled = cells.counts(cells.labels, output)
-            possible = min(1.0, float(pooled.sum()))
-            if possible == 0:
-                return 1.0
+        cells = token_cells(p, order, number)
+        pooled = cells.counts(cells.labels, output)
+        possible = min(1.0, float(pooled.sum()))
+        if possible == 0:
+            return 1.0
+        divergence = 2.0 * apart**2
+        if not apart:
             divergence = float(xlogy(pooled, pooled / pooled.sum() / cells.probs).sum())
         degrees, missed = cells.probs.size - 1, 1.0 - level
         if degrees and divergence > 0:
@@ -280,7 +276,6 @@ class GuiltyDrafts:
 
     Attributes
     ----------
-    tokens : tuple of int
     prob : float
         Q(x), the probability of these drafts.
     excess : float
@@ -304,10 +299,9 @@ class EnumeratedAudit:
         The largest difference allowed at a token.
     acceptance, ceiling : float
         P(the output token is among the drafts), and the largest value for a lossless rule.
-    worst : tuple of TokenDeviation
-        The tokens with the largest deviations.
-    worst_drafts : tuple of GuiltyDrafts
-        The drafts with the largest parts of the total variation. Empty if the rule is not faulty.
+    worst, worst_drafts : tuple of TokenDeviation, tuple of GuiltyDrafts
+        The tokens with the largest deviations; the drafts with the largest parts of the total variation,
+        none if the rule is not faulty.
     """
 
     target_probs: FloatArray

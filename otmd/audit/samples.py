@@ -1,9 +1,10 @@
 """What the audits share: checked arguments, samples, laws of drafts one by one, ceilings, worst tokens."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
+    Greedy,
     Hub,
     Joint,
     ProposalLaw,
@@ -21,6 +23,7 @@ from otmd.drafts import (
 )
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.drafts.proposal import unchecked
+from otmd.engines.lossy import CertainTop
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -39,8 +42,8 @@ Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to the law of the output token (V,)."""
-SERVED = (WithReplacement, WithoutReplacement, ConditionalPoisson, TopThen, Hub, Stratified)
-"""The laws whose drafts are known one after another, given those before."""
+LawMaker = Callable[[FloatArray, int], DraftLaw]
+"""From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
 PROOF = "of the tokens have target probability zero: proof"
@@ -200,6 +203,62 @@ def sampler_of(
         return tokens
 
     return sample
+
+
+def law_name(law: object) -> str:
+    """A law as the command line calls it, with its parameters."""
+    if isinstance(law, partial):
+        told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
+        return f"{law_name(law.func)} ({told})"
+    name = law if isinstance(law, str) else getattr(law, "__name__", repr(law))
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+# The laws whose drafts are known one after another, given those before.
+_SERVED = (
+    WithReplacement,
+    WithoutReplacement,
+    ConditionalPoisson,
+    Greedy,
+    Hub,
+    Stratified,
+    TopThen,
+)
+# A row records one q, so that independent drafts share it. Fixed drafts are decided by the text before them:
+# n-grams, the argmax, the likeliest tokens of a tree.
+MAKERS: dict[str, LawMaker | None] = {
+    **{law_name(own): own for own in (*_SERVED[:-1], CertainTop)},
+    "independent": WithReplacement,
+    "fixed": None,
+}
+
+
+def law_maker(law: str | LawMaker) -> LawMaker | None:
+    """The maker of a law that is given by name, None for fixed drafts; ValueError for an unknown name."""
+    if callable(law):
+        return law
+    if law not in MAKERS:
+        raise wrong("law", repr(law), f"one of {', '.join(MAKERS)}, or a callable")
+    return MAKERS[law]
+
+
+def declared_law(
+    make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
+) -> tuple[DraftLaw, list[FloatArray]] | str:
+    """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
+    if (draft_probs[draft_tokens] == 0).any():
+        return "draft_impossible"
+    try:
+        law = make(draft_probs, draft_tokens.size)
+    except ValueError:
+        # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
+        return "draft_never"
+    if not isinstance(law, _SERVED):
+        raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in _SERVED)}")
+    law = with_ties_as_drawn(law, draft_tokens)
+    laws = next_draft_laws(law, draft_tokens)
+    drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
+    return (law, laws) if drawn else "draft_never"
 
 
 def num_forced(law: DraftLaw) -> int:

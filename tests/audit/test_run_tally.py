@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.audit.counts import places_in_order, ratio_order
+from otmd.audit.counts import mass_before, places_in_order, ratio_order, ratios
 from otmd.audit.evidence import BY_MASS, BY_RATIO, bands_of
 from otmd.audit.records import read_records
+from otmd.audit.run_audit import Tally
 from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.run_tally import Tally, declared_law, mass_before, ratios
-from otmd.audit.samples import acceptance_ceiling
+from otmd.audit.samples import acceptance_ceiling, declared_law
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
