@@ -169,7 +169,7 @@ def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> 
         return np.inf
     kinds = Counter(kind for kind, _ in likelihoods)
     shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods]
-    return float(logsumexp(np.array(list(likelihoods.values())) - shares) - declared)
+    return float(np.subtract(logsumexp(np.array(list(likelihoods.values())) - shares), declared))
 
 
 def counts_of_tuples(
