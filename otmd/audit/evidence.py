@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from otmd.audit.counts import (
-    IMPOSSIBLE,
-    detectable_total_variation,
-    exact_p_value,
-    make_cells,
-    ratio_order,
-    total_variation_bound,
-)
+from otmd.audit import counts
 from otmd.audit.samples import (
     PROOF,
     TokenDeviation,
@@ -147,10 +140,10 @@ class SequentialAudit:
         self.false_alarm = validate_level(false_alarm)
         self._law = law
         self._ceiling = acceptance_ceiling(self._target, law)
-        order = ratio_order(self._target, law.inclusion_probs())
-        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        order = counts.ratio_order(self._target, law.inclusion_probs())
+        every = [counts.make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
         # Two parts without a cut between them: the rare tokens, and everything else.
-        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        every.append(counts.make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
         used = [cells for cells in every if cells.probs.size > 1] or every[:1]
         self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
         self._chances = [ChanceBets(stake) for stake in STAKES]
@@ -301,21 +294,24 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     labels, uniform = _equal_cells(numbers, cells)
     counted = [(labels, uniform), *classes]
     bounds = [
-        total_variation_bound(
-            np.where(impossible, IMPOSSIBLE, own), probs, level / len(counted), independent=False
+        counts.total_variation_bound(
+            np.where(impossible, counts.IMPOSSIBLE, own),
+            probs,
+            level / len(counted),
+            independent=False,
         )
         for own, probs in counted
     ]
-    counts = np.bincount(labels[possible], minlength=cells)
+    seen = np.bincount(labels[possible], minlength=cells)
     by_cells = [_bets(*_equal_cells(numbers[possible], own)) for own in NUMBERS_OF_CELLS]
     by_class = [_bets(own[possible], probs[possible]) for own, probs in classes]
     return Claim(
         name=name,
         num_samples=size,
-        p_value=exact_p_value(counts, uniform, level, rng=rng),
+        p_value=counts.exact_p_value(seen, uniform, level, rng=rng),
         betting_p_value=anytime_p_value(mean_wealth([mean_wealth(by_cells), *by_class])),
         total_variation_bound=max(bounds),
-        detectable=detectable_total_variation(max(1, counts.sum()), cells, level),
+        detectable=counts.detectable_total_variation(max(1, seen.sum()), cells, level),
         level=level,
     )
 

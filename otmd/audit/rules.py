@@ -7,16 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import chdtri, chndtr, xlogy
 
-from otmd.audit.counts import (
-    IMPOSSIBLE,
-    chance_at_least,
-    chance_at_most,
-    detectable_total_variation,
-    exact_p_value,
-    ratio_order,
-    token_cells,
-    total_variation_bound,
-)
+from otmd.audit import counts
 from otmd.audit.samples import (
     PROOF,
     Acceptance,
@@ -181,21 +172,23 @@ def judge_tokens(
 ) -> Losslessness:
     """What :func:`losslessness` says of drafts (N, n) and the tokens (N,) that came out, input unchecked."""
     number, share = output_tokens.size, false_alarm / NUM_STATEMENTS
-    cells = token_cells(target, ratio_order(target, law.inclusion_probs()), number)
+    cells = counts.token_cells(target, counts.ratio_order(target, law.inclusion_probs()), number)
     labels, ceiling = cells.labels[output_tokens], acceptance_ceiling(target, law)
-    counts = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
+    seen = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
     hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
-    low, high = (bound(hits, number, share / 2) for bound in (chance_at_least, chance_at_most))
+    low, high = (
+        bound(hits, number, share / 2) for bound in (counts.chance_at_least, counts.chance_at_most)
+    )
     return Losslessness(
         num_samples=number,
         false_alarm=false_alarm,
-        impossible=int(np.count_nonzero(labels == IMPOSSIBLE)),
-        p_value=exact_p_value(cells.counts(labels), cells.probs, share, rng=rng),
+        impossible=int(np.count_nonzero(labels == counts.IMPOSSIBLE)),
+        p_value=counts.exact_p_value(cells.counts(labels), cells.probs, share, rng=rng),
         num_cells=cells.probs.size,
-        total_variation_bound=total_variation_bound(labels, cells.probs, share),
-        detectable=detectable_total_variation(number, cells.probs.size, share),
+        total_variation_bound=counts.total_variation_bound(labels, cells.probs, share),
+        detectable=counts.detectable_total_variation(number, cells.probs.size, share),
         acceptance=Acceptance(hits / number, low, high, ceiling),
-        worst=largest_deviations(counts, target * number),
+        worst=largest_deviations(seen, target * number),
     )
 
 
@@ -241,7 +234,7 @@ def samples_to_detect(
     p = validate_position(target_probs, law)
     validate_fraction("power", power)
     level = validate_level(false_alarm) / NUM_STATEMENTS
-    order = ratio_order(p, law.inclusion_probs())
+    order = counts.ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
         raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
     output, apart = p, 0.0
@@ -253,7 +246,7 @@ def samples_to_detect(
         raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
-        cells = token_cells(p, order, number)
+        cells = counts.token_cells(p, order, number)
         pooled = cells.counts(cells.labels, output)
         possible = min(1.0, float(pooled.sum()))
         if possible == 0:
