@@ -141,7 +141,7 @@ def num_threads() -> int:
     return get_num_threads()
 
 
-def in_threads(work: Callable[[int, int], None], count: int, size: int) -> None:
+def in_threads(work: Callable[[int, int], object], count: int, size: int) -> None:
     """Call ``work(start, stop)`` for parts of range(count); in threads if there is much to do.
 
     A position has ``size`` numbers. There are as many threads as Numba would use, this one among them, and

@@ -37,7 +37,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     name : str
         What the argument is called, for the error message.
     value : array_like, shape (…, V)
-        Probabilities over the last axis. A torch tensor is taken from any device and any float dtype.
+        A torch tensor is taken from any device and any float dtype.
     copy : bool
         Whether the answer must not share memory with ``value``.
 
@@ -72,7 +72,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         return (rows if fits else rows.copy()).reshape(array.shape)
     totals[as_it_is] = 1.0
     probs = np.empty(rows.shape)
-    in_threads(lambda a, b: _divide_rows(rows[a:b], totals[a:b], probs[a:b]), *rows.shape)
+    in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
     return probs.reshape(array.shape)
 
 
@@ -95,15 +95,6 @@ def _sum_rows(values, totals):
         for start in range(0, row.size, _SUMMED_AT_ONCE):
             total += _sum_part(row[start : start + _SUMMED_AT_ONCE])
         totals[b] = total
-
-
-@kernel()
-def _divide_rows(values, totals, out):
-    """Fill out (B, V) with the rows of values, divided by their totals (B,)."""
-    for b in range(values.shape[0]):
-        here, there, total = values[b], out[b], totals[b]
-        for y in range(here.size):
-            there[y] = here[y] / total
 
 
 def _refuse(
@@ -157,7 +148,6 @@ def from_tensor(value: Any) -> Any:
 
 
 def _in_float64(array: NDArray) -> FloatArray:
-    """Return a copy in float64."""
     # A longdouble beyond float64 becomes infinite, which is refused by name.
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)

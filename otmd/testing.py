@@ -5,16 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.audit import samples
 from otmd.audit.counts import chance_at_least, chance_at_most
 from otmd.audit.rules import enumerated, losslessness
-from otmd.audit.samples import (
-    ConditionalLaw,
-    Sampler,
-    num_tuples,
-    validate_level,
-    validate_position,
-    validate_verifier,
-)
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
@@ -23,7 +16,7 @@ _MOST_TUPLES = 20_000
 
 
 def assert_lossless(
-    verifier: Verifier | Sampler | ConditionalLaw,
+    verifier: Verifier | samples.Sampler | samples.ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -63,11 +56,11 @@ def assert_lossless(
     """
     if returns not in ("token", "tokens", "law"):
         raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
-    validate_position(target_probs, law)
-    validate_verifier(verifier)
+    samples.validate_position(target_probs, law)
+    samples.validate_verifier(verifier)
     by_law = returns == "law"
     if isinstance(verifier, Verifier):
-        by_law = law.can_enumerate() and num_tuples(law) <= _MOST_TUPLES
+        by_law = law.can_enumerate() and samples.num_tuples(law) <= _MOST_TUPLES
     if by_law:
         found = enumerated(verifier, target_probs, law, tol)
     else:
@@ -108,7 +101,7 @@ def assert_rate(
     hits = validate_count("accepted", accepted, minimum=0)
     if hits > trials:
         raise wrong("accepted", hits, f"at most num_samples = {trials}")
-    level = validate_level(false_alarm) / 2
+    level = samples.validate_level(false_alarm) / 2
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
         raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")

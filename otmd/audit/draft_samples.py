@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
-from otmd.audit.samples import validate_law, validate_level
+from otmd.audit.mistakes import Explanation, best_settings, log_likelihoods
+from otmd.audit.samples import num_tuples, validate_law, validate_level
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -34,11 +34,9 @@ class DraftLawAudit:
     ----------
     impossible : int
         Samples that the declared law never draws. One is proof.
-    log_likelihood : float
-        Of the samples under the declared law.
-    log_e_value : float
-        Natural logarithm of the mean likelihood ratio of all mistakes. The ratio's expectation is at most 1
-        under the declared law.
+    log_likelihood, log_e_value : float
+        Natural logarithms: of the samples' likelihood under the declared law, and of the mean likelihood
+        ratio of all mistakes, whose expectation is at most 1 under the declared law.
     p_values : tuple of float
         Of exact G-tests: of the tuples where they can be listed, else of the places of the least likely and
         of the likeliest draft.
@@ -141,22 +139,16 @@ def draft_law(
     validate_level(false_alarm)
     validate_rng(rng)
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
-    declared = law.tuple_prob(tuples)
-    with np.errstate(divide="ignore"):
-        likelihood = float(counts @ np.log(declared))
-        likelihoods = {
-            (own.kind, own.setting): float(counts @ np.log(own.tuple_prob(tuples)))
-            for own in draft_mistakes(law)
-        }
+    declared, likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     # Four tests of independence beside them, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
     return DraftLawAudit(
         num_samples=len(tokens),
         false_alarm=false_alarm,
-        impossible=int(counts[declared == 0].sum()),
-        log_likelihood=likelihood,
-        log_e_value=_log_e_value(likelihoods, likelihood),
+        impossible=int(counts[law.tuple_prob(tuples) == 0].sum()),
+        log_likelihood=declared,
+        log_e_value=_log_e_value(likelihoods, declared),
         p_values=tuple(exact_p_value(seen, probs, level, rng=rng) for seen, probs in tests),
         independence=independence_p_values(tokens, law, level, rng=rng),
         explanations=tuple(best_settings(likelihoods)),
@@ -176,8 +168,7 @@ def counts_of_tuples(
     law: DraftLaw, tuples: IntArray, counts: IntArray
 ) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of cells of tuples, if they can be listed."""
-    support = np.count_nonzero(law.inclusion_probs())
-    if not law.can_enumerate() or support**law.num_drafts > _MOST_LISTED:
+    if not law.can_enumerate() or num_tuples(law) > _MOST_LISTED:
         return []
     every, probs = law.enumerate()
     cells = make_cells(probs, np.lexsort((probs, _num_distinct(every))), _CELLS)

@@ -13,18 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from otmd.audit import counts
-from otmd.audit.samples import (
-    PROOF,
-    TokenDeviation,
-    acceptance_ceiling,
-    deviation_table,
-    is_accepted,
-    largest_deviations,
-    validate_emitted,
-    validate_level,
-    validate_position,
-)
+from otmd.audit import counts, samples
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor, wrong
 
@@ -74,8 +63,7 @@ class CellBets:
         return np.concatenate([np.empty(0), *(self._bet(labels[i], expected[i]) for i in parts)])
 
     def _bet(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        happened, rows = np.zeros(probs.shape), np.arange(labels.size)
-        happened[rows, labels] = 1.0
+        happened, rows = np.eye(probs.shape[1])[labels], np.arange(labels.size)
         observed = np.vstack([self._observed, happened]).cumsum(axis=0)
         expected = np.vstack([self._expected, probs]).cumsum(axis=0)
         trust = self.caution * probs
@@ -116,6 +104,12 @@ def anytime_p_value(path: FloatArray) -> float:
     return float(np.exp(-path.max(initial=0.0)))
 
 
+def p_value_of_chances(happened: BoolArray, largest: FloatArray) -> float:
+    """Valid at any time, of the claim that events (M,) have no larger chances than these."""
+    bets = [ChanceBets(stake).update(happened, largest) for stake in STAKES]
+    return anytime_p_value(mean_wealth(bets))
+
+
 class SequentialAudit:
     """An audit that may be looked at after every batch, and stopped at any time.
 
@@ -136,10 +130,10 @@ class SequentialAudit:
     """
 
     def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
-        self._target = validate_position(target_probs, law)
-        self.false_alarm = validate_level(false_alarm)
+        self._target = samples.validate_position(target_probs, law)
+        self.false_alarm = samples.validate_level(false_alarm)
         self._law = law
-        self._ceiling = acceptance_ceiling(self._target, law)
+        self._ceiling = samples.acceptance_ceiling(self._target, law)
         order = counts.ratio_order(self._target, law.inclusion_probs())
         every = [counts.make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
         # Two parts without a cut between them: the rare tokens, and everything else.
@@ -147,7 +141,7 @@ class SequentialAudit:
         used = [cells for cells in every if cells.probs.size > 1] or every[:1]
         self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
         self._chances = [ChanceBets(stake) for stake in STAKES]
-        self._counts = np.zeros(self._target.size, np.int64)
+        self._counts = np.zeros(self._target.size)
         self.num_samples = self.impossible = 0
         self.log_wealth = self.largest_log_wealth = 0.0
         self.detected_at: int | None = None
@@ -160,12 +154,13 @@ class SequentialAudit:
         tuples = self._law.validate_tokens(from_tensor(draft_tokens))
         if tuples.ndim != 2:
             raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
-        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
-        path = np.append(self.log_wealth, self._bet(out, is_accepted(tuples, out)))
+        size = self._target.size
+        out = samples.validate_emitted(output_tokens, len(tuples), size, "output_tokens")
+        path = np.append(self.log_wealth, self._bet(out, samples.is_accepted(tuples, out)))
         crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
         if self.detected_at is None and crossed.size:
             self.detected_at = self.num_samples + int(crossed[0])
-        self._counts += np.bincount(out, minlength=self._target.size)
+        self._counts += np.bincount(out, minlength=size)
         self.num_samples += out.size
         self.log_wealth = float(path[-1])
         self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
@@ -195,15 +190,15 @@ class SequentialAudit:
         return self.detected_at is not None
 
     @property
-    def worst(self) -> tuple[TokenDeviation, ...]:
+    def worst(self) -> tuple[samples.TokenDeviation, ...]:
         """The tokens with the largest deviations so far."""
-        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+        return samples.largest_deviations(self._counts, self._target * self.num_samples)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
         if self.impossible:
-            return f"not lossless: {self.impossible} {PROOF}"
+            return f"not lossless: {self.impossible} {samples.PROOF}"
         if self.faulty:
             told = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
             return f"not lossless: {told} however often one looked"
@@ -211,7 +206,7 @@ class SequentialAudit:
 
     def __str__(self) -> str:
         head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
-        return f"{head}\n{deviation_table(self.worst)}"
+        return f"{head}\n{samples.deviation_table(self.worst)}"
 
 
 @dataclass(eq=False)
@@ -245,16 +240,10 @@ class Evidence:
 class Claim:
     """What was found of a claim about many positions. Each statement has the rate ``level`` of false alarms.
 
-    Attributes
-    ----------
-    p_value : float
-        Of the exact G-test of counts in equal cells. It is valid if the number of rows was fixed in advance.
-    betting_p_value : float
-        Valid at any time, even if recording stopped because of what was seen.
-    total_variation_bound : float
-        Lower bound of the total variation from the laws claimed, on average over the second half.
-    detectable : float
-        The total variation on the cells that the test finds with probability 0.9.
+    The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
+    advance; the ``betting_p_value`` is valid at any time. ``total_variation_bound`` is a lower bound of the
+    distance from the laws claimed, on average over the second half. With probability 0.9 the test finds a
+    distance of ``detectable`` on the cells.
     """
 
     name: str
@@ -293,12 +282,10 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     cells = max(2, min(MOST_CELLS, size // _SAMPLES_A_CELL))
     labels, uniform = _equal_cells(numbers, cells)
     counted = [(labels, uniform), *classes]
+    share = level / len(counted)
     bounds = [
         counts.total_variation_bound(
-            np.where(impossible, counts.IMPOSSIBLE, own),
-            probs,
-            level / len(counted),
-            independent=False,
+            np.where(impossible, counts.IMPOSSIBLE, own), probs, share, independent=False
         )
         for own, probs in counted
     ]

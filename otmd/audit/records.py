@@ -157,9 +157,8 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         values, ids = values[order], ids[order]
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
-    processing = _processing(side, is_logits, given, default)
-    numbers = values.astype(np.float64)
-    return _Side(_probs(numbers, processing if is_logits else None, tolerance), values.size, ids)
+    of_logits = _processing(side, is_logits, given, default)
+    return _Side(_probs(values.astype(np.float64), of_logits, tolerance), values.size, ids)
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
@@ -187,16 +186,17 @@ def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
     return spread
 
 
-def _processing(side: str, is_logits: bool, given: Row, default: Processing | None) -> Processing:
+def _processing(
+    side: str, is_logits: bool, given: Row, default: Processing | None
+) -> Processing | None:
     own = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
-    if not is_logits and (own or default is not None):
+    if not is_logits and (own or default):
         told = f"{side}_logits with it: probabilities are taken as they are"
-        name = own[0] if own else f"{side}_processing"
-        raise wrong(name, f"a processing of {side}_probs", told)
-    if own and default is not None:
+        raise wrong([*own, f"{side}_processing"][0], f"a processing of {side}_probs", told)
+    if own and default:
         raise wrong(own[0], "it in the row and for the whole file", "one of them")
     if not own:
-        return default or Processing()
+        return (default or Processing()) if is_logits else None
     # Engines write 0 or −1 for no truncation.
     top_k = max(_number(f"{side}_top_k", given, 0, whole=True), 0) or None
     top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))

@@ -1,7 +1,7 @@
 """The audit of a recorded run, in one pass: a claim becomes numbers, uniform given the past if it holds."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,10 @@ from otmd.audit.counts import mass_before, ratios
 from otmd.audit.evidence import (
     BY_MASS,
     BY_RATIO,
-    STAKES,
-    ChanceBets,
     Evidence,
-    anytime_p_value,
     bands_of,
     judge_claim,
-    mean_wealth,
+    p_value_of_chances,
 )
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
@@ -63,6 +60,7 @@ _SMALLEST_FALSE_ALARM = 2e-5
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}
 _FEWEST_POSITIONS = 50
 _MOST_NUMBERS = 2_000_000
+Records = Callable[[], Iterator[Record]]
 
 
 def recorded_run(
@@ -112,8 +110,8 @@ def recorded_run(
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
     defaults = {side: own for side, own in given.items() if own is not None}
-    tally = Tally(make, rng)
-    for record in read_records(source, defaults):
+    tally, read = Tally(make, rng), partial(read_records, source, defaults)
+    for record in read():
         tally.add(record)
     if tally.num_rows == 0:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
@@ -136,14 +134,14 @@ def recorded_run(
             bands_of(BY_RATIO, tally.evidence[OUTPUT]),
             bands_of(BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
         ),
-        explanations={} if proved else _explanations(refuted, source, defaults, make),
+        explanations={} if proved else _explanations(refuted, read, make),
         most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
         metrics=metrics_of(tally.positions(), tally.ceilings),
     )
 
 
 def _explanations(
-    refuted: set[str], source: Source, defaults: dict[str, Processing], make: LawMaker | None
+    refuted: set[str], read: Records, make: LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
     name = next(
@@ -151,19 +149,17 @@ def _explanations(
     )
     if not name:
         return {}
-    side, explain = "drafts", explain_drafts
-    if name in (OUTPUT_BY_MASS, OUTPUT):
-        side, explain = "output", explain_output
-    found = explain(partial(_first_positions, source, defaults, make, side))
+    side, explain = "output", explain_output
+    if name in (DRAFTS, SLOTS, ROWS):
+        side, explain = "drafts", explain_drafts
+    found = explain(partial(_first_positions, read, make, side))
     return {} if found is None else {name: found}
 
 
-def _first_positions(
-    source: Source, defaults: dict[str, Processing], make: LawMaker | None, side: str
-) -> Iterator[Position]:
+def _first_positions(read: Records, make: LawMaker | None, side: str) -> Iterator[Position]:
     """The first positions with drafts of a known law, or with an output token that p may emit."""
     seen = numbers = 0
-    for record in read_records(source, defaults):
+    for record in read():
         own = _position(record, make, side)
         if own is not None:
             yield own
@@ -250,9 +246,9 @@ class Tally:
         accepted, ceilings = np.array(self._accepted, bool), np.array(self.ceilings)
         if not accepted.size:
             return None
-        wealth = mean_wealth([ChanceBets(stake).update(accepted, ceilings) for stake in STAKES])
         rate, highest = float(accepted.mean()), float(ceilings.mean())
-        return PooledAcceptance(accepted.size, rate, highest, anytime_p_value(wealth), level)
+        p_value = p_value_of_chances(accepted, ceilings)
+        return PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def positions(self) -> IntArray:
         """Depth, number of drafts, whether it was reached, whether a draft was accepted; (N, 4)."""

@@ -89,6 +89,10 @@ _METRICS = {
     "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
     "acceptance length, SGLang's spec_accept_length)",
 }
+_BY_DEPTH = (
+    ("conditional acceptance", "accepted / reached at this depth"),
+    ("acceptance per step", "accepted at this depth / steps (vLLM's per-position acceptance rate)"),
+)
 
 
 @dataclass(frozen=True)
@@ -151,19 +155,17 @@ class Metric:
 class RecordedRunAudit:
     """What an audit of a recorded run found.
 
+    A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
+    statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
+
     Attributes
     ----------
-    false_alarm : float
-        Probability, at most, that a sound engine's run is called faulty: shared equally by the three
-        statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
     bias : float
         The total variation that has to be found with probability 0.9 for a run to pass.
     vocabularies : dict of int to (int, tuple of int)
         Sizes of the recorded vocabularies, each with how many rows have it and the first of them.
-    claims : tuple of Claim
-        Those that anything was recorded for.
-    bands : tuple of tuple of Band
-        Classes of tokens by p/q and by p.
+    claims, bands : tuple of Claim, tuple of tuple of Band
+        The claims that anything was recorded for; the classes of tokens by p/q and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
     most_repeated : str
@@ -186,7 +188,7 @@ class RecordedRunAudit:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is a fault, in words; empty if none was found."""
-        have = {False: "row has", True: "rows have"}
+        have = ["row has", "rows have"]
         found = [f"{own.count} {have[own.count > 1]} {own.what}" for own in self.cases]
         found += dict.fromkeys(_REFUTED[own.name] for own in self.claims if own.refuted)
         own = self.acceptance
@@ -293,10 +295,8 @@ class RecordedRunAudit:
         return lines
 
 
-_HEAD_OF_CLAIMS = (
-    f"{'claim':<51} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'finds':>6}"
-)
-_HEAD_OF_BANDS = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
+_HEAD_OF_CLAIMS = f"{'claim':<51}  samples  p-value  by bets  bias ≥  finds"
+_HEAD_OF_BANDS = f"{'':<44}  observed    expected  deviations"
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:
@@ -323,14 +323,6 @@ def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]
     by_depth = np.bincount(depth[verified])
     hits = np.bincount(depth[hit == 1], minlength=by_depth.size)
     for own in np.flatnonzero(by_depth):
-        for name, trials, told in (
-            ("conditional acceptance", by_depth[own], "/ reached at this depth"),
-            (
-                "acceptance per step",
-                steps,
-                "at this depth / steps (vLLM's per-position acceptance rate)",
-            ),
-        ):
-            value = float(hits[own] / trials)
-            found.append(Metric(f"{name} at depth {own}", value, f"accepted {told}"))
+        for name, told, trials in (*_BY_DEPTH[0], by_depth[own]), (*_BY_DEPTH[1], steps):
+            found.append(Metric(f"{name} at depth {own}", float(hits[own] / trials), told))
     return tuple(found)

@@ -53,17 +53,10 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The acceptance rate: how often the output token was among the drafts.
+    """How often the output token was among the drafts: the ``rate`` with exact bounds (Clopper–Pearson).
 
-    Attributes
-    ----------
-    rate : float
-        Observed.
-    low, high : float
-        Exact confidence bounds (Clopper–Pearson).
-    ceiling : float
-        What no lossless rule exceeds: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for a law
-        without a closed form and with too many tuples for a maximum flow.
+    No lossless rule exceeds the ``ceiling``: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for
+    a law without a closed form and with too many tuples for a maximum flow.
     """
 
     rate: float
@@ -151,10 +144,10 @@ def emitted_tokens(
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
     tokens = [np.asarray(from_tensor(verifier(own))) for own in draft_tokens]
-    shape = next((token.shape for token in tokens if token.ndim), None)
-    if shape is not None:
-        told = f"an array of shape {shape} for one draw of drafts"
-        raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
+    for token in tokens:
+        if token.ndim:
+            told = f"an array of shape {token.shape} for one draw of drafts"
+            raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
     return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
 
 
@@ -171,19 +164,10 @@ def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) 
 def sampler_of(
     verifier: ConditionalLaw, *, rng: np.random.Generator
 ) -> Callable[[IntArray], IntArray]:
-    """A batched sampler of a rule that is given by its conditional law.
+    """A batched sampler, from drafts (N, n) to tokens (N,), of a rule that is given by its conditional law.
 
-    Parameters
-    ----------
-    verifier : callable
-        From drafts (n,) to the law of the output token (V,). It is called once for each tuple of drafts.
-    rng : numpy.random.Generator
-        Draws the tokens.
-
-    Returns
-    -------
-    callable
-        From drafts (N, n) to tokens (N,). It raises ValueError for a law that is no distribution.
+    ``verifier`` takes drafts (n,) and returns the law of the output token (V,). It is called once for each
+    tuple of drafts; the sampler raises ValueError where it returns no distribution.
     """
     validate_rng(rng)
 
@@ -193,13 +177,11 @@ def sampler_of(
 
     def sample(draft_tokens: IntArray) -> IntArray:
         every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
-        counts = np.bincount(which.ravel(), minlength=len(every))
+        order, counts = np.argsort(which.ravel(), kind="stable"), np.bincount(which.ravel())
+        laws = map(law_of, map(tuple, every.tolist()))
         tokens = np.empty(len(draft_tokens), np.int64)
-        drawn = [
-            draw_tokens(law_of(tuple(own)), rng, count)
-            for own, count in zip(every.tolist(), counts, strict=True)
-        ]
-        tokens[np.argsort(which.ravel(), kind="stable")] = np.concatenate([tokens[:0], *drawn])
+        drawn = (draw_tokens(law, rng, count) for law, count in zip(laws, counts, strict=True))
+        tokens[order] = np.concatenate([tokens[:0], *drawn])
         return tokens
 
     return sample
@@ -214,16 +196,15 @@ def law_name(law: object) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
+LAWS_IN_WORDS: dict[type[ProposalLaw], str] = {
+    WithReplacement: "drawn independently, with replacement",
+    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
+    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
+    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
+    Stratified: "one draw from each stratum, the head first (stratified)",
+}
 # The laws whose drafts are known one after another, given those before.
-_SERVED = (
-    WithReplacement,
-    WithoutReplacement,
-    ConditionalPoisson,
-    Greedy,
-    Hub,
-    Stratified,
-    TopThen,
-)
+_SERVED = (*LAWS_IN_WORDS, Hub, TopThen)
 # A row records one q, so that independent drafts share it. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {

@@ -37,18 +37,10 @@ SOURCES = {
 class EngineRule:
     """One way in which engines draft and verify at a position.
 
-    Attributes
-    ----------
-    name, title : str
-        Its key in :data:`CATALOGUE`, and what is drafted and how it is verified.
-    sources : tuple of str
-        Keys of :data:`SOURCES`: the engines' files that say so.
-    rule : Verifier or LossyRule
-        What decides; a Verifier is lossless.
-    drafts : callable, optional
-        ``law(draft_probs, num_drafts)`` of a lossless rule; a lossy one brings its own.
-    most_drafts : int, optional
-        How many drafts a position may have; None for any number.
+    The ``name`` is its key in :data:`CATALOGUE`; the ``title`` says what is drafted and how it is verified.
+    ``sources`` are keys of :data:`SOURCES`, the engines' files that say so. The ``rule`` decides; a Verifier
+    is lossless, with the law ``drafts(draft_probs, num_drafts)``, while a lossy rule brings its own. It takes
+    at most ``most_drafts`` drafts, None for any number.
     """
 
     name: str

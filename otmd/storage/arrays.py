@@ -22,15 +22,8 @@ _HEADERS = {
 }
 # The last two are zipfile's, for a compression that it lacks or a password that is wanted.
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
-_DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "U8": "u1",
+_DTYPES = {"BF16": "<u2", "U8": "u1"} | {
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FI" for size in (2, 4, 8)
 }
 # Bytes of a header: every array it names becomes a Python object.
 _LONGEST_HEADER = 32 << 20

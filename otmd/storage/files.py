@@ -11,10 +11,10 @@ from pathlib import Path
 
 from otmd.storage.errors import FolderLockedError
 
+# End of the name of a file or folder that is still being written.
 PART = ".otmd-part"
-"""End of the name of a file or folder that is still being written."""
+# The lock of a folder, and the file that names the process that holds it.
 LOCK, HOLDER = "otmd.lock", "otmd.holder"
-"""The lock of a folder, and the file that names the process that holds it."""
 _ADVICE: dict[int, str] = {
     getattr(errno, name): told
     for names, told in {
