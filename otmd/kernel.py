@@ -61,12 +61,11 @@ class Kernel:
         """Run the kernel."""
         if _mode.plain:
             return self.py_func(*arguments)
-        if config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
-            return self._run_plain(arguments)
         if self._hot:
             return self._compiled(*arguments)
         few = self._calls < _MOST_CALLS and self._seconds < _MOST_SECONDS
-        if few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS:
+        small = few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS
+        if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
         with _waiting_is_explained():
             answer = self._compiled(*arguments)

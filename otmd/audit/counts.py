@@ -116,7 +116,6 @@ def exact_p_value(
         extreme = every[g_statistic(every, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
         return min(1.0, float(np.exp(ways + xlogy(extreme, probs).sum(axis=-1)).sum()))
-
     draw = partial(rng.multinomial, total, fair)
     return _p_value_by_draws(counts, lambda own: g_statistic(own, probs), draw, level)
 

@@ -113,7 +113,7 @@ def recorded_run(
     tally, read = Tally(make, rng), partial(read_records, source, defaults)
     for record in read():
         tally.add(record)
-    if tally.num_rows == 0:
+    if not tally.positions:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
@@ -122,7 +122,7 @@ def recorded_run(
     # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
     proved = not OUTCOMES.isdisjoint(tally.cases)
     return RecordedRunAudit(
-        num_rows=tally.num_rows,
+        num_rows=len(tally.positions),
         law=law_name(law),
         false_alarm=false_alarm,
         bias=float(bias),
@@ -136,7 +136,7 @@ def recorded_run(
         ),
         explanations={} if proved else _explanations(refuted, read, make),
         most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
-        metrics=metrics_of(tally.positions(), tally.ceilings),
+        metrics=metrics_of(tally.positions, tally.ceilings),
     )
 
 
@@ -200,7 +200,8 @@ class Tally:
     def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
         self._make, self._rng = make, rng
         self._last: dict[str, tuple[int | None, int, bool]] = {}
-        self._positions: list[tuple[int, int, bool, bool]] = []
+        # Depth, number of drafts, whether it was reached, whether a draft was accepted.
+        self.positions: list[tuple[int, int, bool, bool]] = []
         self.cases, self.vocabularies = RowLists(), RowLists()
         self.dependence = Dependence(rng)
         self.evidence = {
@@ -213,17 +214,12 @@ class Tally:
         self.ceilings: list[float] = []
         self._accepted: list[bool] = []
 
-    @property
-    def num_rows(self) -> int:
-        """How many rows were looked at."""
-        return len(self._positions)
-
     def add(self, record: Record) -> None:
         """Look at one row."""
         output, tokens = record.output_token, record.draft_tokens
         decided = output != NOT_DECIDED
         accepted = decided and bool((tokens == output).any())
-        self._positions.append((record.depth, tokens.size, decided, accepted))
+        self.positions.append((record.depth, tokens.size, decided, accepted))
         if record.is_full:
             self.vocabularies.count(record.vocab_size, record.row)
         misplaced, beyond = self._misplaced(record, accepted), []
@@ -249,10 +245,6 @@ class Tally:
         rate, highest = float(accepted.mean()), float(ceilings.mean())
         p_value = p_value_of_chances(accepted, ceilings)
         return PooledAcceptance(accepted.size, rate, highest, p_value, level)
-
-    def positions(self) -> IntArray:
-        """Depth, number of drafts, whether it was reached, whether a draft was accepted; (N, 4)."""
-        return np.array(self._positions, np.int64).reshape(-1, 4)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
         """What is wrong with the place of a row in its step, as a kind of boundary case."""

@@ -8,7 +8,6 @@ import numpy as np
 from otmd.audit.counts import detectable_total_variation
 from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.audit.mistakes import Explanation
-from otmd.probabilities import IntArray
 
 OUTPUT, OUTPUT_BY_MASS, DRAFTS, SLOTS, ROWS = (
     "output tokens follow the target (in order of p/q)",
@@ -28,18 +27,18 @@ _REFUTED = {
 NUM_STATEMENTS = 3 * len(_REFUTED) + 1
 _OF_A_SIDE = {
     "nan": ("NaN in the {}",
-            "an overflow, or a buffer that was never written"),
+        "an overflow, or a buffer that was never written"),
     "infinite": ("+inf in the {}",
-                 "an overflow in the forward pass or in a division"),
+        "an overflow in the forward pass or in a division"),
     "negative": ("negative {} probabilities",
-                 "logits or logarithms under the name of probabilities"),
+        "logits or logarithms under the name of probabilities"),
     "sum": ("{} probabilities that do not sum to 1 within the rounding of their type",
-            "recorded before they were normalised, or only in part, or logits under the name of "
-            "probabilities"),
+        "recorded before they were normalised, or only in part, or logits under the name of "
+        "probabilities"),
     "empty": ("no {} token with mass",
-              "a mask that removed every token"),
+        "a mask that removed every token"),
     "id": ("a {} id beyond the vocabulary",
-           "two tokenizers, or a padded vocabulary"),
+        "two tokenizers, or a padded vocabulary"),
 }  # fmt: skip
 # What may be wrong with a row: in words, and what it usually means.
 KINDS = {
@@ -47,35 +46,26 @@ KINDS = {
     for side in ("target", "draft")
     for kind, (what, usually) in _OF_A_SIDE.items()
 } | {
-    "draft_missing":
-        ("drafts without the distribution they were drawn from",
-         "a deterministic drafter, which is audited under the law 'fixed'"),
-    "draft_out_of_range":
-        ("a draft token beyond the vocabulary",
-         "two tokenizers, or ids shifted by special tokens"),
-    "output_out_of_range":
-        ("an output token beyond the vocabulary",
-         "a search in running sums that ran past the end, or two tokenizers"),
-    "draft_impossible":
-        ("a draft of draft probability zero",
-         "q recorded after top-k or top-p and drafts drawn before, or q of another position"),
-    "draft_never":
-        ("drafts that the declared law never draws",
-         "another law than declared: duplicates, or tokens that are not the likeliest or in another "
-         "order"),
-    "output_impossible":
-        ("an output token of target probability zero that is none of the drafts",
-         "sampled without the top-k, top-p or min-p of the record; a few at the edge of top-p, or ties at "
-         "temperature 0, may be logits cut in another precision"),
-    "impossible_accepted":
-        ("an accepted draft of target probability zero",
-         "a coin compared with ≤ in place of <, or a verifier that did not see the processed target"),
-    "after_rejection":
-        ("a position decided after a rejection in the same step",
-         "rows out of order, or positions that were not reached: those have no output token"),
-    "depth_gap":
-        ("a depth that does not follow the one before it in its step",
-         "rows left out or out of order; no test is valid on rows chosen by their outcome"),
+    "draft_missing": ("drafts without the distribution they were drawn from",
+        "a deterministic drafter, which is audited under the law 'fixed'"),
+    "draft_out_of_range": ("a draft token beyond the vocabulary",
+        "two tokenizers, or ids shifted by special tokens"),
+    "output_out_of_range": ("an output token beyond the vocabulary",
+        "a search in running sums that ran past the end, or two tokenizers"),
+    "draft_impossible": ("a draft of draft probability zero",
+        "q recorded after top-k or top-p and drafts drawn before, or q of another position"),
+    "draft_never": ("drafts that the declared law never draws",
+        "another law than declared: duplicates, or tokens that are not the likeliest or in another "
+        "order"),
+    "output_impossible": ("an output token of target probability zero that is none of the drafts",
+        "sampled without the top-k, top-p or min-p of the record; a few at the edge of top-p, or ties at "
+        "temperature 0, may be logits cut in another precision"),
+    "impossible_accepted": ("an accepted draft of target probability zero",
+        "a coin compared with ≤ in place of <, or a verifier that did not see the processed target"),
+    "after_rejection": ("a position decided after a rejection in the same step",
+        "rows out of order, or positions that were not reached: those have no output token"),
+    "depth_gap": ("a depth that does not follow the one before it in its step",
+        "rows left out or out of order; no test is valid on rows chosen by their outcome"),
 }  # fmt: skip
 # The kinds where a token came out that cannot.
 OUTCOMES = {"draft_impossible", "draft_never", "output_impossible", "impossible_accepted"}
@@ -304,9 +294,11 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first))}{more})"
 
 
-def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
-    """The metrics in use. ``positions`` (N, 4): depth, drafts, whether reached, whether one was accepted."""
-    depth, drafts, reached, hit = positions.T
+def metrics_of(
+    positions: list[tuple[int, int, bool, bool]], ceilings: list[float]
+) -> tuple[Metric, ...]:
+    """The metrics in use, by the depth of each position, its drafts, whether it was reached, and accepted."""
+    depth, drafts, reached, hit = np.array(positions, np.int64).T
     verified = (reached == 1) & (drafts > 0)
     steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())
     values = {"optimal acceptance rate": float(np.mean(ceilings))} if ceilings else {}
