@@ -1,20 +1,23 @@
-"""Numba kernels that begin as plain Python: a first answer on a few tokens waits for no compiler.
+"""How Numba kernels are run: as plain Python at first, so that a first answer waits for no compiler.
 
-A kernel runs as plain Python while its inputs are small, its calls are few, and these calls together took a
-tenth of a second at most. Then, or at the first large input, it is compiled. The compiled code is kept on
-disk. Both run the same source, so there is one copy of each algorithm.
+Both ways run the same source. Compiled code is kept on disk; it releases Python's lock, so that threads help.
 """
 
+import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import cache, update_wrapper
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numba import config, njit
+from numba import config, get_num_threads, njit
+from numba.np.ufunc import threading_layer
 
 # When a kernel is compiled: at the first input of more numbers, or after so many plain runs, or so many
 # seconds of them.
@@ -23,6 +26,10 @@ _MOST_CALLS = 32
 _MOST_SECONDS = 0.1
 # Seconds after which a waiting user is told what is going on.
 _PATIENCE = 1.0
+# For fewer numbers than this, waking a thread takes longer than the work.
+_WORTH_A_THREAD = 100_000
+# Several parts for each thread, so that a thread that is done early takes over from slower ones.
+_PARTS = 4
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Fast-math flags of sums: terms may be added in any order. NaN and infinity keep their meaning."""
@@ -46,23 +53,19 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         # No kernel is called as a C function: a wrapper for that would only take time to compile.
-        compiler: Any = njit
-        self._compiled = compiler(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(
-            function
-        )
-        self._hot = False
-        self._calls, self._seconds = 0, 0.0
+        jit: Any = njit
+        self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+        self._hot, self._calls, self._seconds = False, 0, 0.0
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel."""
         if _mode.plain:
             return self.py_func(*arguments)
-        if config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
-            return self._run_plain(arguments)
         if self._hot:
             return self._compiled(*arguments)
         few = self._calls < _MOST_CALLS and self._seconds < _MOST_SECONDS
-        if few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS:
+        small = few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS
+        if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
         with _waiting_is_explained():
             answer = self._compiled(*arguments)
@@ -104,34 +107,78 @@ def every_kernel_compiled() -> Iterator[None]:
 
 def _size(arguments: tuple[Any, ...]) -> int:
     """How many numbers the arrays among the arguments hold."""
-    total = 0
-    for value in arguments:
-        if isinstance(value, np.ndarray):
-            total += value.size
-        elif isinstance(value, tuple):
-            total += _size(value)
-    return total
+    arrays = sum(value.size for value in arguments if isinstance(value, np.ndarray))
+    return arrays + sum(_size(value) for value in arguments if isinstance(value, tuple))
 
 
 @contextmanager
 def _waiting_is_explained() -> Iterator[None]:
     """Say once, on a terminal, that kernels are being compiled, if it takes a while."""
-    if _told.is_set() or not sys.stderr.isatty():
-        yield
-        return
-    timer = threading.Timer(_PATIENCE, _tell)
+
+    def tell() -> None:
+        if not _told.is_set():
+            _told.set()
+            ahead = "once for this machine (otmd warmup does it ahead)"
+            print(f"otmd: compiling kernels, {ahead}", file=sys.stderr)
+
+    timer = threading.Timer(_PATIENCE, tell)
     timer.daemon = True
-    timer.start()
+    if sys.stderr.isatty() and not _told.is_set():
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
 
 
-def _tell() -> None:
-    if not _told.is_set():
-        _told.set()
-        print(
-            "otmd: compiling kernels, once for this machine (otmd warmup does it ahead)",
-            file=sys.stderr,
-        )
+def num_threads() -> int:
+    """How many threads Numba would use. Numba's own are not started, since that changes torch's number."""
+    try:
+        threading_layer()
+    except ValueError:
+        return int(config.NUMBA_NUM_THREADS)  # pyright: ignore[reportAttributeAccessIssue]
+    return get_num_threads()
+
+
+def in_threads(work: Callable[[int, int], object], count: int, size: int) -> None:
+    """Call ``work(start, stop)`` for parts of range(count); in threads if there is much to do.
+
+    A position has ``size`` numbers. There are as many threads as Numba would use, this one among them, and
+    exceptions are raised here.
+    """
+    threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
+    if threads <= 1:
+        work(0, count)
+        return
+    parts = min(count, threads * _PARTS)
+    left = deque(pairwise(count * i // parts for i in range(parts + 1)))
+
+    def take_turns() -> None:
+        while True:
+            try:
+                start, stop = left.popleft()
+            except IndexError:
+                return
+            work(start, stop)
+
+    helpers = [_pool().submit(take_turns) for _ in range(threads - 1)]
+    try:
+        take_turns()
+    finally:
+        left.clear()
+        # Where calls lie within calls, no helper may ever have begun.
+        helpers = [helper for helper in helpers if not helper.cancel()]
+        wait(helpers)
+    for helper in helpers:
+        helper.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads, started once: starting one takes as long as several positions."""
+    return ThreadPoolExecutor(int(config.NUMBA_NUM_THREADS), "otmd")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# A forked process has none of its parent's threads, so it needs a pool of its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

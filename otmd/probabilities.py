@@ -11,8 +11,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernel import REASSOCIATE, kernel
-from otmd.parallel import in_threads
+from otmd.kernel import REASSOCIATE, in_threads, kernel
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -25,6 +24,11 @@ _ROUNDING = 64 * float(np.finfo(float).eps)
 _SUMMED_AT_ONCE = 1024
 
 
+def wrong(name: object, got: object, wanted: object) -> ValueError:
+    """The error of an argument, a file or a field: what it holds, and what it should."""
+    return ValueError(f"{name}: got {got}, wanted {wanted}")
+
+
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
     """Check next-token distributions and return them in float64, summing to 1.
 
@@ -33,7 +37,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     name : str
         What the argument is called, for the error message.
     value : array_like, shape (…, V)
-        Probabilities over the last axis. A torch tensor is taken from any device and any float dtype.
+        A torch tensor is taken from any device and any float dtype.
     copy : bool
         Whether the answer must not share memory with ``value``.
 
@@ -68,7 +72,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         return (rows if fits else rows.copy()).reshape(array.shape)
     totals[as_it_is] = 1.0
     probs = np.empty(rows.shape)
-    in_threads(lambda a, b: _divide_rows(rows[a:b], totals[a:b], probs[a:b]), *rows.shape)
+    in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
     return probs.reshape(array.shape)
 
 
@@ -93,31 +97,23 @@ def _sum_rows(values, totals):
         totals[b] = total
 
 
-@kernel()
-def _divide_rows(values, totals, out):
-    """Fill out (B, V) with the rows of values, divided by their totals (B,)."""
-    for b in range(values.shape[0]):
-        here, there, total = values[b], out[b], totals[b]
-        for y in range(here.size):
-            there[y] = here[y] / total
-
-
 def _refuse(
     name: str, array: NDArray, totals: FloatArray, tolerance: float, dtype: np.dtype
 ) -> NoReturn:
     """Raise ValueError with the first number that is not finite or negative, else the worst sum."""
     with np.errstate(invalid="ignore"):
-        for wrong, wanted in ((~np.isfinite(array), "finite numbers"), (array < 0, "numbers")):
-            if wrong.any():
-                where = tuple(int(i) for i in np.argwhere(wrong)[0])
-                raise ValueError(
-                    f"{name}: got {array[where]} at index {where}, wanted {wanted} ≥ 0"
-                )
+        _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
+        _refuse_any(name, array, array < 0, "numbers ≥ 0")
     worst = float(totals[np.abs(totals - 1.0).argmax()])
-    raise ValueError(
-        f"{name}: got a distribution that sums to {worst!r}, wanted 1 within {tolerance:.1e}, the "
-        f"tolerance of its dtype {dtype}"
-    )
+    wanted = f"1 within {tolerance:.1e}, the tolerance of its dtype {dtype}"
+    raise wrong(name, f"a distribution that sums to {worst!r}", wanted)
+
+
+def _refuse_any(name: str, array: NDArray, bad: BoolArray, wanted: str) -> None:
+    """Raise ValueError with the first of the bad numbers, if there are any."""
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise wrong(name, f"{array[where]} at index {where}", wanted)
 
 
 def sum_tolerance(dtype: np.dtype) -> float:
@@ -134,14 +130,12 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
     try:
         array = np.asarray(from_tensor(value))
     except ValueError as reason:
-        raise ValueError(f"{name}: got rows of different lengths, wanted (…, V)") from reason
+        raise wrong(name, "rows of different lengths", "(…, V)") from reason
     if array.dtype.kind not in "fiub":
         what = type(value).__name__ if array.dtype == object else f"dtype {array.dtype}"
-        raise ValueError(f"{name}: got {what}, wanted real numbers (float16, float32 or float64)")
+        raise wrong(name, what, "real numbers (float16, float32 or float64)")
     if array.ndim == 0 or array.shape[-1] == 0:
-        raise ValueError(
-            f"{name}: got shape {array.shape}, wanted (…, V) with at least one token in V"
-        )
+        raise wrong(name, f"shape {array.shape}", "(…, V) with at least one token in V")
     return array
 
 
@@ -154,7 +148,6 @@ def from_tensor(value: Any) -> Any:
 
 
 def _in_float64(array: NDArray) -> FloatArray:
-    """Return a copy in float64."""
     # A longdouble beyond float64 becomes infinite, which is refused by name.
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
@@ -192,17 +185,13 @@ def validate_same_vocabulary(
 ) -> None:
     """Raise ValueError unless ``target_probs`` has V = ``vocab_size`` and its leading axes broadcast."""
     if target_probs.shape[-1] != vocab_size:
-        raise ValueError(
-            f"target_probs: got {target_probs.shape[-1]} tokens, wanted {vocab_size}, "
-            "the vocabulary of the drafts"
-        )
+        tokens = f"{target_probs.shape[-1]} tokens"
+        raise wrong("target_probs", tokens, f"{vocab_size}, the vocabulary of the drafts")
     try:
         np.broadcast_shapes(target_probs.shape[:-1], batch_shape)
     except ValueError as reason:
-        raise ValueError(
-            f"target_probs: got leading axes {target_probs.shape[:-1]}, wanted some that broadcast "
-            f"against {batch_shape}, those of the drafts"
-        ) from reason
+        wanted = f"some that broadcast against {batch_shape}, those of the drafts"
+        raise wrong("target_probs", f"leading axes {target_probs.shape[:-1]}", wanted) from reason
 
 
 def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -213,9 +202,9 @@ def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
 
 def validate_tol(tol: object) -> float:
     """Return a tolerance of a rate, or raise ValueError. Rates are at most 1, so a larger one means 1."""
-    number = _as_float(tol)
+    number = as_float(tol)
     if not number > 0.0:
-        raise ValueError(f"tol: got {tol!r}, wanted a positive number")
+        raise wrong("tol", repr(tol), "a positive number")
     return min(number, 1.0)
 
 
@@ -224,13 +213,13 @@ def validate_count(
 ) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is a whole number in the range."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise ValueError(f"{name}: got {value!r}, wanted a whole number ≥ {minimum}")
+        raise wrong(name, repr(value), f"a whole number ≥ {minimum}")
     if int(value) > maximum:
-        raise ValueError(f"{name}: got {value!r}, wanted a whole number ≤ {maximum}")
+        raise wrong(name, repr(value), f"a whole number ≤ {maximum}")
     return int(value)
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """Return a real number in float64, and NaN for what is none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return np.nan
@@ -239,11 +228,6 @@ def _as_float(value: object) -> float:
             return float(value)
     except OverflowError:
         return np.inf
-
-
-def _validate_fraction(name: str, value: object) -> None:
-    if not 0 <= _as_float(value) <= 1:
-        raise ValueError(f"{name}: got {value!r}, wanted a number in [0, 1] or None")
 
 
 @dataclass(frozen=True)
@@ -277,28 +261,26 @@ class Processing:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= _as_float(self.temperature) < np.inf:
-            raise ValueError(f"temperature: got {self.temperature!r}, wanted a finite number ≥ 0")
+        if not 0 <= as_float(self.temperature) < np.inf:
+            raise wrong("temperature", repr(self.temperature), "a finite number ≥ 0")
         if self.top_k is not None:
             validate_count("top_k", self.top_k)
-        if self.top_p is not None:
-            _validate_fraction("top_p", self.top_p)
-        if self.min_p is not None:
-            _validate_fraction("min_p", self.min_p)
+        for name, share in {"top_p": self.top_p, "min_p": self.min_p}.items():
+            if share is not None and not 0 <= as_float(share) <= 1:
+                raise wrong(name, repr(share), "a number in [0, 1] or None")
 
     def __call__(self, logits: ArrayLike) -> FloatArray:
         """Turn logits (…, V) into float64 probabilities (…, V)."""
         scores = _validate_logits(logits)
         if self.temperature == 0:
-            probs = np.zeros_like(scores)
             best = scores.argmax(axis=-1, keepdims=True)
-            np.put_along_axis(probs, best, 1.0, axis=-1)
-            return probs
+            return (np.arange(scores.shape[-1]) == best).astype(np.float64)
         with np.errstate(over="ignore"):
             scores -= scores.max(axis=-1, keepdims=True)
             scores /= float(self.temperature)
         if self.top_k is not None and self.top_k < scores.shape[-1]:
-            _keep_top_k(scores, self.top_k)
+            kth = scores.shape[-1] - self.top_k
+            scores[scores < np.partition(scores, kth, axis=-1)[..., kth, None]] = -np.inf
         if self.top_p is not None and self.top_p < 1:
             _keep_top_p(scores, float(self.top_p))
         if self.min_p is not None:
@@ -328,12 +310,9 @@ def probs_from_logits(
 
 def _validate_logits(logits: ArrayLike) -> FloatArray:
     scores = _in_float64(as_real_array("logits", logits))
-    bad = np.isnan(scores) | (scores == np.inf)
-    if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"logits: got {scores[where]} at index {where}, wanted numbers below +inf")
+    _refuse_any("logits", scores, np.isnan(scores) | (scores == np.inf), "numbers below +inf")
     if (scores.max(axis=-1) == -np.inf).any():
-        raise ValueError("logits: got a row of −inf alone, wanted at least one finite logit")
+        raise wrong("logits", "a row of −inf alone", "at least one finite logit")
     return scores
 
 
@@ -341,12 +320,6 @@ def _softmax(scores: FloatArray) -> FloatArray:
     probs = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs /= probs.sum(axis=-1, keepdims=True)
     return probs
-
-
-def _keep_top_k(scores: FloatArray, top_k: int) -> None:
-    kth = scores.shape[-1] - top_k
-    threshold = np.partition(scores, kth, axis=-1)[..., kth : kth + 1]
-    scores[scores < threshold] = -np.inf
 
 
 def _keep_top_p(scores: FloatArray, top_p: float) -> None:
@@ -362,10 +335,10 @@ def _keep_top_p(scores: FloatArray, top_p: float) -> None:
 
 def validate_positive(name: str, value: object) -> float:
     """Return a positive finite number, or raise ValueError."""
-    number = _as_float(value)
+    number = as_float(value)
     if 0.0 < number < np.inf:
         return number
-    raise ValueError(f"{name}: got {value!r}, wanted a positive number")
+    raise wrong(name, repr(value), "a positive number")
 
 
 def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
@@ -373,6 +346,4 @@ def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
     found = np.array(shares, dtype=np.float64)
     if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
         return found
-    raise ValueError(
-        f"shares: got {found.tolist()}, wanted {num_drafts} positive numbers, one a draft"
-    )
+    raise wrong("shares", found.tolist(), f"{num_drafts} positive numbers, one a draft")

@@ -5,25 +5,18 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.audit import samples
 from otmd.audit.counts import chance_at_least, chance_at_most
 from otmd.audit.rules import enumerated, losslessness
-from otmd.audit.samples import (
-    ConditionalLaw,
-    Sampler,
-    num_tuples,
-    validate_level,
-    validate_position,
-    validate_verifier,
-)
 from otmd.drafts import DraftLaw
-from otmd.probabilities import FloatArray, validate_count
+from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
 
 _MOST_TUPLES = 20_000
 
 
 def assert_lossless(
-    verifier: Verifier | Sampler | ConditionalLaw,
+    verifier: Verifier | samples.Sampler | samples.ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -40,7 +33,6 @@ def assert_lossless(
     verifier : Verifier or callable
         A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
     target_probs : array_like, shape (V,)
-        p.
     law : DraftLaw
         The law of the drafts, without leading axes.
     returns : {"token", "tokens", "law"}
@@ -59,30 +51,22 @@ def assert_lossless(
     ------
     AssertionError
         With the verdict and the tokens that deviate most.
-    ValueError
-        For invalid input.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input; for a class in place of an instance, or swapped arguments.
     """
     if returns not in ("token", "tokens", "law"):
-        raise ValueError(f'returns: got {returns!r}, wanted "token", "tokens" or "law"')
-    validate_position(target_probs, law)
-    validate_verifier(verifier)
+        raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
+    samples.validate_position(target_probs, law)
+    samples.validate_verifier(verifier)
     by_law = returns == "law"
     if isinstance(verifier, Verifier):
-        by_law = law.can_enumerate() and num_tuples(law) <= _MOST_TUPLES
+        by_law = law.can_enumerate() and samples.num_tuples(law) <= _MOST_TUPLES
     if by_law:
         found = enumerated(verifier, target_probs, law, tol)
     else:
-        found = losslessness(
-            verifier,
-            target_probs,
-            law,
-            num_samples,
-            false_alarm,
-            batched=returns == "tokens",
-            rng=np.random.default_rng(0) if rng is None else rng,
-        )
+        own, batched = np.random.default_rng(0) if rng is None else rng, returns == "tokens"
+        where = target_probs, law, num_samples, false_alarm
+        found = losslessness(verifier, *where, batched=batched, rng=own)
     if found.faulty:
         raise AssertionError(str(found))
 
@@ -116,18 +100,17 @@ def assert_rate(
     trials = validate_count("num_samples", num_samples)
     hits = validate_count("accepted", accepted, minimum=0)
     if hits > trials:
-        raise ValueError(f"accepted: got {hits}, wanted at most num_samples = {trials}")
-    level = validate_level(false_alarm) / 2
+        raise wrong("accepted", hits, f"at most num_samples = {trials}")
+    level = samples.validate_level(false_alarm) / 2
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
-        raise ValueError(f"rate: got {rate!r}, wanted a rate or bounds in [0, 1]")
+        raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")
     least, most = chance_at_least(hits, trials, level), chance_at_most(hits, trials, level)
     if least > high or most < low:
         wanted = f"{low:.6f}" if low == high else f"between {low:.6f} and {high:.6f}"
-        raise AssertionError(
-            f"accepted {hits} of {trials} = {hits / trials:.6f}, so the rate is between {least:.6f} and "
-            f"{most:.6f} (false-alarm rate {false_alarm:.0e}); expected {wanted}"
-        )
+        found = f"between {least:.6f} and {most:.6f} (false-alarm rate {false_alarm:.0e})"
+        rate_of = f"accepted {hits} of {trials} = {hits / trials:.6f}"
+        raise AssertionError(f"{rate_of}, so the rate is {found}; expected {wanted}")
 
 
 def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
@@ -137,7 +120,7 @@ def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
     ids. All are in float64 but one pair in float16 and one in float32. Supports differ in size: laws of
     distinct drafts exist only where ``np.count_nonzero(q)`` is at least their number.
     """
-    return [make() for make in _HOSTILE.values()]
+    return [pair() if callable(pair) else _pair(*pair) for pair in _HOSTILE.values()]
 
 
 def hostile_names() -> list[str]:
@@ -161,25 +144,26 @@ def _rounded(dtype: type) -> tuple[FloatArray, FloatArray]:
     return p.astype(dtype), q.astype(dtype)
 
 
-_HOSTILE: dict[str, Callable[[], tuple[FloatArray, FloatArray]]] = {
-    "ordinary": lambda: _pair([5, 3, 1, 1], [1, 2, 3, 4]),
-    "no target mass on the likeliest draft": lambda: _pair([0, 5, 3, 2], [7, 1, 1, 1]),
-    "no draft mass on the likeliest target": lambda: _pair([7, 1, 1, 1], [0, 5, 3, 2]),
-    "no mass in either": lambda: _pair([5, 0, 3, 0, 2], [2, 0, 3, 4, 1]),
-    "ties in the ratio": lambda: _pair([2, 2, 1, 1, 2], [1, 1, 2, 2, 2]),
-    "all masses tie": lambda: _pair([1, 1, 1, 1], [1, 1, 1, 1]),
-    "equal": lambda: _pair([5, 3, 1, 1], [5, 3, 1, 1]),
-    "equal up to rounding": lambda: _pair([0.1, 0.2, 0.3, 0.4], [0.1 + 1e-16, 0.2, 0.3, 0.4]),
-    "disjoint supports": lambda: _pair([5, 3, 0, 0], [0, 0, 1, 2]),
-    "one-hot draft": lambda: _pair([5, 3, 1, 1], [0, 1, 0, 0]),
-    "one-hot target": lambda: _pair([0, 0, 1, 0], [5, 3, 1, 1]),
-    "one-hot both, equal": lambda: _pair([0, 1, 0], [0, 1, 0]),
-    "one-hot both, different": lambda: _pair([0, 1, 0], [1, 0, 0]),
-    "vocabulary of one": lambda: _pair([1], [1]),
-    "vocabulary of two": lambda: _pair([9, 1], [1, 9]),
-    "subnormal target mass": lambda: _pair([1, 1, 1e-310], [1, 2, 1]),
-    "subnormal draft mass": lambda: _pair([1, 2, 1], [1, 1, 1e-310]),
-    "thirty orders of magnitude": lambda: _pair([1, 1e-10, 1e-20, 1e-30], [1e-30, 1e-20, 1e-10, 1]),
+Pair = tuple[list[float], list[float]]
+_HOSTILE: dict[str, Pair | Callable[[], tuple[FloatArray, FloatArray]]] = {
+    "ordinary": ([5, 3, 1, 1], [1, 2, 3, 4]),
+    "no target mass on the likeliest draft": ([0, 5, 3, 2], [7, 1, 1, 1]),
+    "no draft mass on the likeliest target": ([7, 1, 1, 1], [0, 5, 3, 2]),
+    "no mass in either": ([5, 0, 3, 0, 2], [2, 0, 3, 4, 1]),
+    "ties in the ratio": ([2, 2, 1, 1, 2], [1, 1, 2, 2, 2]),
+    "all masses tie": ([1, 1, 1, 1], [1, 1, 1, 1]),
+    "equal": ([5, 3, 1, 1], [5, 3, 1, 1]),
+    "equal up to rounding": ([0.1, 0.2, 0.3, 0.4], [0.1 + 1e-16, 0.2, 0.3, 0.4]),
+    "disjoint supports": ([5, 3, 0, 0], [0, 0, 1, 2]),
+    "one-hot draft": ([5, 3, 1, 1], [0, 1, 0, 0]),
+    "one-hot target": ([0, 0, 1, 0], [5, 3, 1, 1]),
+    "one-hot both, equal": ([0, 1, 0], [0, 1, 0]),
+    "one-hot both, different": ([0, 1, 0], [1, 0, 0]),
+    "vocabulary of one": ([1], [1]),
+    "vocabulary of two": ([9, 1], [1, 9]),
+    "subnormal target mass": ([1, 1, 1e-310], [1, 2, 1]),
+    "subnormal draft mass": ([1, 2, 1], [1, 1, 1e-310]),
+    "thirty orders of magnitude": ([1, 1e-10, 1e-20, 1e-30], [1e-30, 1e-20, 1e-10, 1]),
     "rounded to float16": lambda: _rounded(np.float16),
     "rounded to float32": lambda: _rounded(np.float32),
     "Zipf, 1,000 tokens": _zipf,

@@ -483,7 +483,7 @@ def test_every_module_of_the_mathematics_imports_without_a_socket() -> None:
         "    package = importlib.import_module('otmd.' + part)\n"
         "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name)\n"
-        "import otmd.probabilities, otmd.kernel, otmd.parallel\n"
+        "import otmd.probabilities, otmd.kernel\n"
         "print('done')"
     )
     assert in_fresh_python(code).split() == ["done"]

@@ -10,7 +10,7 @@ import pytest
 from strategies import Array
 
 import otmd
-import otmd.parallel
+import otmd.kernel
 from otmd.probabilities import Rows
 
 # More than a block holds, and enough for several threads.
@@ -148,7 +148,7 @@ def test_arrays_of_other_orders_and_strides(name: str) -> None:
 def test_one_thread_and_two(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for count in (1, 2):
-        monkeypatch.setattr(otmd.parallel, "num_threads", lambda count=count: count)
+        monkeypatch.setattr(otmd.kernel, "num_threads", lambda count=count: count)
         results.append(ASK[name][1](P, LAWS[name]))
     np.testing.assert_array_equal(*results)
 

@@ -18,7 +18,7 @@ from optimal_plan import synthetic_logits
 
 import otmd
 from otmd.curve._kernels import hockey_stick
-from otmd.parallel import in_threads, num_threads
+from otmd.kernel import in_threads, num_threads
 
 VOCAB_SIZE, NOISE = 151_936, 1.0
 

@@ -16,26 +16,8 @@ from otmd.audit.run_report import BoundaryCase, Metric, PooledAcceptance, Record
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 
 __all__ = [
-    "Acceptance",
-    "Band",
-    "BoundaryCase",
-    "Claim",
-    "Control",
-    "DraftLawAudit",
-    "EnumeratedAudit",
-    "Explanation",
-    "GuiltyDrafts",
-    "Losslessness",
-    "Metric",
-    "PooledAcceptance",
-    "RecordedRunAudit",
-    "SequentialAudit",
-    "TokenDeviation",
-    "draft_law",
-    "enumerated",
-    "losslessness",
-    "negative_controls",
-    "recorded_run",
-    "sampler_of",
-    "samples_to_detect",
-]
+    "Acceptance", "Band", "BoundaryCase", "Claim", "Control", "DraftLawAudit", "EnumeratedAudit",
+    "Explanation", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
+    "SequentialAudit", "TokenDeviation", "draft_law", "enumerated", "losslessness",
+    "negative_controls", "recorded_run", "sampler_of", "samples_to_detect",
+]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Tests of counts: cells of known probability, an exact G-test, confidence bounds, and the power of the test.
+"""Tests of counts in cells that are fixed before any sample is seen.
 
-A cell is a class of outcomes. Cells are fixed before any sample is seen. All p-values and bounds are valid
-for any number of samples. Only the power (:func:`detectable_total_variation`) is approximate.
+P-values and bounds are valid for any number of samples; only the power is approximate.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import combinations, pairwise
 from math import comb
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, chdtri, chndtrinc, gammaln, xlogy
 
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 
+# The label of an outcome that has probability zero.
 IMPOSSIBLE = -1
-"""The label of an outcome that has probability zero."""
 MOST_CELLS = 64
 _SAMPLES_A_CELL = 50
 # Tokens that are expected less often than this, all together, share a cell: two of them are suspicious.
@@ -40,9 +40,8 @@ class Cells(NamedTuple):
 
     def counts(self, labels: IntArray, weights: FloatArray | None = None) -> NDArray:
         """How often each cell occurs among labels (M,), or the sum of their weights (M,); shape (K,)."""
-        possible = labels != IMPOSSIBLE
-        own = None if weights is None else weights[possible]
-        return np.bincount(labels[possible], own, minlength=self.probs.size)
+        # What is impossible falls into a cell before the first.
+        return np.bincount(labels - IMPOSSIBLE, weights, minlength=self.probs.size + 1)[1:]
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
@@ -59,16 +58,28 @@ def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
     return places
 
 
+def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:
+    """p/q of each token (V,), infinite where q is 0 or next to it."""
+    with np.errstate(over="ignore"):
+        return np.divide(target, drafted, out=np.full(target.size, np.inf), where=drafted > 0)
+
+
+def mass_before(probs: FloatArray, key: FloatArray, token: int) -> float:
+    """Mass of the tokens before this one by key ascending, ties by id: its place, without a sort."""
+    before = key < key[token]
+    before[:token] |= key[:token] == key[token]
+    return float(probs[before].sum())
+
+
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
     """Cut outcomes, in an order, into cells of about equal mass, and one of at most ``rare_mass``."""
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells
     possible = probs > 0
-    used, label[possible] = np.unique(label[possible], return_inverse=True)
+    _, label[possible] = np.unique(label[possible], return_inverse=True)
     label[~possible] = IMPOSSIBLE
-    masses = np.bincount(label[possible], probs[possible], minlength=used.size)
-    return Cells(label, masses.astype(np.float64))
+    return Cells(label, np.bincount(label[possible], probs[possible]).astype(np.float64))
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:
@@ -98,20 +109,15 @@ def exact_p_value(
     All outcomes are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
     validate_rng(rng)
-    total, cells = int(counts.sum()), probs.size
+    total, cells, fair = int(counts.sum()), probs.size, probs / probs.sum()
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
         every = np.array(list(every_count(total, cells)))
         observed = float(g_statistic(counts, probs))
         extreme = every[g_statistic(every, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
         return min(1.0, float(np.exp(ways + xlogy(extreme, probs).sum(axis=-1)).sum()))
-    fair = probs / probs.sum()
-    return _p_value_by_draws(
-        counts,
-        lambda own: g_statistic(own, probs),
-        lambda size: rng.multinomial(total, fair, size=size),
-        level,
-    )
+    draw = partial(rng.multinomial, total, fair)
+    return _p_value_by_draws(counts, lambda own: g_statistic(own, probs), draw, level)
 
 
 def p_value_of_exchangeable(
@@ -126,12 +132,12 @@ def p_value_of_exchangeable(
     if pooled.size < 2:
         return 1.0
     probs = pooled / pooled.sum()
-    return _p_value_by_draws(
-        seen,
-        lambda own: g_statistic(own, probs) + g_statistic(pooled - own, probs),
-        lambda size: rng.multivariate_hypergeometric(pooled, seen.sum(), size, method="marginals"),
-        level,
-    )
+
+    def statistic(own: IntArray) -> FloatArray:
+        return g_statistic(own, probs) + g_statistic(pooled - own, probs)
+
+    draw = partial(rng.multivariate_hypergeometric, pooled, seen.sum(), method="marginals")
+    return _p_value_by_draws(seen, statistic, draw, level)
 
 
 def _p_value_by_draws(
@@ -142,10 +148,8 @@ def _p_value_by_draws(
 ) -> float:
     """(1 + extreme draws)/(1 + draws), or 20/draws at the 20th extreme draw (Besag & Clifford 1991)."""
     if level < _SMALLEST_LEVEL:
-        raise ValueError(
-            f"level: got {level:.1e}, wanted at least {_SMALLEST_LEVEL:.0e}: a p-value from draws cannot be "
-            "smaller; SequentialAudit has no such limit"
-        )
+        told = "a p-value from draws cannot be smaller; SequentialAudit has no such limit"
+        raise wrong("level", f"{level:.1e}", f"at least {_SMALLEST_LEVEL:.0e}: {told}")
     extreme_at = float(statistic(counts)) * (1.0 - _TIE) - _TIE
     most, drawn, found, size = int(np.ceil(10 / level)), 0, 0, _ENOUGH_EXTREME
     while drawn < most:
@@ -167,13 +171,10 @@ def every_count(total: int, cells: int) -> Iterator[list[int]]:
 def chance_at_least(hits: int, trials: int, level: float) -> float:
     """Lower bound of a chance (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
-    It also bounds the mean of unequal chances of independent trials (Hoeffding 1956; for one hit,
-    Markov).
+    It also bounds the mean of unequal chances of independent trials (Hoeffding 1956; for one hit, Markov).
     """
-    if hits == 0:
-        return 0.0
-    if hits == 1:
-        return level / trials
+    if hits <= 1:
+        return hits * level / trials
     return float(betaincinv(hits, trials - hits + 1, level))
 
 
@@ -198,9 +199,8 @@ def total_variation_bound(
 ) -> float:
     """Lower bound of the total variation from the expected law, too high with probability ≤ ``level``.
 
-    ``labels`` (M,) are the cells of the samples; ``probs`` (K,) or (M, K) is the expected law of each. If the
-    samples are not ``independent``, it is the law given those before, and the bound is of its mean over the
-    second half.
+    ``labels`` (M,) are the cells of the samples; ``probs`` (K,) or (M, K) is the expected law of each: if
+    they are not ``independent``, the law given those before, and the bound is of the second half's mean.
     """
     # The first half picks a set A of cells that occur too often, the second bounds P(A) from below. For any
     # A, P(A) − expected(A) is at most the total variation. What is impossible counts as too often.
@@ -221,7 +221,7 @@ def total_variation_bound(
 
     def too_often(stop: int, deviations: float) -> BoolArray:
         wanted = expected[:stop].sum(axis=0)
-        seen = np.bincount(labels[:stop][~impossible[:stop]], minlength=cells)
+        seen = np.bincount(labels[:stop] - IMPOSSIBLE, minlength=cells + 1)[1:]
         return seen > wanted + deviations * np.sqrt(wanted)
 
     # Cells that are off by chance alone would widen the bound: the threshold is tried on part of the half.

@@ -1,5 +1,6 @@
 """Were drafts drawn from the declared law, and if not, which common mistake explains them best."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,14 +9,14 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.mistakes import Explanation, best_settings, draft_mistakes
-from otmd.audit.samples import validate_law, validate_level, wrong
+from otmd.audit.mistakes import Explanation, best_settings, log_likelihoods
+from otmd.audit.samples import num_tuples, validate_law, validate_level
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, from_tensor
+from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
+# Of the vocabulary, about equally likely: drafts that depend on each other come from related parts.
 PARTS = 4
-"""Of the vocabulary, about equally likely: drafts that depend on each other come from related parts."""
 _MOST_LISTED = 20_000
 _CELLS = 64
 # A containment is a sum over the vocabulary; smaller differences are rounding.
@@ -27,18 +28,15 @@ _MOST_PATTERNS = 4
 class DraftLawAudit:
     """What an audit of draft samples found.
 
+    Half of ``false_alarm`` is for the bet on the mistakes, half for the tests of the law.
+
     Attributes
     ----------
-    num_samples : int
-    false_alarm : float
-        Half of it is for the bet on the mistakes, half for the tests of the law.
     impossible : int
         Samples that the declared law never draws. One is proof.
-    log_likelihood : float
-        Of the samples under the declared law.
-    log_e_value : float
-        Natural logarithm of the mean likelihood ratio of all mistakes. The ratio's expectation is at most 1
-        under the declared law.
+    log_likelihood, log_e_value : float
+        Natural logarithms: of the samples' likelihood under the declared law, and of the mean likelihood
+        ratio of all mistakes, whose expectation is at most 1 under the declared law.
     p_values : tuple of float
         Of exact G-tests: of the tuples where they can be listed, else of the places of the least likely and
         of the likeliest draft.
@@ -77,9 +75,8 @@ class DraftLawAudit:
     @property
     def best(self) -> Explanation | None:
         """The mistake that explains the samples better than the declared law, and best; None if none does."""
-        first = self.explanations[0] if self.explanations else None
-        better = first is not None and first.log_likelihood > self.log_likelihood
-        return first if better else None
+        first = next(iter(self.explanations), None)
+        return first if first and first.log_likelihood > self.log_likelihood else None
 
     @property
     def verdict(self) -> str:
@@ -96,16 +93,16 @@ class DraftLawAudit:
 
     def __str__(self) -> str:
         values = ", ".join(f"{value:.1e}" for value in self.p_values)
-        shown = [own for own in self.explanations[:5] if own.log_likelihood > -np.inf]
+        tests = f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}"
+        shown = (own for own in self.explanations[:5] if own.log_likelihood > -np.inf)
+        laws = [Explanation("the declared law", self.log_likelihood), *shown]
         lines = [
             self.verdict,
-            f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}; false-alarm rate "
-            f"{self.false_alarm:.0e}",
+            f"{tests}; false-alarm rate {self.false_alarm:.0e}",
             f"p-values of drafts that depend on one another (alarm at {self.level:.1e}):",
             *(f"  {own:>14.1e}  {name}" for name, own in self.independence.items()),
             "log-likelihoods:",
-            f"  {self.log_likelihood:>14.1f}  the declared law",
-            *(f"  {own.log_likelihood:>14.1f}  {own.mistake}" for own in shown),
+            *(f"  {own.log_likelihood:>14.1f}  {own.mistake}" for own in laws),
         ]
         return "\n".join(lines)
 
@@ -142,83 +139,63 @@ def draft_law(
     validate_level(false_alarm)
     validate_rng(rng)
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
-    declared = law.tuple_prob(tuples)
-    likelihood = _log_likelihood(declared, counts)
-    likelihoods = {
-        (own.kind, own.setting): _log_likelihood(own.tuple_prob(tuples), counts)
-        for own in draft_mistakes(law)
-    }
+    declared, likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     # Four tests of independence beside them, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
     return DraftLawAudit(
         num_samples=len(tokens),
         false_alarm=false_alarm,
-        impossible=int(counts[declared == 0].sum()),
-        log_likelihood=likelihood,
-        log_e_value=_log_e_value(likelihoods, likelihood),
+        impossible=int(counts[law.tuple_prob(tuples) == 0].sum()),
+        log_likelihood=declared,
+        log_e_value=_log_e_value(likelihoods, declared),
         p_values=tuple(exact_p_value(seen, probs, level, rng=rng) for seen, probs in tests),
         independence=independence_p_values(tokens, law, level, rng=rng),
         explanations=tuple(best_settings(likelihoods)),
     )
 
 
-def _log_likelihood(probs: FloatArray, counts: IntArray) -> float:
-    with np.errstate(divide="ignore"):
-        return float(counts @ np.log(probs))
-
-
 def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> float:
     """Logarithm of the mean over kinds, and over the settings of a kind, of the likelihood ratios."""
     if not np.isfinite(declared):
         return np.inf
-    kinds = [kind for kind, _ in likelihoods]
-    shares = [np.log(kinds.count(kind)) for kind in kinds]
-    if not kinds:
-        return -np.inf
-    mean = logsumexp(np.array(list(likelihoods.values())) - shares) - np.log(len(set(kinds)))
-    return float(mean - declared)
+    kinds = Counter(kind for kind, _ in likelihoods)
+    shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods]
+    return float(np.subtract(logsumexp(np.array(list(likelihoods.values())) - shares), declared))
 
 
 def counts_of_tuples(
     law: DraftLaw, tuples: IntArray, counts: IntArray
 ) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of cells of tuples, if they can be listed."""
-    support = np.count_nonzero(law.inclusion_probs())
-    if not law.can_enumerate() or support**law.num_drafts > _MOST_LISTED:
+    if not law.can_enumerate() or num_tuples(law) > _MOST_LISTED:
         return []
     every, probs = law.enumerate()
-    distinct = np.count_nonzero(np.diff(np.sort(every, axis=-1), axis=-1), axis=-1)
-    cells = make_cells(probs, np.lexsort((probs, distinct)), _CELLS)
-    known, place = np.unique(np.concatenate([every, tuples]), axis=0, return_inverse=True)
-    seen = np.zeros(len(known), np.int64)
-    seen[place.ravel()[len(every) :]] = counts
-    by_tuple = seen[place.ravel()[: len(every)]]
+    cells = make_cells(probs, np.lexsort((probs, _num_distinct(every))), _CELLS)
+    seen = dict(zip(map(tuple, tuples.tolist()), counts.tolist(), strict=True))
+    by_tuple = [seen.get(tuple(own), 0) for own in every.tolist()]
     return [(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
 
 
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
     """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest."""
-    descending = np.argsort(-law.inclusion_probs(), kind="stable")
-    return [_counts_of_last(law, tokens, order) for order in (descending, descending[::-1])]
-
-
-def _counts_of_last(
-    law: DraftLaw, tokens: IntArray, order: IntArray
-) -> tuple[IntArray, FloatArray]:
-    rank = np.argsort(order)
-    ends, reached, contained = [], [0.0], 0.0
-    # A cell ends where enough probability has come together since the last one.
-    for number in np.unique(np.geomspace(1, order.size, _CELLS).astype(np.int64)):
-        contained = float(law.containment(rank < number))
-        if contained - reached[-1] >= _LEAST_CELL:
-            ends.append(number)
-            reached.append(contained)
-    # The last cell takes what is left, which may be too little for a cell of its own.
-    ends[-1], reached[-1] = order.size, contained
-    cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
-    probs = np.diff(reached)
-    return np.bincount(cell, minlength=probs.size), probs / probs.sum()
+    found, descending = [], np.argsort(-law.inclusion_probs(), kind="stable")
+    numbers = np.unique(np.geomspace(1, descending.size, _CELLS).astype(np.int64))
+    for order in (descending, descending[::-1]):
+        rank = np.argsort(order)
+        ends, reached, contained = [], [0.0], 0.0
+        # A cell ends where enough probability has come together since the last one.
+        for number in numbers:
+            contained = float(law.containment(rank < number))
+            if contained - reached[-1] >= _LEAST_CELL:
+                ends.append(number)
+                reached.append(contained)
+        # The last cell takes what is left, which may be too little for a cell of its own.
+        ends[-1], reached[-1] = order.size, contained
+        cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
+        probs = np.diff(reached)
+        found.append((np.bincount(cell, minlength=probs.size), probs / probs.sum()))
+    return found
 
 
 def independence_p_values(
@@ -234,43 +211,37 @@ def independence_p_values(
     masses = law.inclusion_probs()
     middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
     part = np.minimum((PARTS * middle).astype(np.int64), PARTS - 1)
-    found = {}
-    for (name, seen), (_, wanted) in zip(
-        _labels(samples, part), _labels(reference, part), strict=True
-    ):
-        size = 1 + max(int(seen.max(initial=0)), int(wanted.max(initial=0)))
-        counts = np.bincount(seen, minlength=size), np.bincount(wanted, minlength=size)
-        found[name] = p_value_of_exchangeable(*counts, level, rng=rng)
+    wanted, found = dict(_labels(reference, part)), {}
+    for name, seen in _labels(samples, part):
+        size = 1 + int(max(seen.max(initial=0), wanted[name].max(initial=0)))
+        counts, expected = (np.bincount(own, minlength=size) for own in (seen, wanted[name]))
+        found[name] = p_value_of_exchangeable(counts, expected, level, rng=rng)
     return found
 
 
 def _labels(tokens: IntArray, part: IntArray) -> Iterator[tuple[str, IntArray]]:
     """What is counted of draws (N, n), by name: a label for each draw, or for each pair of draws."""
-    n = tokens.shape[1]
+    rows, n = np.arange(len(tokens)), tokens.shape[1]
+    parts = part[tokens]
     if n > 1:
+        slot = rows % (n - 1)
         yield "equal drafts in a draw", _pattern(tokens)
-        first = np.arange(len(tokens)) % (n - 1)
-        yield "neighbouring drafts of a draw", _parts(tokens, first, tokens, first + 1, part)
+        yield "neighbouring drafts of a draw", PARTS * parts[rows, slot] + parts[rows, slot + 1]
     for start, name in enumerate(("draws 1 and 2, 3 and 4, …", "draws 2 and 3, 4 and 5, …")):
-        before, after = tokens[start:-1:2], tokens[start + 1 :: 2]
-        slot = np.arange(len(after)) % n
-        agreements = np.minimum((before == after).sum(axis=1), 2)
-        label = _parts(before, slot, after, slot, part)
-        yield name, PARTS**2 * agreements + label
+        before, after = rows[start:-1:2], rows[start + 1 :: 2]
+        slot = np.arange(after.size) % n
+        agreements = np.minimum((tokens[before] == tokens[after]).sum(axis=1), 2)
+        yield name, PARTS * (PARTS * agreements + parts[before, slot]) + parts[after, slot]
 
 
 def _pattern(tokens: IntArray) -> IntArray:
     """Which drafts of each draw are equal; only how many distinct ones there are, where n is large."""
-    equal = tokens[:, :, None] == tokens[:, None, :]
-    first = equal.argmax(axis=2)
     n = tokens.shape[1]
     if n > _MOST_PATTERNS:
-        return (first == np.arange(n)).sum(axis=1)
+        return _num_distinct(tokens)
+    first = (tokens[:, :, None] == tokens[:, None, :]).argmax(axis=2)
     return first @ n ** np.arange(n)
 
 
-def _parts(
-    before: IntArray, own: IntArray, after: IntArray, other: IntArray, part: IntArray
-) -> IntArray:
-    rows = np.arange(len(after))
-    return PARTS * part[before[rows, own]] + part[after[rows, other]]
+def _num_distinct(tokens: IntArray) -> IntArray:
+    return 1 + np.count_nonzero(np.diff(np.sort(tokens, axis=-1), axis=-1), axis=-1)

@@ -1,45 +1,25 @@
 """Claims about many positions: bets against a claim, what is recorded of it, and how it is judged.
 
-A bet multiplies its wealth, 1 at first, by a factor. If the claim holds, the factor's expectation given the
-past is at most 1. Then the wealth ever reaches 1/a with probability at most a (Ville 1939), so one may stop
-at any time (Shafer & Vovk 2019; Waudby-Smith & Ramdas 2024).
+A bet multiplies its wealth, 1 at first, by factors whose expectation, given the past, is at most 1 under the
+claim. So the wealth ever reaches 1/a with probability at most a (Ville 1939): one may stop at any time.
 """
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from otmd.audit.counts import (
-    IMPOSSIBLE,
-    detectable_total_variation,
-    exact_p_value,
-    make_cells,
-    ratio_order,
-    total_variation_bound,
-)
-from otmd.audit.samples import (
-    PROOF,
-    TokenDeviation,
-    acceptance_ceiling,
-    deviation_table,
-    is_accepted,
-    largest_deviations,
-    validate_emitted,
-    validate_level,
-    validate_position,
-    wrong,
-)
+from otmd.audit import counts, samples
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor
+from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor, wrong
 
+# The most equal cells in which the numbers of a claim are counted. Where positions differ, a fault is smooth
+# along the order: few cells show it sooner.
 MOST_CELLS = 16
-"""The largest number of equal cells in which the numbers of a claim are counted."""
-# Where positions differ, a fault is smooth along the order: few cells show it sooner.
 _SAMPLES_A_CELL = 100
 BY_RATIO = (
     "drafted much more than wanted (p/q < 1/2)",
@@ -57,10 +37,8 @@ BY_MASS = (
     "the likeliest token",
 )
 CAUTIONS = (30.0, 1_000.0, 30_000.0)
-"""Of the bets on cells, see :class:`CellBets`."""
 NUMBERS_OF_CELLS = (2, 4, 16, 64)
 STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
-"""Of the bets on an acceptance above the ceiling, see :class:`ChanceBets`."""
 _ROWS_AT_ONCE = 4096
 _RARE_MASS = 1e-6
 
@@ -69,8 +47,8 @@ class CellBets:
     """Bets that the cells go on as they did so far, and not as the claim expects.
 
     The factor for a sample in cell k is r(k)/π(k). The claim expects π; the bet predicts
-    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. The caution c > 0
-    weighs the claim, in samples: a large one suits small deviations.
+    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. A large caution c
+    suits small deviations.
     """
 
     def __init__(self, num_cells: int, caution: float) -> None:
@@ -80,14 +58,14 @@ class CellBets:
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
         """Bet on samples in cells (M,), expected by π (K,) or (M, K); logarithms of the wealth (M,)."""
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
-        parts = range(0, labels.size, _ROWS_AT_ONCE)
-        own = [slice(start, start + _ROWS_AT_ONCE) for start in parts]
-        return np.concatenate([np.empty(0), *(self._bet(labels[i], expected[i]) for i in own)])
+        starts = range(0, labels.size, _ROWS_AT_ONCE)
+        parts = (slice(start, start + _ROWS_AT_ONCE) for start in starts)
+        return np.concatenate([np.empty(0), *(self._bet(labels[i], expected[i]) for i in parts)])
 
     def _bet(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        happened, rows = np.zeros(probs.shape), np.arange(labels.size)
-        happened[rows, labels] = 1.0
-        observed, expected = _before(self._observed, happened), _before(self._expected, probs)
+        happened, rows = np.eye(probs.shape[1])[labels], np.arange(labels.size)
+        observed = np.vstack([self._observed, happened]).cumsum(axis=0)
+        expected = np.vstack([self._expected, probs]).cumsum(axis=0)
         trust = self.caution * probs
         factor = (observed[:-1] + trust) / np.where(probs > 0, expected[:-1] + trust, 1.0)
         with np.errstate(divide="ignore"):
@@ -126,9 +104,10 @@ def anytime_p_value(path: FloatArray) -> float:
     return float(np.exp(-path.max(initial=0.0)))
 
 
-def _before(start: FloatArray, steps: FloatArray) -> FloatArray:
-    """Running sums (M + 1, K) that begin with ``start``."""
-    return start + np.concatenate([np.zeros((1, start.size)), np.cumsum(steps, axis=0)])
+def p_value_of_chances(happened: BoolArray, largest: FloatArray) -> float:
+    """Valid at any time, of the claim that events (M,) have no larger chances than these."""
+    bets = [ChanceBets(stake).update(happened, largest) for stake in STAKES]
+    return anytime_p_value(mean_wealth(bets))
 
 
 class SequentialAudit:
@@ -138,13 +117,7 @@ class SequentialAudit:
     deviations. The other half bets that the acceptance rate is above that of any lossless rule. For a
     lossless rule the wealth ever reaches 1/``false_alarm`` with at most that probability (Ville 1939).
 
-    Parameters
-    ----------
-    target_probs : array_like, shape (V,)
-    law : DraftLaw
-        The law that the drafts are drawn from, without leading axes.
-    false_alarm : float
-        Probability, at most, that a lossless rule is ever called faulty.
+    Parameters and errors are those of :func:`losslessness`.
 
     Attributes
     ----------
@@ -154,26 +127,21 @@ class SequentialAudit:
         Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
     detected_at : int or None
         The sample at which the fault was found.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For invalid input; for a class in place of an instance, or swapped arguments.
     """
 
     def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
-        self._target = validate_position(target_probs, law)
-        self.false_alarm = validate_level(false_alarm)
+        self._target = samples.validate_position(target_probs, law)
+        self.false_alarm = samples.validate_level(false_alarm)
         self._law = law
-        self._ceiling = acceptance_ceiling(self._target, law)
-        order = ratio_order(self._target, law.inclusion_probs())
-        every = [make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        self._ceiling = samples.acceptance_ceiling(self._target, law)
+        order = counts.ratio_order(self._target, law.inclusion_probs())
+        every = [counts.make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
         # Two parts without a cut between them: the rare tokens, and everything else.
-        every.append(make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        every.append(counts.make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
         used = [cells for cells in every if cells.probs.size > 1] or every[:1]
         self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
         self._chances = [ChanceBets(stake) for stake in STAKES]
-        self._counts = np.zeros(self._target.size, np.int64)
+        self._counts = np.zeros(self._target.size)
         self.num_samples = self.impossible = 0
         self.log_wealth = self.largest_log_wealth = 0.0
         self.detected_at: int | None = None
@@ -186,14 +154,13 @@ class SequentialAudit:
         tuples = self._law.validate_tokens(from_tensor(draft_tokens))
         if tuples.ndim != 2:
             raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
-        out = validate_emitted(output_tokens, len(tuples), self._target.size, "output_tokens")
-        if not out.size:
-            return
-        path = self._bet(out, is_accepted(tuples, out))
+        size = self._target.size
+        out = samples.validate_emitted(output_tokens, len(tuples), size, "output_tokens")
+        path = np.append(self.log_wealth, self._bet(out, samples.is_accepted(tuples, out)))
         crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
         if self.detected_at is None and crossed.size:
-            self.detected_at = self.num_samples + int(crossed[0]) + 1
-        self._counts += np.bincount(out, minlength=self._target.size)
+            self.detected_at = self.num_samples + int(crossed[0])
+        self._counts += np.bincount(out, minlength=size)
         self.num_samples += out.size
         self.log_wealth = float(path[-1])
         self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
@@ -223,15 +190,15 @@ class SequentialAudit:
         return self.detected_at is not None
 
     @property
-    def worst(self) -> tuple[TokenDeviation, ...]:
+    def worst(self) -> tuple[samples.TokenDeviation, ...]:
         """The tokens with the largest deviations so far."""
-        return largest_deviations(self._counts.astype(np.float64), self._target * self.num_samples)
+        return samples.largest_deviations(self._counts, self._target * self.num_samples)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
         if self.impossible:
-            return f"not lossless: {self.impossible} {PROOF}"
+            return f"not lossless: {self.impossible} {samples.PROOF}"
         if self.faulty:
             told = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
             return f"not lossless: {told} however often one looked"
@@ -239,7 +206,7 @@ class SequentialAudit:
 
     def __str__(self) -> str:
         head = f"{self.verdict}\nlargest deviations in {self.num_samples} samples:"
-        return f"{head}\n{deviation_table(self.worst)}"
+        return f"{head}\n{samples.deviation_table(self.worst)}"
 
 
 @dataclass(eq=False)
@@ -250,14 +217,15 @@ class Evidence:
     probability zero under it. ``classes`` holds labels (M,) and the chances (M·K) of K classes.
     """
 
-    numbers: Any = field(default_factory=lambda: array("d"))
-    impossible: Any = field(default_factory=lambda: array("b"))
-    classes: list[tuple[Any, Any]] = field(default_factory=list)
+    numbers: Any
+    impossible: Any
+    classes: Sequence[tuple[Any, Any]] = ()
 
     @classmethod
     def empty(cls, num_classes: int) -> "Evidence":
         """No outcomes yet, to be classed in this many ways."""
-        return cls(classes=[(array("q"), array("d")) for _ in range(num_classes)])
+        classes = [(array("q"), array("d")) for _ in range(num_classes)]
+        return cls(array("d"), array("b"), classes)
 
     def add(self, number: float, impossible: bool, *classes: tuple[int, Any]) -> None:
         """Add an outcome; for each way its label, and the chances (K,) of the classes."""
@@ -270,23 +238,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """What was found of a claim about many positions.
+    """What was found of a claim about many positions. Each statement has the rate ``level`` of false alarms.
 
-    Attributes
-    ----------
-    name : str
-        The claim, in words.
-    num_samples : int
-    p_value : float
-        Of the exact G-test of counts in equal cells. It is valid if the number of rows was fixed in advance.
-    betting_p_value : float
-        Valid at any time, even if recording stopped because of what was seen.
-    total_variation_bound : float
-        Lower bound of the total variation from the laws claimed, on average over the second half.
-    detectable : float
-        The total variation on the cells that the test finds with probability 0.9.
-    level : float
-        The false-alarm rate of each of the three statements.
+    The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
+    advance; the ``betting_p_value`` is valid at any time. ``total_variation_bound`` is a lower bound of the
+    distance from the laws claimed, on average over the second half. With probability 0.9 the test finds a
+    distance of ``detectable`` on the cells.
     """
 
     name: str
@@ -304,10 +261,10 @@ class Claim:
         return smallest <= self.level or self.total_variation_bound > 0
 
     def __str__(self) -> str:
+        alarm = "  REFUTED" if self.refuted else ""
         tests = (
             f"{self.p_value:>8.1e} {self.betting_p_value:>8.1e} {self.total_variation_bound:>7.4f}"
         )
-        alarm = "  REFUTED" if self.refuted else ""
         return f"{self.name:<51} {self.num_samples:>8} {tests} {self.detectable:>6.3f}{alarm}"
 
 
@@ -325,22 +282,23 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     cells = max(2, min(MOST_CELLS, size // _SAMPLES_A_CELL))
     labels, uniform = _equal_cells(numbers, cells)
     counted = [(labels, uniform), *classes]
+    share = level / len(counted)
     bounds = [
-        total_variation_bound(
-            np.where(impossible, IMPOSSIBLE, own), probs, level / len(counted), independent=False
+        counts.total_variation_bound(
+            np.where(impossible, counts.IMPOSSIBLE, own), probs, share, independent=False
         )
         for own, probs in counted
     ]
-    counts = np.bincount(labels[possible], minlength=cells)
+    seen = np.bincount(labels[possible], minlength=cells)
     by_cells = [_bets(*_equal_cells(numbers[possible], own)) for own in NUMBERS_OF_CELLS]
     by_class = [_bets(own[possible], probs[possible]) for own, probs in classes]
     return Claim(
         name=name,
         num_samples=size,
-        p_value=exact_p_value(counts, uniform, level, rng=rng),
+        p_value=counts.exact_p_value(seen, uniform, level, rng=rng),
         betting_p_value=anytime_p_value(mean_wealth([mean_wealth(by_cells), *by_class])),
         total_variation_bound=max(bounds),
-        detectable=detectable_total_variation(max(1, counts.sum()), cells, level),
+        detectable=counts.detectable_total_variation(max(1, seen.sum()), cells, level),
         level=level,
     )
 
@@ -357,15 +315,9 @@ def _bets(labels: IntArray, probs: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Band:
-    """A class of tokens.
+    """A class of tokens: the number of output tokens ``observed`` in it, and the mean under the targets.
 
-    Attributes
-    ----------
-    name : str
-    observed, expected : int, float
-        The number of output tokens in the class, and its mean under the targets.
-    deviations : float
-        Their difference in standard deviations; 0 if the number cannot vary.
+    The ``deviations`` are their difference in standard deviations; 0 if the number cannot vary.
     """
 
     name: str
@@ -374,19 +326,17 @@ class Band:
     deviations: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.name:<44} {self.observed:>9} {self.expected:>11.1f} {self.deviations:>+11.1f}"
-        )
+        numbers = f"{self.observed:>9} {self.expected:>11.1f} {self.deviations:>+11.1f}"
+        return f"{self.name:<44} {numbers}"
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
-    """The classes with these names, :data:`BY_RATIO` or :data:`BY_MASS`, without those that stayed empty."""
+    """The classes with these names, without those that stayed empty."""
     labels, chances = output.classes[0]
     probs = np.array(chances, np.float64).reshape(-1, len(names))
     observed = np.bincount(np.array(labels, np.int64), minlength=len(names))
     expected, spread = probs.sum(axis=0), np.sqrt((probs * (1.0 - probs)).sum(axis=0))
     off = observed - expected
     deviations = np.divide(off, spread, out=np.zeros(off.size), where=spread > 1e-6)
-    columns = observed.tolist(), expected.tolist(), deviations.tolist()
-    every = map(Band, names, *columns)
+    every = map(Band, names, observed.tolist(), expected.tolist(), deviations.tolist())
     return tuple(own for own in every if own.observed or own.expected)

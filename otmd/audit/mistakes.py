@@ -1,7 +1,7 @@
 """Common mistakes of engines, as laws: to plant them, and to name the one that explains a run best."""
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,18 +10,11 @@ from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from otmd.audit.samples import next_draft_laws
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    ProposalLaw,
-    Stratified,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd.audit.samples import LAWS_IN_WORDS, next_draft_laws
+from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 from otmd.verifiers import KSequential, Preference, Verifier
@@ -31,13 +24,6 @@ _TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200
 _TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
-_LAWS: dict[type[ProposalLaw], str] = {
-    WithReplacement: "drawn independently, with replacement",
-    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
-    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
-    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
-    Stratified: "one draw from each stratum, the head first (stratified)",
-}
 # An explanation has to be a thousand times likelier than what was declared.
 _LEAST_GAIN = float(np.log(1000.0))
 # The share of tokens that a rule may get wrong by rounding, and still be the likeliest.
@@ -58,14 +44,9 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """How well a mistake explains the samples.
+    """How well a mistake, in words, with its best setting, explains the samples.
 
-    Attributes
-    ----------
-    mistake : str
-        In words, with its best setting.
-    log_likelihood : float
-        Natural logarithm of the samples' likelihood, less that of the number of settings tried.
+    ``log_likelihood`` is the logarithm of their likelihood, less that of the number of settings tried.
     """
 
     mistake: str
@@ -74,24 +55,30 @@ class Explanation:
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
     """The best setting of each kind of mistake, the likeliest kind first, from logarithms of likelihoods."""
-    by_kind: dict[str, dict[str, float]] = defaultdict(dict)
-    for (kind, setting), own in likelihoods.items():
-        by_kind[kind][setting] = own
-    found = []
-    for kind, settings in by_kind.items():
-        best = max(settings, key=lambda own: settings[own])
-        words = f"{kind} ({best})" if best else kind
-        found.append(Explanation(words, settings[best] - float(np.log(len(settings)))))
-    return sorted(found, key=lambda own: -own.log_likelihood)
+    tried, found = Counter(kind for kind, _ in likelihoods), {}
+    for (kind, setting), own in sorted(likelihoods.items(), key=lambda item: -item[1]):
+        words = f"{kind} ({setting})" if setting else kind
+        found.setdefault(kind, Explanation(words, own - float(np.log(tried[kind]))))
+    return sorted((found[kind] for kind in tried), key=lambda own: -own.log_likelihood)
+
+
+def log_likelihoods(
+    law: DraftLaw, tuples: IntArray, counts: NDArray
+) -> tuple[float, dict[tuple[str, str], float]]:
+    """Log-likelihoods of tuples (T, n), each drawn so often, under the law and by mistake and setting."""
+    with np.errstate(divide="ignore"):
+        return float(counts @ np.log(law.tuple_prob(tuples))), {
+            (own.kind, own.setting): float(counts @ np.log(own.tuple_prob(tuples)))
+            for own in draft_mistakes(law)
+        }
 
 
 def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     """The mistakes that are told apart from a declared law at one position, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
-        yield Mistake(
-            "sorted by token id", "", partial(_prob_sorted, law, np.arange(law.vocab_size))
-        )
+        by_id = partial(_prob_sorted, law, np.arange(law.vocab_size))
+        yield Mistake("sorted by token id", "", by_id)
     if not isinstance(law, ProposalLaw):
         return
     q = law.draft_probs
@@ -99,7 +86,7 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
         rank = np.argsort(np.argsort(-q, kind="stable"))
         yield Mistake("sorted, likeliest first", "", partial(_prob_sorted, law, rank))
     if n > 1:
-        for kind, words in _LAWS.items():
+        for kind, words in LAWS_IN_WORDS.items():
             possible = np.count_nonzero(q) >= n or kind is WithReplacement
             if kind is not type(law) and possible:
                 yield Mistake(words, "", kind(q, n).tuple_prob)
@@ -111,10 +98,8 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     if n > 1 and type(law) is Stratified:
         kind = "one draw from each stratum, the tail first"
         yield Mistake(kind, "", lambda x: law.tuple_prob(x[:, ::-1]))
-    likeliest = q.argmax()
-    yield Mistake(
-        "always the likeliest token", "", lambda x: (x == likeliest).all(axis=-1).astype(float)
-    )
+    always = partial(_prob_of_copies, (np.arange(q.size) == q.argmax()).astype(float), 1.0)
+    yield Mistake("always the likeliest token", "", always)
     for kind, settings, laws in other_distributions(q):
         for setting, probs in zip(settings, laws, strict=True):
             if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
@@ -158,7 +143,7 @@ def _prob_sorted(law: DraftLaw, rank: IntArray, tokens: IntArray) -> FloatArray:
     if (np.diff(places, axis=-1) < 0).any():
         return np.zeros(len(tokens))
     every = permutations(range(tokens.shape[-1]))
-    orders = [law.tuple_prob(tokens[:, list(order)]) for order in every]
+    orders = [law.tuple_prob(tokens[:, order]) for order in every]
     # Orders that only swap equal tokens are one tuple, which was summed more than once.
     counts = [np.unique(own, return_counts=True)[1] for own in places]
     repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
@@ -176,6 +161,7 @@ class RuleFault(StrEnum):
     COARSE_COIN = "a draft is accepted if u ≤ p/q, not u < p/q, with u in float16"
 
 
+@dataclass(eq=False)
 class RejectionSteps:
     """Recursive rejection of p (…, V) step by step, as engines write it, with a fault or without.
 
@@ -183,13 +169,11 @@ class RejectionSteps:
     lossless for every ``law`` that draws one draft after another.
     """
 
-    coin_values = 2048
-    """How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1."""
-
-    def __init__(
-        self, target_probs: FloatArray, law: DraftLaw, fault: RuleFault | None = None
-    ) -> None:
-        self.target_probs, self.law, self.fault = target_probs, law, fault
+    target_probs: FloatArray
+    law: DraftLaw
+    fault: RuleFault | None = None
+    # How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1.
+    coin_values: int = 2048
 
     def __call__(self, draft_tokens: IntArray) -> FloatArray:
         """Law of the output token given the drafts (n,), of the shape of the targets."""
@@ -251,15 +235,10 @@ def explain_drafts(positions: Positions) -> Explanation | None:
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
         assert own.law is not None
-        tokens = own.draft_tokens[None]
-        with np.errstate(divide="ignore"):
-            declared = np.log(own.law.tuple_prob(tokens)[0])
-            if declared == -np.inf:
-                # The product of the draft masses underflows: nothing can be compared here.
-                continue
-            for mistake in draft_mistakes(own.law):
-                likelihood = np.log(mistake.tuple_prob(tokens)[0])
-                gains[mistake.kind, mistake.setting] += float(likelihood - declared)
+        declared, likelihoods = log_likelihoods(own.law, own.draft_tokens[None], np.ones(1))
+        # Where the product of the draft masses underflows, nothing can be compared.
+        for key in likelihoods if declared > -np.inf else ():
+            gains[key] += likelihoods[key] - declared
     return _best_gain(gains)
 
 
@@ -307,26 +286,16 @@ def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
         independent = isinstance(law, WithReplacement)
         kind = WithoutReplacement if independent else WithReplacement
         believed = "distinct" if independent else "independent"
-        other = unchecked(kind, law.draft_probs, law.num_drafts)
-        yield (
-            f"the drafts are verified as if they were {believed}",
-            RejectionSteps(p, other)(tokens),
-        )
+        steps = RejectionSteps(p, unchecked(kind, law.draft_probs, law.num_drafts))
+        yield f"the drafts are verified as if they were {believed}", steps(tokens)
 
 
 @dataclass(frozen=True, eq=False)
 class Control:
     """A faulty rule at one position.
 
-    Attributes
-    ----------
-    name : str
-        The fault.
-    target_probs : ndarray of float64, shape (V,)
-    law : DraftLaw
-        What the drafts are really drawn from.
-    verifier : callable
-        From drafts (n,) to the law of the output token (V,).
+    The drafts are really drawn from ``law``; ``verifier`` is a callable from drafts (n,) to the law of the
+    output token (V,).
     """
 
     name: str
@@ -349,18 +318,14 @@ def negative_controls() -> list[Control]:
     cold = WithReplacement(probs_from_logits(draft_logits, temperature=0.7), 2)
     no_mass = np.where(np.arange(p.size) == q.argmax(), 0.0, p)
     no_mass /= no_mass.sum()
-    coin, skipped = RuleFault.COARSE_COIN, RuleFault.DUPLICATES_SKIPPED
-    every = [
-        ("duplicates skipped", p, three, three, skipped),
-        ("residual not renormalised", p, two, two, RuleFault.NOT_NORMALISED),
-        ("residual from p", p, two, two, RuleFault.RESIDUAL_FROM_TARGET),
-        ("coin may equal 0, u ≤ p/q", no_mass, two, two, coin),
-        ("drafts from the top 6, verified with all of q", p, cut, two, None),
-        ("drafts at temperature 0.7, verified at 1", p, cold, two, None),
-        ("distinct drafts verified as independent", p, distinct, three, None),
-        ("independent drafts verified as distinct", p, three, distinct, None),
-    ]
+    steps, coin = RejectionSteps, RuleFault.COARSE_COIN
     return [
-        Control(name, target, law, RejectionSteps(target, believed, fault))
-        for name, target, law, believed, fault in every
+        Control("duplicates skipped", p, three, steps(p, three, RuleFault.DUPLICATES_SKIPPED)),
+        Control("residual not renormalised", p, two, steps(p, two, RuleFault.NOT_NORMALISED)),
+        Control("residual from p", p, two, steps(p, two, RuleFault.RESIDUAL_FROM_TARGET)),
+        Control("coin may equal 0, u ≤ p/q", no_mass, two, steps(no_mass, two, coin)),
+        Control("drafts from the top 6, verified with all of q", p, cut, steps(p, two)),
+        Control("drafts at temperature 0.7, verified at 1", p, cold, steps(p, two)),
+        Control("distinct drafts verified as independent", p, distinct, steps(p, three)),
+        Control("independent drafts verified as distinct", p, three, steps(p, distinct)),
     ]

@@ -1,7 +1,4 @@
-"""Rows of a recorded run, checked: one for each position that was drafted at or decided.
-
-They are read from JSON Lines, Parquet or safetensors, a few at a time, or given as a list.
-"""
+"""Rows of a recorded run, checked: one for each position that was drafted at or decided."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,22 +7,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.samples import wrong
-from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    Processing,
+    from_tensor,
+    sum_tolerance,
+    wrong,
+)
+from otmd.storage.arrays import read_safetensors
 from otmd.storage.errors import named, parse_json
 from otmd.storage.parquet import read_batches
-from otmd.storage.safetensors import read_safetensors
 
+# Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
 LONGEST_LINE = 32 << 20
-"""Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each."""
 # Each may become an object; a row has a few dozen of its own.
 _MOST_PARTS = 10_000
+# The output token of a position that was drafted at and never reached.
 NOT_DECIDED = -1
-"""The output token of a position that was drafted at and never reached."""
+# A few hundred bytes are kept for each.
 MOST_ROWS = 2_000_000
-"""A few hundred bytes are kept for each."""
+# The largest vocabulary that is read.
 MOST_NUMBERS = 1 << 22
-"""The largest vocabulary that is read."""
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
 BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
@@ -34,9 +37,8 @@ FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
     *("draft_tokens", "output_token", "request", "step", "depth"),
 )  # fmt: skip
-"""The names that a row may have."""
+# How the names of fields end that hold a list of numbers.
 VECTORS = ("logits", "probs", "ids", "tokens")
-"""How the names of fields end that hold a list of numbers."""
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
@@ -100,9 +102,8 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Arrays have rows of one length: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
-    decided = _whole("output_token", given)
-    output = NOT_DECIDED if decided is None else decided
-    depth = _whole("depth", given) or 0
+    output = _number("output_token", given, NOT_DECIDED, whole=True)
+    depth = _number("depth", given, 0, whole=True)
     if not 0 <= depth <= _DEEPEST:
         raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
     size, is_full = _vocab_size(target, draft, max(output, int(tokens.max(initial=0))))
@@ -115,7 +116,7 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         draft_tokens=tokens,
         output_token=output,
         request=_read_request(given.get("request", "")),
-        step=_whole("step", given),
+        step=_number("step", given, None, whole=True),
         depth=depth,
     )
 
@@ -156,9 +157,8 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         values, ids = values[order], ids[order]
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
-    processing = _processing(side, is_logits, given, default)
-    numbers = values.astype(np.float64)
-    return _Side(_probs(numbers, processing if is_logits else None, tolerance), values.size, ids)
+    of_logits = _processing(side, is_logits, given, default)
+    return _Side(_probs(values.astype(np.float64), of_logits, tolerance), values.size, ids)
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
@@ -186,22 +186,21 @@ def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
     return spread
 
 
-def _processing(side: str, is_logits: bool, given: Row, default: Processing | None) -> Processing:
+def _processing(
+    side: str, is_logits: bool, given: Row, default: Processing | None
+) -> Processing | None:
     own = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
-    if not is_logits and (own or default is not None):
+    if not is_logits and (own or default):
         told = f"{side}_logits with it: probabilities are taken as they are"
-        name = own[0] if own else f"{side}_processing"
-        raise wrong(name, f"a processing of {side}_probs", told)
-    if own and default is not None:
+        raise wrong([*own, f"{side}_processing"][0], f"a processing of {side}_probs", told)
+    if own and default:
         raise wrong(own[0], "it in the row and for the whole file", "one of them")
     if not own:
-        return default or Processing()
-    temperature, top_p, min_p = (
-        _number(f"{side}_{name}", given) for name in ("temperature", "top_p", "min_p")
-    )
+        return (default or Processing()) if is_logits else None
     # Engines write 0 or −1 for no truncation.
-    top_k = max(_whole(f"{side}_top_k", given) or 0, 0) or None
-    return Processing(1.0 if temperature is None else temperature, top_k, top_p, min_p)
+    top_k = max(_number(f"{side}_top_k", given, 0, whole=True), 0) or None
+    top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))
+    return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p)
 
 
 def _read_ids(name: str, value: Any) -> IntArray:
@@ -219,23 +218,17 @@ def _read_request(value: Any) -> str:
     return text
 
 
-def _whole(name: str, given: Row) -> int | None:
-    """Return a whole number of a row, None where it is lacking."""
+def _number(name: str, given: Row, missing: Any, whole: bool = False) -> Any:
+    """Return a number of a row; ``missing`` where it is lacking or NaN."""
     value = _scalar(given.get(name))
-    fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    if value is not None and not fits:
-        raise wrong(name, _shown(value), "a whole number")
-    return value
-
-
-def _number(name: str, given: Row) -> float | None:
-    """Return a number of a row, None where it is lacking or NaN."""
-    value = _scalar(given.get(name))
-    if value is None or value != value:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise wrong(name, _shown(value), "a finite number")
-    return float(value)
+    if value is None or (isinstance(value, float) and np.isnan(value) and not whole):
+        return missing
+    kinds, most, wanted = (int | float, 1e300, "a finite number")
+    if whole:
+        kinds, most, wanted = int, 2**63 - 1, "a whole number"
+    if isinstance(value, bool) or not isinstance(value, kinds) or abs(value) > most:
+        raise wrong(name, _shown(value), wanted)
+    return value if whole else float(value)
 
 
 def _scalar(value: Any) -> Any:
@@ -284,34 +277,30 @@ def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         number = 0
         while line := stream.readline(LONGEST_LINE + 1):
             number += 1
+            where = f"{path}: row {number}"
             if len(line) > LONGEST_LINE:
-                told = f"got a line of more than {LONGEST_LINE} bytes"
-                raise ValueError(f"{path}: row {number}: {told}")
-            if line.strip():
-                yield number, _parsed(path, number, line)
-
-
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
-            raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
-        row = parse_json(line)
-    except ValueError as error:
-        what = "cut short" if not line.endswith(b"\n") else "malformed"
-        raise ValueError(f"{path}: row {number}: no JSON, {what} ({error})") from error
-    if not isinstance(row, dict):
-        told = "a JSON object with the fields"
-        raise wrong(f"{path}: row {number}", type(row).__name__, told)
-    return row
+                raise ValueError(f"{where}: got a line of more than {LONGEST_LINE} bytes")
+            if not line.strip():
+                continue
+            try:
+                if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
+                    raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
+                row = parse_json(line)
+            except ValueError as error:
+                what = "malformed" if line.endswith(b"\n") else "cut short"
+                raise ValueError(f"{where}: no JSON, {what} ({error})") from error
+            if not isinstance(row, dict):
+                raise wrong(where, type(row).__name__, "a JSON object with the fields")
+            yield number, row
 
 
 def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """One column a field, lists for what has a number for each token."""
     number = 0
     for batch in read_batches(path):
-        for own in range(len(next(iter(batch.values()), ()))):
+        for row in zip(*batch.values(), strict=True):
             number += 1
-            yield number, {name: _value(column[own]) for name, column in batch.items()}
+            yield number, dict(zip(batch, map(_value, row), strict=True))
 
 
 def _value(scalar: Any) -> Any:

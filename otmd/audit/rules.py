@@ -7,41 +7,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import chdtri, chndtr, xlogy
 
-from otmd.audit.counts import (
-    IMPOSSIBLE,
-    chance_at_least,
-    chance_at_most,
-    detectable_total_variation,
-    exact_p_value,
-    ratio_order,
-    token_cells,
-    total_variation_bound,
-)
-from otmd.audit.samples import (
-    PROOF,
-    Acceptance,
-    ConditionalLaw,
-    Sampler,
-    TokenDeviation,
-    acceptance_ceiling,
-    deviation_table,
-    emitted_tokens,
-    is_accepted,
-    largest_deviations,
-    validate_fraction,
-    validate_level,
-    validate_position,
-    validate_verifier,
-    wrong,
-)
+from otmd.audit import counts, samples
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    validate_count,
+    validate_probs,
+    validate_tol,
+    wrong,
+)
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
+# The test of the law, the bound and the acceptance share the false-alarm rate.
 NUM_STATEMENTS = 3
-"""The test of the law, the bound and the acceptance share the false-alarm rate."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +34,13 @@ class Losslessness:
 
     Attributes
     ----------
-    num_samples, num_cells : int
-        Of the tokens drawn, and of the cells in which they were counted.
-    false_alarm : float
     impossible : int
         Samples with p = 0. One is proof, without any chance of a false alarm.
-    p_value : float
-        Of the exact G-test of the counts.
+    p_value, detectable : float
+        Of the exact G-test of counts in ``num_cells`` cells, and the total variation on the cells that it
+        finds with probability 0.9.
     total_variation_bound : float
         The output is at least this far from p.
-    detectable : float
-        The total variation on the cells that the test finds with probability 0.9.
-    acceptance : Acceptance
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     """
@@ -76,8 +52,8 @@ class Losslessness:
     num_cells: int
     total_variation_bound: float
     detectable: float
-    acceptance: Acceptance
-    worst: tuple[TokenDeviation, ...]
+    acceptance: samples.Acceptance
+    worst: tuple[samples.TokenDeviation, ...]
 
     @property
     def share(self) -> float:
@@ -91,7 +67,7 @@ class Losslessness:
         law = f"p-value {self.p_value:.1e} (alarm at {self.share:.1e})"
         accepts = f"it accepts {own.rate:.4f} (at least {own.low:.4f})"
         found = {
-            f"{self.impossible} {PROOF}": self.impossible,
+            f"{self.impossible} {samples.PROOF}": self.impossible,
             f"the output does not follow the target: {law}": self.p_value <= self.share,
             f"the total variation from the target is at least {bound:.4f}": bound > 0,
             f"{accepts}, and no lossless rule accepts more than {own.ceiling:.4f}": own.too_high,
@@ -113,19 +89,17 @@ class Losslessness:
         return f"{told} would have been found with probability 0.9"
 
     def __str__(self) -> str:
-        own = self.acceptance
+        own, test = self.acceptance, f"p-value {self.p_value:.1e} over {self.num_cells} cells"
+        rates = f"accepted {own.rate:.4f}, between {own.low:.4f} and {own.high:.4f}"
         return (
-            f"{self.verdict}\n"
-            f"p-value {self.p_value:.1e} over {self.num_cells} cells; false-alarm rate of the whole "
-            f"{self.false_alarm:.0e}\n"
-            f"accepted {own.rate:.4f}, between {own.low:.4f} and {own.high:.4f}; a lossless rule at most "
-            f"{own.ceiling:.4f}\n"
-            f"largest deviations in {self.num_samples} samples:\n{deviation_table(self.worst)}"
+            f"{self.verdict}\n{test}; false-alarm rate of the whole {self.false_alarm:.0e}\n"
+            f"{rates}; a lossless rule at most {own.ceiling:.4f}\n"
+            f"largest deviations in {self.num_samples} samples:\n{samples.deviation_table(self.worst)}"
         )
 
 
 def losslessness(
-    verifier: Sampler | Verifier,
+    verifier: samples.Sampler | Verifier,
     target_probs: ArrayLike,
     law: DraftLaw,
     num_samples: int = 20_000,
@@ -161,12 +135,12 @@ def losslessness(
     TypeError
         For a class in place of an instance, or swapped arguments.
     """
-    target = validate_position(target_probs, law)
+    target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
-    validate_level(false_alarm)
+    samples.validate_level(false_alarm)
     validate_rng(rng)
     draft_tokens = law.sample(rng, number)
-    output_tokens = emitted_tokens(verifier, target, law, draft_tokens, batched, rng)
+    output_tokens = samples.emitted_tokens(verifier, target, law, draft_tokens, batched, rng)
     return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=rng)
 
 
@@ -181,21 +155,22 @@ def judge_tokens(
 ) -> Losslessness:
     """What :func:`losslessness` says of drafts (N, n) and the tokens (N,) that came out, input unchecked."""
     number, share = output_tokens.size, false_alarm / NUM_STATEMENTS
-    cells = token_cells(target, ratio_order(target, law.inclusion_probs()), number)
-    labels, ceiling = cells.labels[output_tokens], acceptance_ceiling(target, law)
-    counts = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
-    hits = int(np.count_nonzero(is_accepted(draft_tokens, output_tokens)))
-    low, high = (bound(hits, number, share / 2) for bound in (chance_at_least, chance_at_most))
+    cells = counts.token_cells(target, counts.ratio_order(target, law.inclusion_probs()), number)
+    labels, ceiling = cells.labels[output_tokens], samples.acceptance_ceiling(target, law)
+    seen = np.bincount(output_tokens, minlength=target.size).astype(np.float64)
+    hits = int(np.count_nonzero(samples.is_accepted(draft_tokens, output_tokens)))
+    low = counts.chance_at_least(hits, number, share / 2)
+    high = counts.chance_at_most(hits, number, share / 2)
     return Losslessness(
         num_samples=number,
         false_alarm=false_alarm,
-        impossible=int(np.count_nonzero(labels == IMPOSSIBLE)),
-        p_value=exact_p_value(cells.counts(labels), cells.probs, share, rng=rng),
+        impossible=int(np.count_nonzero(labels == counts.IMPOSSIBLE)),
+        p_value=counts.exact_p_value(cells.counts(labels), cells.probs, share, rng=rng),
         num_cells=cells.probs.size,
-        total_variation_bound=total_variation_bound(labels, cells.probs, share),
-        detectable=detectable_total_variation(number, cells.probs.size, share),
-        acceptance=Acceptance(hits / number, low, high, ceiling),
-        worst=largest_deviations(counts, target * number),
+        total_variation_bound=counts.total_variation_bound(labels, cells.probs, share),
+        detectable=counts.detectable_total_variation(number, cells.probs.size, share),
+        acceptance=samples.Acceptance(hits / number, low, high, ceiling),
+        worst=samples.largest_deviations(seen, target * number),
     )
 
 
@@ -238,26 +213,28 @@ def samples_to_detect(
     G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), and KL ≥ 2t²
     for a total variation t (Pinsker). A token with p = 0 is found at its first occurrence.
     """
-    p = validate_position(target_probs, law)
-    validate_fraction("power", power)
-    level = validate_level(false_alarm) / NUM_STATEMENTS
-    order = ratio_order(p, law.inclusion_probs())
+    p = samples.validate_position(target_probs, law)
+    samples.validate_fraction("power", power)
+    level = samples.validate_level(false_alarm) / NUM_STATEMENTS
+    order = counts.ratio_order(p, law.inclusion_probs())
     if (output_law is None) == (total_variation is None):
         raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
-    if total_variation is not None:
-        validate_fraction("total_variation", total_variation)
-    output = None if output_law is None else validate_probs("output_law", output_law)
-    if output is not None and output.shape != p.shape:
+    output, apart = p, 0.0
+    if output_law is None:
+        apart = samples.validate_fraction("total_variation", total_variation)
+    else:
+        output = validate_probs("output_law", output_law)
+    if output.shape != p.shape:
         raise wrong("output_law", f"shape {output.shape}", p.shape)
 
     def chance_to_find(number: int) -> float:
-        cells, possible = token_cells(p, order, number), 1.0
-        divergence = 2.0 * (total_variation or 0.0) ** 2
-        if output is not None:
-            pooled = cells.counts(cells.labels, output)
-            possible = min(1.0, float(pooled.sum()))
-            if possible == 0:
-                return 1.0
+        cells = counts.token_cells(p, order, number)
+        pooled = cells.counts(cells.labels, output)
+        possible = min(1.0, float(pooled.sum()))
+        if possible == 0:
+            return 1.0
+        divergence = 2.0 * apart**2
+        if not apart:
             divergence = float(xlogy(pooled, pooled / pooled.sum() / cells.probs).sum())
         degrees, missed = cells.probs.size - 1, 1.0 - level
         if degrees and divergence > 0:
@@ -270,15 +247,10 @@ def samples_to_detect(
 
 @dataclass(frozen=True)
 class GuiltyDrafts:
-    """Drafts x on which a faulty rule emits tokens that it emits too often.
+    """Drafts x, drawn with probability Q(x), on which a faulty rule emits tokens that it emits too often.
 
-    Attributes
-    ----------
-    tokens : tuple of int
-    prob : float
-        Q(x), the probability of these drafts.
-    excess : float
-        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the output law.
+    The ``excess`` is their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the
+    output law.
     """
 
     tokens: tuple[int, ...]
@@ -288,20 +260,15 @@ class GuiltyDrafts:
 
 @dataclass(frozen=True, eq=False)
 class EnumeratedAudit:
-    """The output law of a rule, compared with the target at each token.
+    """The output law r of a rule, compared with the target p at each token, where they may differ by ``tol``.
 
     Attributes
     ----------
-    target_probs, output_law : ndarray of float64, shape (V,)
-        p and r.
-    tol : float
-        The largest difference allowed at a token.
     acceptance, ceiling : float
         P(the output token is among the drafts), and the largest value for a lossless rule.
-    worst : tuple of TokenDeviation
-        The tokens with the largest deviations.
-    worst_drafts : tuple of GuiltyDrafts
-        The drafts with the largest parts of the total variation. Empty if the rule is not faulty.
+    worst, worst_drafts : tuple of TokenDeviation, tuple of GuiltyDrafts
+        The tokens with the largest deviations; the drafts with the largest parts of the total variation,
+        none if the rule is not faulty.
     """
 
     target_probs: FloatArray
@@ -309,7 +276,7 @@ class EnumeratedAudit:
     tol: float
     acceptance: float
     ceiling: float
-    worst: tuple[TokenDeviation, ...]
+    worst: tuple[samples.TokenDeviation, ...]
     worst_drafts: tuple[GuiltyDrafts, ...]
 
     @property
@@ -333,10 +300,9 @@ class EnumeratedAudit:
         largest = float(np.abs(self.deviation).max())
         if not self.faulty:
             return f"lossless to {self.tol:.0e}: no token is off by more than {largest:.1e}"
-        return (
-            f"not lossless: total variation {self.total_variation:.3g} from the target, a token off by up to "
-            f"{largest:.3g}; accepts {self.acceptance:.4f}, a lossless rule at most {self.ceiling:.4f}"
-        )
+        apart = f"total variation {self.total_variation:.3g} from the target"
+        accepts = f"accepts {self.acceptance:.4f}, a lossless rule at most {self.ceiling:.4f}"
+        return f"not lossless: {apart}, a token off by up to {largest:.3g}; {accepts}"
 
     def __str__(self) -> str:
         if not self.faulty:
@@ -345,12 +311,12 @@ class EnumeratedAudit:
             f"  {x.tokens}: drafted with probability {x.prob:.4g}, part of the total variation {x.excess:.4g}"
             for x in self.worst_drafts
         ]
-        table = "largest deviations of the output law:", deviation_table(self.worst, ".6f")
+        table = "largest deviations of the output law:", samples.deviation_table(self.worst, ".6f")
         return "\n".join([self.verdict, *table, "drafts on which the excess is emitted:", *guilty])
 
 
 def enumerated(
-    verifier: Verifier | ConditionalLaw,
+    verifier: Verifier | samples.ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     tol: float = 1e-12,
@@ -362,19 +328,14 @@ def enumerated(
     verifier : Verifier or callable
         A callable takes drafts (n,) and returns the law of the output token (V,).
     target_probs, law
-        As for :func:`losslessness`.
+        As for :func:`losslessness`, errors as well; others are for too many tuples, and for a rule that
+        returns no distribution.
     tol : float
         The largest difference allowed at a token.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`losslessness`, and for too many tuples or a rule that returns no distribution.
     """
-    validate_verifier(verifier)
-    p = validate_position(target_probs, law)
-    if not isinstance(tol, int | float | np.floating) or isinstance(tol, bool) or not tol > 0:
-        raise wrong("tol", repr(tol), "a positive number")
+    samples.validate_verifier(verifier)
+    p = samples.validate_position(target_probs, law)
+    tol = validate_tol(tol)
     rule = verifier.prepare(p, law).conditional_law if isinstance(verifier, Verifier) else verifier
     output, accepted = np.zeros(p.size), 0.0
     tuples, probs = law.enumerate()
@@ -392,5 +353,5 @@ def enumerated(
             part = float(prob * (validate_probs("verifier", rule(tokens)) @ share))
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
     worst = tuple(sorted(guilty, key=lambda own: -own.excess)[:5])
-    ceiling, deviations = acceptance_ceiling(p, law), largest_deviations(output, p)
-    return EnumeratedAudit(p, output, float(tol), accepted, ceiling, deviations, worst)
+    ceiling, deviations = samples.acceptance_ceiling(p, law), samples.largest_deviations(output, p)
+    return EnumeratedAudit(p, output, tol, accepted, ceiling, deviations, worst)

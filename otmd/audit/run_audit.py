@@ -1,25 +1,20 @@
-"""The audit of a recorded run: is its output lossless, and are its drafts what they are said to be.
+"""The audit of a recorded run, in one pass: a claim becomes numbers, uniform given the past if it holds."""
 
-Each claim about many positions is turned into numbers that are uniform on [0, 1) given everything before, if
-the claim holds. So they are independent, although a position depends on the tokens before it: counts in
-equal cells have a known law, and bets on them are fair.
-"""
-
-import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from otmd.audit.counts import mass_before, ratios
 from otmd.audit.evidence import (
     BY_MASS,
     BY_RATIO,
-    STAKES,
-    ChanceBets,
-    anytime_p_value,
+    Evidence,
     bands_of,
     judge_claim,
-    mean_wealth,
+    p_value_of_chances,
 )
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
@@ -37,15 +32,35 @@ from otmd.audit.run_report import (
     RecordedRunAudit,
     metrics_of,
 )
-from otmd.audit.run_tally import LawMaker, Tally, declared_law, law_maker
-from otmd.audit.samples import validate_fraction, validate_level, wrong
+from otmd.audit.samples import (
+    LawMaker,
+    acceptance_ceiling,
+    declared_law,
+    law_maker,
+    law_name,
+    num_forced,
+    validate_fraction,
+    validate_level,
+)
+from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import Processing
+from otmd.probabilities import FloatArray, IntArray, Processing, wrong
 
+_ROWS_SHOWN = 5
+_SLACK = 1e-9
+# The bounds of the classes BY_RATIO and BY_MASS; where q = 0 the ratio is infinite.
+_RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
+_MASSES = (0.001, 0.01, 0.1)
+_BELOW_ONE = float(np.nextafter(1.0, 0.0))
+_PARTS = 4
+_SHOWN_SLOTS = 8
+# Centres the numbers of equal drafts in the first of 16 cells.
+_SHIFT = 1 / 32
 _SMALLEST_FALSE_ALARM = 2e-5
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}
 _FEWEST_POSITIONS = 50
 _MOST_NUMBERS = 2_000_000
+Records = Callable[[], Iterator[Record]]
 
 
 def recorded_run(
@@ -95,10 +110,10 @@ def recorded_run(
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
     defaults = {side: own for side, own in given.items() if own is not None}
-    tally = Tally(make, rng)
-    for record in read_records(source, defaults):
+    tally, read = Tally(make, rng), partial(read_records, source, defaults)
+    for record in read():
         tally.add(record)
-    if tally.num_rows == 0:
+    if not tally.positions:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
@@ -107,64 +122,44 @@ def recorded_run(
     # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
     proved = not OUTCOMES.isdisjoint(tally.cases)
     return RecordedRunAudit(
-        num_rows=tally.num_rows,
-        law=_name_of(law),
+        num_rows=len(tally.positions),
+        law=law_name(law),
         false_alarm=false_alarm,
         bias=float(bias),
         cases=tuple(BoundaryCase(own, *tally.cases[own]) for own in KINDS if own in tally.cases),
-        vocabularies={int(size): own for size, own in tally.vocabularies.items()},
+        vocabularies=dict(tally.vocabularies),
         claims=claims,
-        acceptance=_pooled_acceptance(tally, level),
+        acceptance=tally.acceptance(level),
         bands=(
             bands_of(BY_RATIO, tally.evidence[OUTPUT]),
             bands_of(BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
         ),
-        explanations={} if proved else _explanations(refuted, source, defaults, make),
+        explanations={} if proved else _explanations(refuted, read, make),
         most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
-        metrics=metrics_of(tally.positions(), tally.ceilings),
+        metrics=metrics_of(tally.positions, tally.ceilings),
     )
 
 
-def _name_of(law: str | LawMaker) -> str:
-    """A law as the command line calls it, with its parameters."""
-    if isinstance(law, str):
-        return law
-    if isinstance(law, partial):
-        told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
-        return f"{_name_of(law.func)} ({told})"
-    return re.sub("(?<=[a-z])(?=[A-Z])", "-", getattr(law, "__name__", repr(law))).lower()
-
-
-def _pooled_acceptance(tally: Tally, level: float) -> PooledAcceptance | None:
-    accepted, ceilings = np.array(tally.accepted, bool), np.array(tally.ceilings)
-    if not accepted.size:
-        return None
-    wealth = mean_wealth([ChanceBets(stake).update(accepted, ceilings) for stake in STAKES])
-    rate, mean_ceiling = float(accepted.mean()), float(ceilings.mean())
-    return PooledAcceptance(accepted.size, rate, mean_ceiling, anytime_p_value(wealth), level)
-
-
 def _explanations(
-    refuted: set[str], source: Source, defaults: dict[str, Processing], make: LawMaker | None
+    refuted: set[str], read: Records, make: LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
-    explained = {
-        "drafts": ((DRAFTS, SLOTS, ROWS), explain_drafts),
-        "output": ((OUTPUT_BY_MASS, OUTPUT), explain_output),
-    }
-    for side, (claims, explain) in explained.items():
-        for name in (name for name in claims if name in refuted):
-            found = explain(partial(_first_positions, source, defaults, make, side))
-            return {} if found is None else {name: found}
-    return {}
+    name = next(
+        (own for own in (DRAFTS, SLOTS, ROWS, OUTPUT_BY_MASS, OUTPUT) if own in refuted), ""
+    )
+    if not name:
+        return {}
+    side, explain = "output", explain_output
+    if name in (DRAFTS, SLOTS, ROWS):
+        side, explain = "drafts", explain_drafts
+    found = explain(partial(_first_positions, read, make, side))
+    return {} if found is None else {name: found}
 
 
-def _first_positions(
-    source: Source, defaults: dict[str, Processing], make: LawMaker | None, side: str
-) -> Iterator[Position]:
+def _first_positions(read: Records, make: LawMaker | None, side: str) -> Iterator[Position]:
     """The first positions with drafts of a known law, or with an output token that p may emit."""
     seen = numbers = 0
-    for record in read_records(source, defaults):
+    for record in read():
         own = _position(record, make, side)
         if own is not None:
             yield own
@@ -182,11 +177,189 @@ def _position(record: Record, make: LawMaker | None, side: str) -> Position | No
     law = None
     if make is not None and isinstance(q, np.ndarray):
         declared = declared_law(make, q, tokens)
-        # Where an engine breaks ties in another way than the law, its drafts say nothing here.
-        if not isinstance(declared, str) and declared[0].can_draw(tokens):
-            law = declared[0]
+        law = None if isinstance(declared, str) else declared[0]
     if isinstance(p, str) or (side == "drafts" and law is None):
         return None
     if side == "output" and (output == NOT_DECIDED or p[output] == 0):
         return None
     return Position(p, law, tokens, output)
+
+
+class RowLists(dict[Any, tuple[int, tuple[int, ...]]]):
+    """How many rows there are of each kind, and the first of them."""
+
+    def count(self, kind: str | int, row: int) -> None:
+        """Count one row."""
+        count, first = self.get(kind, (0, ()))
+        self[kind] = count + 1, first if count >= _ROWS_SHOWN else (*first, row)
+
+
+class Tally:
+    """What is kept of the rows: evidence, boundary cases, metrics. ``make`` is None for fixed drafts."""
+
+    def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
+        self._make, self._rng = make, rng
+        self._last: dict[str, tuple[int | None, int, bool]] = {}
+        # Depth, number of drafts, whether it was reached, whether a draft was accepted.
+        self.positions: list[tuple[int, int, bool, bool]] = []
+        self.cases, self.vocabularies = RowLists(), RowLists()
+        self.dependence = Dependence(rng)
+        self.evidence = {
+            OUTPUT: Evidence.empty(1),
+            OUTPUT_BY_MASS: Evidence.empty(1),
+            DRAFTS: Evidence.empty(0),
+            SLOTS: self.dependence.slots,
+            ROWS: self.dependence.rows,
+        }
+        self.ceilings: list[float] = []
+        self._accepted: list[bool] = []
+
+    def add(self, record: Record) -> None:
+        """Look at one row."""
+        output, tokens = record.output_token, record.draft_tokens
+        decided = output != NOT_DECIDED
+        accepted = decided and bool((tokens == output).any())
+        self.positions.append((record.depth, tokens.size, decided, accepted))
+        if record.is_full:
+            self.vocabularies.count(record.vocab_size, record.row)
+        misplaced, beyond = self._misplaced(record, accepted), []
+        if ((tokens < 0) | (tokens >= record.vocab_size)).any():
+            beyond.append("draft_out_of_range")
+        if not NOT_DECIDED <= output < record.vocab_size:
+            beyond.append("output_out_of_range")
+        sides = (("target", record.target), ("draft", record.draft))
+        unsound = [f"{side}_{own}" for side, own in sides if isinstance(own, str)]
+        for kind in filter(None, [misplaced, *unsound, *beyond]):
+            self.cases.count(kind, record.row)
+        if beyond:
+            return
+        law = self._look_at_drafts(record) if tokens.size and self._make else None
+        if decided and not isinstance(record.target, str) and misplaced != "after_rejection":
+            self._look_at_output(record, record.target, law)
+
+    def acceptance(self, level: float) -> PooledAcceptance | None:
+        """Acceptance over all positions with sound drafts; None where there are none."""
+        accepted, ceilings = np.array(self._accepted, bool), np.array(self.ceilings)
+        if not accepted.size:
+            return None
+        rate, highest = float(accepted.mean()), float(ceilings.mean())
+        p_value = p_value_of_chances(accepted, ceilings)
+        return PooledAcceptance(accepted.size, rate, highest, p_value, level)
+
+    def _misplaced(self, record: Record, accepted: bool) -> str | None:
+        """What is wrong with the place of a row in its step, as a kind of boundary case."""
+        last = self._last.get(record.request)
+        self._last[record.request] = (record.step, record.depth, accepted)
+        if last is None or last[0] != record.step or (record.step is None and record.depth == 0):
+            return "depth_gap" if record.depth else None
+        if record.depth != last[1] + 1:
+            return "depth_gap"
+        decided = record.output_token != NOT_DECIDED
+        return "after_rejection" if decided and not last[2] else None
+
+    def _point(self, place: float, mass: float) -> float:
+        """Draw a point of an interval of [0, 1): the randomised integral transform."""
+        return min(place + mass * self._rng.random(), _BELOW_ONE)
+
+    def _look_at_drafts(self, record: Record) -> DraftLaw | None:
+        """Test the drafts, and return their law; None where it is unknown, or did not draw them."""
+        if record.draft is None:
+            self.cases.count("draft_missing", record.row)
+        if not isinstance(record.draft, np.ndarray) or self._make is None:
+            return None
+        declared = declared_law(self._make, record.draft, record.draft_tokens)
+        if isinstance(declared, str):
+            self.cases.count(declared, record.row)
+            self.evidence[DRAFTS].add(self._point(0.0, 0.0), True)
+            return None
+        law, laws = declared
+        drawn = list(zip(laws, record.draft_tokens.tolist(), strict=True))[num_forced(law) :]
+        for own, token in drawn:
+            point = self._point(mass_before(own, -own, token), float(own[token]))
+            self.evidence[DRAFTS].add(point, False)
+        self.dependence.add(drawn)
+        return law
+
+    def _look_at_output(self, record: Record, target: FloatArray, law: DraftLaw | None) -> None:
+        output, tokens = record.output_token, record.draft_tokens
+        accepted, mass = bool((tokens == output).any()), float(target[output])
+        if mass == 0:
+            kind = "impossible_accepted" if accepted else "output_impossible"
+            self.cases.count(kind, record.row)
+
+        def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
+            point = self._point(mass_before(target, key, output), mass)
+            masses = np.bincount(bands, target, minlength=num_bands)
+            own = int(bands[output]), masses / masses.sum()
+            self.evidence[claim].add(point, mass == 0, own)
+
+        by_mass = np.digitize(target, _MASSES)
+        # The likeliest token is a class of its own.
+        by_mass[target.argmax()] = len(_MASSES) + 1
+        add(OUTPUT_BY_MASS, -target, by_mass, len(BY_MASS))
+        if not tokens.size:
+            return
+        draft, highest = record.draft, None if law is None else acceptance_ceiling(target, law)
+        if self._make is None:
+            draft = np.zeros(target.size)
+            draft[tokens] = 1.0
+            highest = min(1.0, float(target @ draft) + _SLACK)
+        if isinstance(draft, np.ndarray):
+            ratio = ratios(target, draft)
+            add(OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(BY_RATIO))
+        if highest is not None:
+            self._accepted.append(accepted)
+            self.ceilings.append(highest)
+
+
+class Dependence:
+    """Whether drafts depend on one another.
+
+    ``slots`` compares each draft with those before it at its position, ``rows`` with the draft in its place
+    at the position before. ``pairs`` counts equal drafts of two places, and how many should be.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._last: list[tuple[int, float]] = []
+        self.slots, self.rows = Evidence.empty(2), Evidence.empty(2)
+        self.pairs: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+
+    def add(self, drawn: list[tuple[FloatArray, int]]) -> None:
+        """Look at a position's drafts, each with its law (V,) given those before it."""
+        own: list[tuple[int, float]] = []
+        for slot, (probs, token) in enumerate(drawn):
+            # Uniform given the past: the mass of smaller ids, and a random part of its own.
+            number = float(probs[:token].sum() + probs[token] * self._rng.random())
+            if own:
+                earlier = np.unique([before for before, _ in own])
+                _link(self.slots, number, own[-1][1], token in earlier, probs[earlier].sum())
+                for i, (before, _) in enumerate(own[:_SHOWN_SLOTS]):
+                    seen = self.pairs[i + 1, slot + 1]
+                    seen[0] += before == token
+                    seen[1] += float(probs[before])
+            if slot < len(self._last) and self._last[slot][0] < probs.size:
+                before, its_number = self._last[slot]
+                _link(self.rows, number, its_number, token == before, probs[before])
+            own.append((token, number))
+        self._last = own
+
+    def most_repeated(self) -> str:
+        """The two drafts of a position that are equal too often, in words; empty where none are."""
+        every = [(seen - wanted, own) for own, (seen, wanted) in self.pairs.items()]
+        excess, (first, second) = max(every, key=lambda own: own[0], default=(0.0, (0, 0)))
+        if excess <= 0:
+            return ""
+        seen, wanted = self.pairs[first, second]
+        return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
+
+
+def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
+    """Add a draft by its number, an earlier draft's, and how likely it repeats one.
+
+    Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
+    """
+    chance = min(1.0, float(chance))
+    quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
+    repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
+    links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)

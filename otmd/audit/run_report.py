@@ -1,6 +1,5 @@
 """What an audit of a recorded run found, and how it reads."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 from otmd.audit.counts import detectable_total_variation
 from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.audit.mistakes import Explanation
-from otmd.probabilities import IntArray
 
 OUTPUT, OUTPUT_BY_MASS, DRAFTS, SLOTS, ROWS = (
     "output tokens follow the target (in order of p/q)",
@@ -25,69 +23,52 @@ _REFUTED = {
     SLOTS: "the drafts of a position depend on one another",
     ROWS: "drafts depend on those of the position before: are random numbers used twice?",
 }
+# That share the false-alarm rate: three for each claim, and the acceptance.
 NUM_STATEMENTS = 3 * len(_REFUTED) + 1
-"""That share the false-alarm rate: three for each claim, and the acceptance."""
 _OF_A_SIDE = {
-    "nan": ("NaN in the {}", "an overflow, or a buffer that was never written"),
-    "infinite": ("+inf in the {}", "an overflow in the forward pass or in a division"),
-    "negative": (
-        "negative {} probabilities",
-        "logits or logarithms under the name of probabilities",
-    ),
-    "sum": (
-        "{} probabilities that do not sum to 1 within the rounding of their type",
-        "recorded before they were normalised, or only in part, or logits under the name of probabilities",
-    ),
-    "empty": ("no {} token with mass", "a mask that removed every token"),
-    "id": ("a {} id beyond the vocabulary", "two tokenizers, or a padded vocabulary"),
-}
+    "nan": ("NaN in the {}",
+        "an overflow, or a buffer that was never written"),
+    "infinite": ("+inf in the {}",
+        "an overflow in the forward pass or in a division"),
+    "negative": ("negative {} probabilities",
+        "logits or logarithms under the name of probabilities"),
+    "sum": ("{} probabilities that do not sum to 1 within the rounding of their type",
+        "recorded before they were normalised, or only in part, or logits under the name of "
+        "probabilities"),
+    "empty": ("no {} token with mass",
+        "a mask that removed every token"),
+    "id": ("a {} id beyond the vocabulary",
+        "two tokenizers, or a padded vocabulary"),
+}  # fmt: skip
+# What may be wrong with a row: in words, and what it usually means.
 KINDS = {
-    **{
-        f"{side}_{kind}": (what.format(side), usually)
-        for side in ("target", "draft")
-        for kind, (what, usually) in _OF_A_SIDE.items()
-    },
-    "draft_missing": (
-        "drafts without the distribution they were drawn from",
-        "a deterministic drafter, which is audited under the law 'fixed'",
-    ),
-    "draft_out_of_range": (
-        "a draft token beyond the vocabulary",
-        "two tokenizers, or ids shifted by special tokens",
-    ),
-    "output_out_of_range": (
-        "an output token beyond the vocabulary",
-        "a search in running sums that ran past the end, or two tokenizers",
-    ),
-    "draft_impossible": (
-        "a draft of draft probability zero",
-        "q recorded after top-k or top-p and drafts drawn before, or q of another position",
-    ),
-    "draft_never": (
-        "drafts that the declared law never draws",
-        "another law than declared: duplicates, or tokens that are not the likeliest or in another order",
-    ),
-    "output_impossible": (
-        "an output token of target probability zero that is none of the drafts",
+    f"{side}_{kind}": (what.format(side), usually)
+    for side in ("target", "draft")
+    for kind, (what, usually) in _OF_A_SIDE.items()
+} | {
+    "draft_missing": ("drafts without the distribution they were drawn from",
+        "a deterministic drafter, which is audited under the law 'fixed'"),
+    "draft_out_of_range": ("a draft token beyond the vocabulary",
+        "two tokenizers, or ids shifted by special tokens"),
+    "output_out_of_range": ("an output token beyond the vocabulary",
+        "a search in running sums that ran past the end, or two tokenizers"),
+    "draft_impossible": ("a draft of draft probability zero",
+        "q recorded after top-k or top-p and drafts drawn before, or q of another position"),
+    "draft_never": ("drafts that the declared law never draws",
+        "another law than declared: duplicates, or tokens that are not the likeliest or in another "
+        "order"),
+    "output_impossible": ("an output token of target probability zero that is none of the drafts",
         "sampled without the top-k, top-p or min-p of the record; a few at the edge of top-p, or ties at "
-        "temperature 0, may be logits cut in another precision",
-    ),
-    "impossible_accepted": (
-        "an accepted draft of target probability zero",
-        "a coin compared with ≤ in place of <, or a verifier that did not see the processed target",
-    ),
-    "after_rejection": (
-        "a position decided after a rejection in the same step",
-        "rows out of order, or positions that were not reached: those have no output token",
-    ),
-    "depth_gap": (
-        "a depth that does not follow the one before it in its step",
-        "rows left out or out of order; no test is valid on rows chosen by their outcome",
-    ),
-}
-"""What may be wrong with a row: in words, and what it usually means."""
+        "temperature 0, may be logits cut in another precision"),
+    "impossible_accepted": ("an accepted draft of target probability zero",
+        "a coin compared with ≤ in place of <, or a verifier that did not see the processed target"),
+    "after_rejection": ("a position decided after a rejection in the same step",
+        "rows out of order, or positions that were not reached: those have no output token"),
+    "depth_gap": ("a depth that does not follow the one before it in its step",
+        "rows left out or out of order; no test is valid on rows chosen by their outcome"),
+}  # fmt: skip
+# The kinds where a token came out that cannot.
 OUTCOMES = {"draft_impossible", "draft_never", "output_impossible", "impossible_accepted"}
-"""The kinds where a token came out that cannot."""
 _METRICS = {
     "acceptance rate": "accepted tokens / positions that were reached with drafts",
     "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
@@ -98,20 +79,18 @@ _METRICS = {
     "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
     "acceptance length, SGLang's spec_accept_length)",
 }
+_BY_DEPTH = (
+    ("conditional acceptance", "accepted / reached at this depth"),
+    ("acceptance per step", "accepted at this depth / steps (vLLM's per-position acceptance rate)"),
+)
 
 
 @dataclass(frozen=True)
 class BoundaryCase:
     """A kind of row that no sound engine writes: one such row proves a fault.
 
-    Attributes
-    ----------
-    kind : str
-        A key of ``otmd.audit.run_report.KINDS``.
-    count : int
-        In how many rows it was seen.
-    first_rows : tuple of int
-        The first of them, from 1.
+    The ``kind`` is a key of ``otmd.audit.run_report.KINDS``. It was seen in ``count`` rows; the first of
+    them, from 1, are ``first_rows``.
     """
 
     kind: str
@@ -129,23 +108,16 @@ class BoundaryCase:
         return KINDS[self.kind][1]
 
     def __str__(self) -> str:
-        rows = _rows(self.count, self.first_rows)
-        return f"{rows}: {self.what}; usually {self.usually}"
+        return f"{_rows(self.count, self.first_rows)}: {self.what}; usually {self.usually}"
 
 
 @dataclass(frozen=True)
 class PooledAcceptance:
     """Acceptance over all positions with sound drafts, against what no lossless rule exceeds.
 
-    Attributes
-    ----------
-    num_positions : int
-    rate : float
-        How often the output token was among the drafts.
-    ceiling : float
-        The mean of α* over the positions.
-    p_value, level : float
-        Of a bet that the rate is above the ceiling, valid whenever one looks, and its false-alarm rate.
+    The ``rate`` says how often the output token was among the drafts; the ``ceiling`` is the mean of α*.
+    A bet that the rate is above it has the ``p_value``, valid whenever one looks, and false-alarm rate
+    ``level``.
     """
 
     num_positions: int
@@ -173,29 +145,21 @@ class Metric:
 class RecordedRunAudit:
     """What an audit of a recorded run found.
 
+    A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
+    statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
+
     Attributes
     ----------
-    num_rows : int
-    law : str
-        The declared law of the drafts.
-    false_alarm : float
-        Probability, at most, that a sound engine's run is called faulty: shared equally by the three
-        statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
     bias : float
         The total variation that has to be found with probability 0.9 for a run to pass.
-    cases : tuple of BoundaryCase
     vocabularies : dict of int to (int, tuple of int)
         Sizes of the recorded vocabularies, each with how many rows have it and the first of them.
-    claims : tuple of Claim
-        Those that anything was recorded for.
-    acceptance : PooledAcceptance or None
-    bands : tuple of tuple of Band
-        Classes of tokens by p/q and by p.
+    claims, bands : tuple of Claim, tuple of tuple of Band
+        The claims that anything was recorded for; the classes of tokens by p/q and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
     most_repeated : str
         The two drafts of a position that are equal too often, in words.
-    metrics : tuple of Metric
     """
 
     num_rows: int
@@ -214,17 +178,13 @@ class RecordedRunAudit:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is a fault, in words; empty if none was found."""
-        found = [
-            f"{own.count} row{'s have' if own.count > 1 else ' has'} {own.what}"
-            for own in self.cases
-        ]
+        have = ["row has", "rows have"]
+        found = [f"{own.count} {have[own.count > 1]} {own.what}" for own in self.cases]
         found += dict.fromkeys(_REFUTED[own.name] for own in self.claims if own.refuted)
         own = self.acceptance
         if own is not None and own.too_high:
-            found.append(
-                f"{own.rate:.4f} of the positions accept a draft, and a lossless rule accepts at most "
-                f"{own.ceiling:.4f} of them"
-            )
+            most = f"a lossless rule accepts at most {own.ceiling:.4f} of them"
+            found.append(f"{own.rate:.4f} of the positions accept a draft, and {most}")
         return tuple(found)
 
     @property
@@ -276,44 +236,39 @@ class RecordedRunAudit:
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON takes it."""
         names = ("outcome", "verdict", "faulty", "rows_needed")
-        return (
-            {name: getattr(self, name) for name in names}
-            | asdict(self)
-            | {
-                "cases": [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.cases],
-                "claims": [asdict(x) | {"refuted": x.refuted} for x in self.claims],
-            }
-        )
+        found = {name: getattr(self, name) for name in names} | asdict(self)
+        found["cases"] = [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.cases]
+        found["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
+        return found
 
     def __str__(self) -> str:
         sizes = [f"{size} tokens: {_rows(*where)}" for size, where in self.vocabularies.items()]
-        alarm = f"{self.false_alarm / NUM_STATEMENTS:.1e}"
-        parts = {
-            "Rows that no sound engine writes; each is proof of a fault:": self.cases,
-            "Rows of several vocabularies; if they are of several models, audit them apart:": (
-                sizes if len(sizes) > 1 else ()
-            ),
-            f"Tests. An alarm is a p-value of at most {alarm}, or a bias above 0:": (
-                _table(_HEAD_OF_CLAIMS, map(str, self.claims))
-            ),
-            "Output tokens by class. Deviations without an alarm above mean nothing:": [
-                line for bands in self.bands for line in _table(_HEAD_OF_BANDS, map(str, bands))
-            ],
-            "Metrics:": [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics],
-        }
+        several = sizes if len(sizes) > 1 else []
+        level = f"{self.false_alarm / NUM_STATEMENTS:.1e}"
+        alarm = f"An alarm is a p-value of at most {level}, or a bias above 0"
+        heads = [_HEAD_OF_CLAIMS] if self.claims else []
+        metrics = [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics]
+        classes = [line for own in self.bands if own for line in (_HEAD_OF_BANDS, *own)]
+        models = "if they are of several models, audit them apart:"
+        parts = [
+            ("Rows that no sound engine writes; each is proof of a fault:", *self.cases),
+            (f"Rows of several vocabularies; {models}", *several),
+            (f"Tests. {alarm}:", *heads, *self.claims),
+            ("Output tokens by class. Deviations without an alarm above mean nothing:", *classes),
+            ("Metrics:", *metrics),
+        ]
         # A heading without lines says nothing.
-        shown = ["\n  ".join([head, *map(str, lines)]) for head, lines in parts.items() if lines]
+        shown = ["\n  ".join(map(str, lines)) for lines in parts if len(lines) > 1]
         return "\n\n".join(["\n".join(self.said), *shown])
 
     @property
     def said(self) -> list[str]:
         """The verdict and what follows from it, in sentences."""
-        own, lines, alarm = self.acceptance, [self.verdict], f"{self.false_alarm:g} at most."
+        lines = [self.verdict]
         if self.detectable < 1:
-            lines.append(
-                f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9; a bias "
-                "is the share of tokens that would have to change (total variation)."
-            )
+            found = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9"
+            bias = "a bias is the share of tokens that would have to change (total variation)."
+            lines.append(f"{found}; {bias}")
         lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
         if not self.explanations and self.cases:
             lines.append(f"Likeliest cause: {max(self.cases, key=lambda own: own.count).usually}")
@@ -321,27 +276,17 @@ class RecordedRunAudit:
             lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
         if self.most_repeated:
             lines.append(f"Most often equal: {self.most_repeated}")
-        lines.append(
-            f"Drafts by law {self.law}; a sound engine is called faulty with probability {alarm}"
-        )
-        if own is not None:
-            lines.append(
-                f"Acceptance: {own.rate:.4f} of {own.num_positions:,} positions with drafts accept one; a "
-                f"lossless rule accepts at most {own.ceiling:.4f} (p-value of being above {own.p_value:.1e})."
-            )
+        alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
+        lines.append(f"Drafts by law {self.law}; {alarm}")
+        if own := self.acceptance:
+            most = f"{own.ceiling:.4f} (p-value of being above {own.p_value:.1e})"
+            rate = f"{own.rate:.4f} of {own.num_positions:,} positions with drafts accept one"
+            lines.append(f"Acceptance: {rate}; a lossless rule accepts at most {most}.")
         return lines
 
 
-_HEAD_OF_CLAIMS = (
-    f"{'claim':<51} {'samples':>8} {'p-value':>8} {'by bets':>8} {'bias ≥':>7} {'finds':>6}"
-)
-_HEAD_OF_BANDS = f"{'':<44} {'observed':>9} {'expected':>11} {'deviations':>11}"
-
-
-def _table(head: str, lines: Iterable[str]) -> list[str]:
-    """The lines below their head; nothing if there are none."""
-    found = list(lines)
-    return [head, *found] if found else []
+_HEAD_OF_CLAIMS = f"{'claim':<51}  samples  p-value  by bets  bias ≥  finds"
+_HEAD_OF_BANDS = f"{'':<44}  observed    expected  deviations"
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:
@@ -349,9 +294,11 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first))}{more})"
 
 
-def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]:
-    """The metrics in use. ``positions`` (N, 4): depth, drafts, whether reached, whether one was accepted."""
-    depth, drafts, reached, hit = positions.T
+def metrics_of(
+    positions: list[tuple[int, int, bool, bool]], ceilings: list[float]
+) -> tuple[Metric, ...]:
+    """The metrics in use, by the depth of each position, its drafts, whether it was reached, and accepted."""
+    depth, drafts, reached, hit = np.array(positions, np.int64).T
     verified = (reached == 1) & (drafts > 0)
     steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())
     values = {"optimal acceptance rate": float(np.mean(ceilings))} if ceilings else {}
@@ -368,9 +315,6 @@ def metrics_of(positions: IntArray, ceilings: list[float]) -> tuple[Metric, ...]
     by_depth = np.bincount(depth[verified])
     hits = np.bincount(depth[hit == 1], minlength=by_depth.size)
     for own in np.flatnonzero(by_depth):
-        share, per_step = float(hits[own] / by_depth[own]), float(hits[own] / steps)
-        told = "accepted / reached at this depth"
-        found.append(Metric(f"conditional acceptance at depth {own}", share, told))
-        told = "accepted at this depth / steps (vLLM's per-position acceptance rate)"
-        found.append(Metric(f"acceptance per step at depth {own}", per_step, told))
+        for name, told, trials in (*_BY_DEPTH[0], by_depth[own]), (*_BY_DEPTH[1], steps):
+            found.append(Metric(f"{name} at depth {own}", float(hits[own] / trials), told))
     return tuple(found)

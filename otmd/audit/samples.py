@@ -1,8 +1,10 @@
 """What the audits share: checked arguments, samples, laws of drafts one by one, ceilings, worst tokens."""
 
+import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,6 +12,7 @@ from numpy.typing import ArrayLike
 from otmd.drafts import (
     ConditionalPoisson,
     DraftLaw,
+    Greedy,
     Hub,
     Joint,
     ProposalLaw,
@@ -20,15 +23,18 @@ from otmd.drafts import (
 )
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.drafts.proposal import unchecked
+from otmd.engines.lossy import CertainTop
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
+    as_float,
     from_tensor,
     validate_probs,
     validate_same_vocabulary,
+    wrong,
 )
 from otmd.verifiers import Verifier
 
@@ -36,8 +42,8 @@ Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to the law of the output token (V,)."""
-SERVED = (WithReplacement, WithoutReplacement, ConditionalPoisson, TopThen, Hub, Stratified)
-"""The laws whose drafts are known one after another, given those before."""
+LawMaker = Callable[[FloatArray, int], DraftLaw]
+"""From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
 PROOF = "of the tokens have target probability zero: proof"
@@ -47,17 +53,10 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The acceptance rate: how often the output token was among the drafts.
+    """How often the output token was among the drafts: the ``rate`` with exact bounds (Clopper–Pearson).
 
-    Attributes
-    ----------
-    rate : float
-        Observed.
-    low, high : float
-        Exact confidence bounds (Clopper–Pearson).
-    ceiling : float
-        What no lossless rule exceeds: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for a law
-        without a closed form and with too many tuples for a maximum flow.
+    No lossless rule exceeds the ``ceiling``: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for
+    a law without a closed form and with too many tuples for a maximum flow.
     """
 
     rate: float
@@ -80,20 +79,13 @@ class TokenDeviation:
     expected: float
 
 
-def wrong(name: object, got: object, wanted: object) -> ValueError:
-    """The error of an argument, a file or a field: what it holds, and what it should."""
-    return ValueError(f"{name}: got {got}, wanted {wanted}")
-
-
 def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
     """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
     if isinstance(law, type) and issubclass(law, DraftLaw):
         raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
     if isinstance(others, DraftLaw):
-        raise TypeError(
-            f"law: got {type(law).__name__} and a {type(others).__name__} in the place of the array before "
-            "it: are the two swapped?"
-        )
+        told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
+        raise TypeError(f"law: got {told}: are the two swapped?")
     if not isinstance(law, DraftLaw):
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
@@ -122,17 +114,18 @@ def validate_verifier(verifier: object) -> None:
 
 def validate_level(false_alarm: object) -> float:
     """Return the rate of false alarms, or raise ValueError unless it is in (0, 1/4]."""
-    validate_fraction("false_alarm", false_alarm)
-    if false_alarm > 0.25:  # type: ignore[operator]
+    level = validate_fraction("false_alarm", false_alarm)
+    if level > 0.25:
         raise wrong("false_alarm", repr(false_alarm), "at most 0.25")
-    return float(false_alarm)  # type: ignore[arg-type]
+    return level
 
 
-def validate_fraction(name: str, value: object) -> None:
-    """Raise ValueError unless the value is a number strictly between 0 and 1."""
-    is_number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1:  # type: ignore[operator]
+def validate_fraction(name: str, value: object) -> float:
+    """Return a number strictly between 0 and 1, or raise ValueError."""
+    number = as_float(value)
+    if not 0 < number < 1:
         raise wrong(name, repr(value), "a number between 0 and 1")
+    return number
 
 
 def emitted_tokens(
@@ -151,10 +144,10 @@ def emitted_tokens(
         emitted = verifier(draft_tokens)
         return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
     tokens = [np.asarray(from_tensor(verifier(own))) for own in draft_tokens]
-    shape = next((token.shape for token in tokens if token.ndim), None)
-    if shape is not None:
-        told = f"an array of shape {shape} for one draw of drafts"
-        raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
+    for token in tokens:
+        if token.ndim:
+            told = f"an array of shape {token.shape} for one draw of drafts"
+            raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
     return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
 
 
@@ -171,87 +164,129 @@ def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) 
 def sampler_of(
     verifier: ConditionalLaw, *, rng: np.random.Generator
 ) -> Callable[[IntArray], IntArray]:
-    """A batched sampler of a rule that is given by its conditional law.
+    """A batched sampler, from drafts (N, n) to tokens (N,), of a rule that is given by its conditional law.
 
-    Parameters
-    ----------
-    verifier : callable
-        From drafts (n,) to the law of the output token (V,). It is called once for each tuple of drafts.
-    rng : numpy.random.Generator
-        Draws the tokens.
-
-    Returns
-    -------
-    callable
-        From drafts (N, n) to tokens (N,). It raises ValueError for a law that is no distribution.
+    ``verifier`` takes drafts (n,) and returns the law of the output token (V,). It is called once for each
+    tuple of drafts; the sampler raises ValueError where it returns no distribution.
     """
     validate_rng(rng)
-    known: dict[tuple[int, ...], FloatArray] = {}
+
+    @cache
+    def law_of(draft_tokens: tuple[int, ...]) -> FloatArray:
+        return validate_probs("verifier", verifier(np.array(draft_tokens)))
 
     def sample(draft_tokens: IntArray) -> IntArray:
         every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
-        order, ends = (
-            np.argsort(which.ravel(), kind="stable"),
-            np.cumsum(np.bincount(which.ravel())),
-        )
+        order, counts = np.argsort(which.ravel(), kind="stable"), np.bincount(which.ravel())
+        laws = map(law_of, map(tuple, every.tolist()))
         tokens = np.empty(len(draft_tokens), np.int64)
-        for own, where in zip(every, np.split(order, ends[:-1]), strict=True):
-            key = tuple(own.tolist())
-            if key not in known:
-                known[key] = validate_probs("verifier", verifier(own))
-            tokens[where] = draw_tokens(known[key], rng, where.size)
+        drawn = (draw_tokens(law, rng, count) for law, count in zip(laws, counts, strict=True))
+        tokens[order] = np.concatenate([tokens[:0], *drawn])
         return tokens
 
     return sample
 
 
+def law_name(law: object) -> str:
+    """A law as the command line calls it, with its parameters."""
+    if isinstance(law, partial):
+        told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
+        return f"{law_name(law.func)} ({told})"
+    name = law if isinstance(law, str) else getattr(law, "__name__", repr(law))
+    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+LAWS_IN_WORDS: dict[type[ProposalLaw], str] = {
+    WithReplacement: "drawn independently, with replacement",
+    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
+    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
+    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
+    Stratified: "one draw from each stratum, the head first (stratified)",
+}
+# The laws whose drafts are known one after another, given those before.
+_SERVED = (*LAWS_IN_WORDS, Hub, TopThen)
+# A row records one q, so that independent drafts share it. Fixed drafts are decided by the text before them:
+# n-grams, the argmax, the likeliest tokens of a tree.
+MAKERS: dict[str, LawMaker | None] = {
+    **{law_name(own): own for own in (*_SERVED[:-1], CertainTop)},
+    "independent": WithReplacement,
+    "fixed": None,
+}
+
+
+def law_maker(law: str | LawMaker) -> LawMaker | None:
+    """The maker of a law that is given by name, None for fixed drafts; ValueError for an unknown name."""
+    if callable(law):
+        return law
+    if law not in MAKERS:
+        raise wrong("law", repr(law), f"one of {', '.join(MAKERS)}, or a callable")
+    return MAKERS[law]
+
+
+def declared_law(
+    make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
+) -> tuple[DraftLaw, list[FloatArray]] | str:
+    """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
+    if (draft_probs[draft_tokens] == 0).any():
+        return "draft_impossible"
+    try:
+        law = make(draft_probs, draft_tokens.size)
+    except ValueError:
+        # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
+        return "draft_never"
+    if not isinstance(law, _SERVED):
+        raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in _SERVED)}")
+    law = with_ties_as_drawn(law, draft_tokens)
+    laws = next_draft_laws(law, draft_tokens)
+    drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
+    return (law, laws) if drawn else "draft_never"
+
+
 def num_forced(law: DraftLaw) -> int:
     """How many of the first drafts are certain, so that nothing can be tested in them."""
-    return law.top if _begins_with_top(law) else 0
-
-
-def _begins_with_top(law: DraftLaw) -> TypeGuard[TopThen]:
     # A hub's pair comes in either order.
-    return isinstance(law, TopThen) and not isinstance(law, Hub)
+    return law.top if isinstance(law, TopThen) and not isinstance(law, Hub) else 0
+
+
+def with_ties_as_drawn(law: DraftLaw, draft_tokens: IntArray) -> DraftLaw:
+    """The law with the certain drafts of an engine's (n,), if these differ only in how ties are broken."""
+    first = draft_tokens[: num_forced(law)]
+    if not first.size or not isinstance(law, ProposalLaw) or np.unique(first).size < first.size:
+        return law
+    if (law.draft_probs[first] != law.draft_probs[law.forced_tokens()]).any():
+        return law
+    other = copy.copy(law)
+    vars(other)["_top_tokens"] = first
+    return other
 
 
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
-    """The law (V,) of each of the drafts (n,) given those before it; zero everywhere if no draft can follow.
-
-    A TopThen law's ties are left open, since engines break them in their own ways.
-    """
+    """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
     assert isinstance(law, ProposalLaw)
-    forced, laws = num_forced(law), []
-    if _begins_with_top(law):
-        # By their masses: the i-th certain draft may be any token as likely as the i-th likeliest.
-        masses = np.sort(law.draft_probs)[::-1][:forced]
-        for j, token in enumerate(draft_tokens[:forced]):
-            fits = law.draft_probs[token] == masses[j] and token not in draft_tokens[:j]
-            laws.append(np.where(np.arange(law.vocab_size) == token, float(fits), 0.0))
-        if forced == law.num_drafts:
-            return laws
-        left = _without(law.draft_probs, draft_tokens[:forced])
-        law = unchecked(law.rest, left, law.num_drafts - forced)
+    forced = num_forced(law)
+    laws = [np.eye(1, law.vocab_size, token)[0] for token in law.forced_tokens()[:forced]]
+    if forced == law.num_drafts:
+        return laws
+    if forced:
+        assert isinstance(law, TopThen)
+        law = unchecked(law.rest, law.mass_beside_forced(), law.num_drafts - forced)
     later = draft_tokens[forced:]
     return [*laws, *(_next_law(law, later[:j]) for j in range(later.size))]
 
 
 def _next_law(law: ProposalLaw, before: IntArray) -> FloatArray:
-    q, nothing = law.draft_probs, np.zeros(law.vocab_size)
+    q = law.draft_probs
     if isinstance(law, WithReplacement):
         return q
     if isinstance(law, Stratified):
         strata = law.position_strata
         return np.where(strata.number == before.size, strata.inclusion, 0.0)
     if isinstance(law, Hub) and before.size and before[0] != law.hub_token:
-        nothing[law.hub_token] = 1.0
-        return nothing
+        return np.eye(1, q.size, law.hub_token)[0]
     left, wanted = _without(q, before), law.num_drafts - before.size
     if not isinstance(law, ConditionalPoisson):
         return left
     # The other drafts are again conditional Poisson, in uniform order.
-    if np.count_nonzero(left) < wanted:
-        return nothing
     return unchecked(ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
 
 
@@ -277,18 +312,6 @@ def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + _SLACK)
-
-
-def ceiling(target: FloatArray, law: DraftLaw, draft_tokens: IntArray) -> float:
-    """The largest acceptance at a position, rounded up; the drafts (n,) tell which ties are certain."""
-    forced = draft_tokens[: num_forced(law)]
-    if _begins_with_top(law) and (law.forced_tokens() != forced).any():
-        # Ties fall to the lowest id: with other ids the law takes the certain drafts of the engine.
-        order = np.concatenate([forced, np.delete(np.arange(target.size), forced)])
-        other = unchecked(TopThen, law.draft_probs[order], law.num_drafts)
-        other.top, other.rest = law.top, law.rest
-        return acceptance_ceiling(target[order], other)
-    return acceptance_ceiling(target, law)
 
 
 def num_tuples(law: DraftLaw) -> int:

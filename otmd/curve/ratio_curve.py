@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from otmd.curve import _kernels
 from otmd.curve.blocks import SLACK, BlockedCurve
-from otmd.parallel import in_threads
+from otmd.kernel import in_threads
 from otmd.probabilities import (
     BoolArray,
     FloatArray,

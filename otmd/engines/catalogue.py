@@ -6,17 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import rel_entr
 
 from otmd.drafts import DraftLaw, Greedy, Stratified, WithoutReplacement, WithReplacement
 from otmd.engines import lossy
 from otmd.engines.lossy import CertainTop, LossyRule
 from otmd.optimum.acceptance import optimal_acceptance
-from otmd.probabilities import (
-    FloatArray,
-    validate_count,
-    validate_probs,
-    validate_same_vocabulary,
-)
+from otmd.probabilities import FloatArray, validate_count, validate_probs, validate_same_vocabulary
 from otmd.verifiers import MaximalCoupling, RecursiveRejection, TargetOnly, Verifier
 
 SOURCES = {
@@ -41,18 +37,10 @@ SOURCES = {
 class EngineRule:
     """One way in which engines draft and verify at a position.
 
-    Attributes
-    ----------
-    name, title : str
-        Its key in :data:`CATALOGUE`, and what is drafted and how it is verified.
-    sources : tuple of str
-        Keys of :data:`SOURCES`: the engines' files that say so.
-    rule : Verifier or LossyRule
-        What decides; a Verifier is lossless.
-    drafts : callable, optional
-        ``law(draft_probs, num_drafts)`` of a lossless rule; a lossy one brings its own.
-    most_drafts : int, optional
-        How many drafts a position may have; None for any number.
+    The ``name`` is its key in :data:`CATALOGUE`; the ``title`` says what is drafted and how it is verified.
+    ``sources`` are keys of :data:`SOURCES`, the engines' files that say so. The ``rule`` decides; a Verifier
+    is lossless, with the law ``drafts(draft_probs, num_drafts)``, while a lossy rule brings its own. It takes
+    at most ``most_drafts`` drafts, None for any number.
     """
 
     name: str
@@ -70,23 +58,9 @@ class EngineRule:
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
     ) -> "Verdict":
-        """What the rule does at one position, exactly.
+        """What the rule does at one position, exactly, with p and q of shape (V,).
 
-        Parameters
-        ----------
-        target_probs, draft_probs : array_like, shape (V,)
-            p and q.
-        num_drafts : int
-            How many tokens are drafted.
-
-        Returns
-        -------
-        Verdict
-
-        Raises
-        ------
-        ValueError
-            For invalid distributions, or more drafts than the rule takes.
+        Raises ValueError for invalid distributions, or more drafts than the rule takes.
         """
         validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
         p = validate_probs("target_probs", target_probs)
@@ -128,10 +102,7 @@ def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
     apart = 0.5 * float(np.abs(output - target).sum())
     if apart < 1e-12:
         return 0.0, 0.0
-    drawn = output > 0.0
-    with np.errstate(divide="ignore"):
-        terms = output[drawn] * (np.log(output[drawn]) - np.log(target[drawn]))
-    return apart, max(float(terms.sum()), 0.0)
+    return apart, max(float(rel_entr(output, target).sum()), 0.0)
 
 
 def best_known(target: FloatArray, draft: FloatArray, num_drafts: int) -> float:
@@ -141,37 +112,33 @@ def best_known(target: FloatArray, draft: FloatArray, num_drafts: int) -> float:
     return max(float(optimal_acceptance(target, law).rate) for law in laws)
 
 
-def _rule(name: str, sources: str, title: str, *rest: object) -> EngineRule:
-    return EngineRule(name, title, tuple(sources.split()), *rest)  # type: ignore[arg-type]
-
-
 _RULES = (
-    _rule("match-argmax", "llama-match llama-draft", "the draft's argmax, accepted if the target "
-          "samples it", TargetOnly(), CertainTop, 1),
-    _rule("one-hot", "vllm", "the draft's argmax, accepted with probability p; the default of vLLM",
-          TargetOnly(), CertainTop, 1),
-    _rule("match-sampled", "mlx", "a sampled draft, accepted if the target samples it too",
-          TargetOnly(), WithReplacement, 1),
-    _rule("rejection", "vllm transformers", "a sampled draft, accepted with probability min(1, p/q)",
-          MaximalCoupling(), WithReplacement, 1),
-    _rule("block", "vllm-block", "a sampled path, judged as a whole; at one position this is rejection",
-          MaximalCoupling(), WithReplacement, 1),
-    _rule("certain-tree", "eagle sglang", "the draft's top n, all certain, and target-only sampling",
-          TargetOnly(), CertainTop),
-    _rule("sequoia", "sequoia", "drafts without replacement, verified by recursive rejection",
-          RecursiveRejection(), WithoutReplacement),
-    _rule("argmax-as-sampled", "llama-example", "the draft's argmax, verified as if sampled from q",
-          lossy.ratio_test(None), None, 1),
-    _rule("raw-q", "transformers-issue", "a draft sampled from the top 50 of q, verified against q",
-          lossy.ratio_test(50), None, 1),
-    _rule("ensemble", "transformers", "a sampled draft, verified against 0.8 p + 0.2 q",
-          lossy.ensemble(0.8), None, 1),
-    _rule("thresholds", "sglang", "the draft's top n; accepted too where p ≥ 0.5, or by a coin of 0.9",
-          lossy.thresholds(0.5, 0.9)),
-    _rule("typical", "medusa", "the draft's top n and typical acceptance (0.09, 0.3), else argmax p",
-          lossy.typical(0.09, 0.3)),
-    _rule("relaxed", "tensorrt", "the draft's argmax, if in the target's top 10 and 0.6 of its best",
-          lossy.relaxed(10, 0.6), None, 1),
+    EngineRule("match-argmax", "the draft's argmax, accepted if the target samples it",
+               ("llama-match", "llama-draft"), TargetOnly(), CertainTop, 1),
+    EngineRule("one-hot", "the draft's argmax, accepted with probability p; the default of vLLM",
+               ("vllm",), TargetOnly(), CertainTop, 1),
+    EngineRule("match-sampled", "a sampled draft, accepted if the target samples it too",
+               ("mlx",), TargetOnly(), WithReplacement, 1),
+    EngineRule("rejection", "a sampled draft, accepted with probability min(1, p/q)",
+               ("vllm", "transformers"), MaximalCoupling(), WithReplacement, 1),
+    EngineRule("block", "a sampled path, judged as a whole; at one position this is rejection",
+               ("vllm-block",), MaximalCoupling(), WithReplacement, 1),
+    EngineRule("certain-tree", "the draft's top n, all certain, and target-only sampling",
+               ("eagle", "sglang"), TargetOnly(), CertainTop),
+    EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",
+               ("sequoia",), RecursiveRejection(), WithoutReplacement),
+    EngineRule("argmax-as-sampled", "the draft's argmax, verified as if sampled from q",
+               ("llama-example",), lossy.ratio_test(None), None, 1),
+    EngineRule("raw-q", "a draft sampled from the top 50 of q, verified against q",
+               ("transformers-issue",), lossy.ratio_test(50), None, 1),
+    EngineRule("ensemble", "a sampled draft, verified against 0.8 p + 0.2 q",
+               ("transformers",), lossy.ensemble(0.8), None, 1),
+    EngineRule("thresholds", "the draft's top n; accepted too where p ≥ 0.5, or by a coin of 0.9",
+               ("sglang",), lossy.thresholds(0.5, 0.9)),
+    EngineRule("typical", "the draft's top n and typical acceptance (0.09, 0.3), else argmax p",
+               ("medusa",), lossy.typical(0.09, 0.3)),
+    EngineRule("relaxed", "the draft's argmax, if in the target's top 10 and 0.6 of its best",
+               ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
 )  # fmt: skip
 CATALOGUE: dict[str, EngineRule] = {rule.name: rule for rule in _RULES}
 """What engines run, by name."""

@@ -1,7 +1,6 @@
-"""Rules of inference engines that change the output's distribution, with that distribution exactly.
+"""Rules of engines that change the output's distribution, with that distribution exactly.
 
-At one position each accepts one of the drafts or none, and falls back on a law of its own. Its drafts are
-certain, or one is sampled; so its output law is a closed form at any vocabulary.
+Drafts are certain, or one is sampled; so the output law is a closed form at any vocabulary.
 """
 
 from collections.abc import Callable
@@ -50,16 +49,13 @@ class LossyRule(NamedTuple):
         return accepted + rejected * residual, float(accepted.sum()) + by_chance
 
 
-class _Rule(PreparedVerifier):
-    """Accepts by one function of the drafts (n,), and falls back on one law."""
+ByDrafts = Callable[[IntArray], FloatArray]
 
-    def __init__(
-        self,
-        target: FloatArray,
-        law: DraftLaw,
-        accept: Callable[[IntArray], FloatArray],
-        rest: Callable[[IntArray], FloatArray],
-    ) -> None:
+
+class _Rule(PreparedVerifier):
+    """Accepts by one function of the drafts (n,), and falls back on the law that another gives."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, accept: ByDrafts, rest: ByDrafts) -> None:
         super().__init__(target, law)
         self.accept, self.rest = accept, rest
 
@@ -70,10 +66,17 @@ class _Rule(PreparedVerifier):
         return self.rest(draft_tokens)
 
 
-def _tested(target: FloatArray, law: DraftLaw, wanted: FloatArray, claimed: FloatArray) -> _Rule:
+def _rule(
+    law: Callable[[FloatArray, int], DraftLaw],
+    decide: Callable[[FloatArray, FloatArray], tuple[ByDrafts, ByDrafts]],
+) -> LossyRule:
+    return LossyRule(law, lambda p, q, drafts: _Rule(p, drafts, *decide(p, q)))
+
+
+def _tested(wanted: FloatArray, claimed: FloatArray) -> tuple[ByDrafts, ByDrafts]:
     """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊."""
     residual = normalised(np.maximum(wanted - claimed, 0.0), wanted)
-    return _Rule(target, law, lambda x: accept_prob(wanted[x], claimed[x]), lambda _: residual)
+    return lambda x: accept_prob(wanted[x], claimed[x]), lambda _: residual
 
 
 def ratio_test(top_k: int | None) -> LossyRule:
@@ -82,20 +85,26 @@ def ratio_test(top_k: int | None) -> LossyRule:
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
         if top_k is None:
             return CertainTop(q, 1)
-        kept = np.zeros(q.size)
-        chosen = np.argsort(-q, kind="stable")[:top_k]
-        kept[chosen] = q[chosen]
+        kept = np.where(_best(q, top_k), q, 0.0)
         return WithReplacement(kept / kept.sum(), 1)
 
-    return LossyRule(law, lambda p, q, drafts: _tested(p, drafts, p, q))
+    return _rule(law, _tested)
+
+
+def _best(probs: FloatArray, count: int) -> BoolArray:
+    """The likeliest tokens (V,), ties to the lowest id."""
+    best = np.zeros(probs.size, bool)
+    best[np.argsort(-probs, kind="stable")[:count]] = True
+    return best
 
 
 def ensemble(weight: float) -> LossyRule:
     """One sampled draft, verified against w p + (1 − w) q in place of p."""
-    return LossyRule(
-        lambda q, _: WithReplacement(q, 1),
-        lambda p, q, drafts: _tested(p, drafts, weight * p + (1.0 - weight) * q, q),
-    )
+
+    def decide(p: FloatArray, q: FloatArray) -> tuple[ByDrafts, ByDrafts]:
+        return _tested(weight * p + (1.0 - weight) * q, q)
+
+    return _rule(lambda q, _: WithReplacement(q, 1), decide)
 
 
 def thresholds(single: float, accumulated: float) -> LossyRule:
@@ -105,7 +114,7 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
     where its own p is at least ``single``. Else the output is drawn from p without the drafts.
     """
 
-    def prepare(p: FloatArray, _: FloatArray, drafts: DraftLaw) -> PreparedVerifier:
+    def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
         def accept(draft_tokens: IntArray) -> FloatArray:
             mass = p[draft_tokens]
             below = np.minimum(1.0, mass.cumsum() / accumulated)
@@ -119,40 +128,32 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
             others[draft_tokens] = 0.0
             return normalised(others, p)
 
-        return _Rule(p, drafts, accept, rest)
+        return accept, rest
 
-    return LossyRule(CertainTop, prepare)
+    return _rule(CertainTop, decide)
 
 
-def _largest(target: FloatArray, law: DraftLaw, taken: BoolArray) -> _Rule:
+def _largest(target: FloatArray, taken: BoolArray) -> tuple[ByDrafts, ByDrafts]:
     """Accept the draft of the largest p among those that may be taken; else emit argmax p."""
 
     def accept(draft_tokens: IntArray) -> FloatArray:
         mass = np.where(taken[draft_tokens], target[draft_tokens], -1.0)
         return (np.arange(mass.size) == (mass.argmax() if mass.max() >= 0 else -1)).astype(float)
 
-    best = (np.arange(target.size) == target.argmax()).astype(float)
-    return _Rule(target, law, accept, lambda _: best)
+    return accept, lambda _: _best(target, 1).astype(float)
 
 
 def typical(threshold: float, alpha: float) -> LossyRule:
     """Typical acceptance: the likeliest draft with p > min(threshold, alpha·exp(−entropy)), else argmax p."""
 
-    def prepare(p: FloatArray, _: FloatArray, drafts: DraftLaw) -> PreparedVerifier:
+    def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
         # The engine adds 1e-5 inside the logarithm.
         entropy = -float(p @ np.log(p + 1e-5))
-        return _largest(p, drafts, p > min(threshold, alpha * np.exp(-entropy)))
+        return _largest(p, p > min(threshold, alpha * np.exp(-entropy)))
 
-    return LossyRule(CertainTop, prepare)
+    return _rule(CertainTop, decide)
 
 
 def relaxed(top_k: int, delta: float) -> LossyRule:
     """The draft, if it is among the target's top k and p ≥ max p − delta; else argmax p."""
-
-    def prepare(p: FloatArray, _: FloatArray, drafts: DraftLaw) -> PreparedVerifier:
-        best = np.argsort(-p, kind="stable")[:top_k]
-        taken = np.zeros(p.size, bool)
-        taken[best] = p[best] >= p[best[0]] - delta
-        return _largest(p, drafts, taken)
-
-    return LossyRule(CertainTop, prepare)
+    return _rule(CertainTop, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))

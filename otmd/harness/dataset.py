@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
 from otmd.storage.errors import DatasetError, one_line, parse_json
 from otmd.storage.errors import FolderLockedError as FolderLockedError
 from otmd.storage.files import sha256_of, write_atomically
-from otmd.storage.npz import read_npz
 from otmd.storage.parquet import read_metadata
-from otmd.storage.safetensors import StoredArray, read_safetensors
 from otmd.storage.store import Layout, Store
 
 RECORD, MANIFEST = "collect.json", "manifest.parquet"

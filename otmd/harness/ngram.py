@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from otmd.probabilities import FloatArray, validate_count
-from otmd.storage.npz import read_npz
+from otmd.storage.arrays import read_npz
 
 # The shortest and longest contexts that are counted. Single tokens recur by chance, so the fitted model
 # predicts better what follows one.

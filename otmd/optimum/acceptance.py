@@ -20,9 +20,9 @@ from otmd.drafts import (
 from otmd.drafts.base import validate_target
 from otmd.drafts.proposal import order_from
 from otmd.drafts.top_then import drafts_by_chance
+from otmd.kernel import in_threads
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.stratified import stratified_cut
-from otmd.parallel import in_threads
 from otmd.probabilities import (
     BoolArray,
     FloatArray,

@@ -6,31 +6,26 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from otmd.storage.errors import FolderLockedError
 
+# End of the name of a file or folder that is still being written.
 PART = ".otmd-part"
-"""End of the name of a file or folder that is still being written."""
+# The lock of a folder, and the file that names the process that holds it.
 LOCK, HOLDER = "otmd.lock", "otmd.holder"
-"""The lock of a folder, and the file that names the process that holds it."""
-_MAKE_ROOM = "Make room there and run the same again; what was finished is kept"
-_GO_ELSEWHERE = "Choose a place that you may write to, or make this one writable"
-_NO_FOLDER = "Choose another place: a file stands where a folder would be"
-_NO_LOCKS = "Choose a place on a local disk: some network file systems have no locks"
-_ADVICE = {
-    errno.ENOSPC: _MAKE_ROOM,
-    errno.EDQUOT: _MAKE_ROOM,
-    errno.EFBIG: _MAKE_ROOM,
-    errno.EACCES: _GO_ELSEWHERE,
-    errno.EPERM: _GO_ELSEWHERE,
-    errno.EROFS: _GO_ELSEWHERE,
-    errno.ENOTDIR: _NO_FOLDER,
-    errno.EEXIST: _NO_FOLDER,
-    errno.ENOLCK: _NO_LOCKS,
-    errno.ENOSYS: _NO_LOCKS,
-    errno.EOPNOTSUPP: _NO_LOCKS,
+_ADVICE: dict[int, str] = {
+    getattr(errno, name): told
+    for names, told in {
+        "ENOSPC EDQUOT EFBIG": "Make room there and run the same again; what was finished is kept",
+        "EACCES EPERM EROFS": "Choose a place that you may write to, or make this one writable",
+        "ENOTDIR EEXIST": "Choose another place: a file stands where a folder would be",
+        "ENOLCK ENOSYS EOPNOTSUPP": (
+            "Choose a place on a local disk: some network file systems have no locks"
+        ),
+    }.items()
+    for name in names.split()
 }
 
 
@@ -86,19 +81,20 @@ def remove_leftovers(folder: Path) -> None:
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is made if missing, during the block; a killed process frees it.
 
-    If another process holds it: wait, or raise FolderLockedError. OSError, with advice, if there is no
-    lock.
+    If another process holds it: wait, or raise FolderLockedError. OSError, with advice, if there is no lock.
     """
     from filelock import FileLock, Timeout
 
-    holder = make_folder(folder) / HOLDER
+    holder, named = make_folder(folder) / HOLDER, ""
     try:
         with advice_on_failure(folder / LOCK):
             lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)
     except Timeout:
+        with suppress(FileNotFoundError):
+            named = holder.read_text("utf-8", "replace").strip()
         raise FolderLockedError(
-            f"another process is writing into {folder} ({_read_holder(holder)}). Wait for it, or stop it "
-            "and run the same again, which goes on from what it finished"
+            f"another process is writing into {folder} ({named or 'a process without a name'}). Wait for it, "
+            "or stop it and run the same again, which goes on from what it finished"
         ) from None
     with lock:
         try:
@@ -107,10 +103,3 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
             yield
         finally:
             holder.unlink(missing_ok=True)
-
-
-def _read_holder(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace").strip() or "a process without a name"
-    except FileNotFoundError:
-        return "a process without a name"

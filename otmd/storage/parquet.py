@@ -1,7 +1,6 @@
 """Parquet files: tables of results with checksums, and other people's tables in small batches.
 
-Pyarrow's reader is trusted to be safe on damaged and crafted files. What a file *claims* is checked before it
-is read: equal values compress to almost nothing, so a small file can unpack to more than the memory holds.
+Pyarrow is trusted with damaged files, but not with their claims: a small file can unpack to any size.
 """
 
 import io
@@ -73,32 +72,21 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:
     """Yield eight rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
-    with one_line_errors(path), _open(path) as stored:
+    with _opened(path) as stored:
         for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def read_metadata(path: Path) -> dict[bytes, bytes]:
     """Read the key-value metadata of a file's schema; errors as of :func:`read_batches`."""
-    with one_line_errors(path), _open(path) as stored:
+    with _opened(path) as stored:
         return dict(stored.schema_arrow.metadata or {})
 
 
 @contextmanager
-def one_line_errors(path: Path) -> Iterator[None]:
-    """Turn what pyarrow says of a damaged file into a ValueError of one line."""
+def _opened(path: Path) -> Iterator["ParquetFile"]:
+    """Open a file to read in batches; ValueError if it is torn, or claims to unpack to too much."""
     import pyarrow as pa
-
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: cut short, or no Parquet file ({one_line(error)})") from error
-
-
-def _open(path: Path) -> "ParquetFile":
-    """Open a file for reading in batches; ValueError if its footer or a row group claims too much."""
     from pyarrow.parquet import ParquetFile
 
     with path.open("rb") as stream:
@@ -110,19 +98,18 @@ def _open(path: Path) -> "ParquetFile":
             f"{path}: got a footer of {length} bytes, wanted at most {_LONGEST_FOOTER}: write larger "
             "row groups"
         )
-    stored = ParquetFile(
-        path,
-        pre_buffer=False,
-        buffer_size=1 << 20,
-        thrift_string_size_limit=_LONGEST_FOOTER,
-        thrift_container_size_limit=_MOST_ENTRIES,
-    )
     try:
-        _check_groups(path, stored.metadata)
-    except BaseException:
-        stored.close()
-        raise
-    return stored
+        with ParquetFile(
+            path,
+            pre_buffer=False,
+            buffer_size=1 << 20,
+            thrift_string_size_limit=_LONGEST_FOOTER,
+            thrift_container_size_limit=_MOST_ENTRIES,
+        ) as stored:
+            _check_groups(path, stored.metadata)
+            yield stored
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: cut short, or no Parquet file ({one_line(error)})") from error
 
 
 def _check_groups(path: Path, metadata: "FileMetaData") -> None:
@@ -134,9 +121,8 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
             # Dictionary and run-length encoding store a number in less than its width. Only lists have more
             # than one value a row, so that a batch of a few rows may be large.
             numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
-            unpacked += max(
-                column.total_uncompressed_size, numbers if "." in column.path_in_schema else 0
-            )
+            listed = numbers if "." in column.path_in_schema else 0
+            unpacked += max(column.total_uncompressed_size, listed)
             stored += column.total_compressed_size
         if unpacked > 2 * stored + MOST_UNPACKED:
             raise ValueError(

@@ -1,7 +1,6 @@
 """A folder in which a run stores its parts by name, so that an interrupted run can be continued.
 
-Beside the parts a folder may hold a *record* (JSON that describes the run) and a *result* (the file that a
-finished run writes). Runs with different descriptions never share a folder. One process at a time writes.
+It may also hold a *record* (JSON that describes the run) and a *result* (what a finished run writes).
 """
 
 import json
@@ -18,7 +17,6 @@ from otmd.storage.files import HOLDER, LOCK, folder_lock, remove_leftovers, writ
 Part = TypeVar("Part")
 _LONGEST_VALUE = 60
 _MOST_DIFFERENCES = 6
-_MISSING = object()
 
 
 class Layout(NamedTuple, Generic[Part]):
@@ -41,7 +39,8 @@ class Layout(NamedTuple, Generic[Part]):
 class Store(Generic[Part]):
     """A folder of named parts, created when the store is held for the first time.
 
-    ``description`` is what the parts depend on; ``overwrite`` removes a run with another description.
+    ``description`` is what the parts depend on: runs with different ones never share a folder, unless
+    ``overwrite`` removes the other. One process at a time writes.
     """
 
     def __init__(
@@ -54,6 +53,8 @@ class Store(Generic[Part]):
         self.folder, self.layout, self.overwrite = folder, layout, overwrite
         self.parts = folder / layout.subfolder
         self._record = folder / (layout.record or LOCK)
+        # Without a result this is the folder, which is no file.
+        self._result = folder / layout.result
         self._description = json.loads(json.dumps(description))
         self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
 
@@ -88,7 +89,7 @@ class Store(Generic[Part]):
 
     def finished(self) -> bool:
         """Whether the result is there, and ``overwrite`` does not replace it."""
-        return self._has_result() and not (self.overwrite and self._difference())
+        return self._result.is_file() and not (self.overwrite and self._difference())
 
     def names(self) -> list[str]:
         """Names of the parts, sorted. The files are not read: some may be torn."""
@@ -125,18 +126,15 @@ class Store(Generic[Part]):
         """Remove the parts and the result, and nothing else that lies in the folder."""
         for path in map(self.path, self.names()):
             path.unlink(missing_ok=True)
-        if self._has_result():
-            (self.folder / self.layout.result).unlink()
+        if self._result.is_file():
+            self._result.unlink()
 
     def remove_parts(self) -> None:
         """Remove the folder of the parts, with the lock. The caller holds the store."""
         shutil.rmtree(self.parts, ignore_errors=True)
 
-    def _has_result(self) -> bool:
-        return bool(self.layout.result) and (self.folder / self.layout.result).exists()
-
     def _begun(self) -> bool:
-        return self._has_result() or bool(self.names())
+        return self._result.is_file() or bool(self.names())
 
     def _check_files(self) -> None:
         """Raise ValueError if the folder belongs to something else."""
@@ -167,7 +165,7 @@ class Store(Generic[Part]):
         try:
             stored = dict(json.loads(self._record.read_text("utf-8")))
         except (ValueError, TypeError, RecursionError) as error:
-            said = f"is torn or was not written by otmd ({_short(str(error))})"
+            said = f"is torn or was not written by otmd ({_short(error)})"
             return f"was begun by a run whose {self._record.name} {said}"
         # Settings of a run that stored nothing yet do not matter.
         differing = describe_differences(stored, self._description) if self._begun() else []
@@ -182,13 +180,10 @@ def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[
     there, here = _flat(stored), _flat(asked)
     differing = []
     for name in {**there, **here}:
-        old, new = there.get(name, _MISSING), here.get(name, _MISSING)
+        old, new = there.get(name, "nothing"), here.get(name, "nothing")
         if old != new:
-            if (
-                isinstance(old, list)
-                and isinstance(new, list)
-                and len(f"{old}{new}") > _LONGEST_VALUE
-            ):
+            both_lists = isinstance(old, list) and isinstance(new, list)
+            if both_lists and len(f"{old}{new}") > _LONGEST_VALUE:
                 old, new = _without(old, new), _without(new, old)
             differing.append(f"{_short(name)}: stored {_short(old)}, asked {_short(new)}")
     return differing
@@ -210,5 +205,5 @@ def _without(values: list[Any], others: list[Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is _MISSING else one_line(value)
+    text = one_line(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_law, validate_rng
+from otmd.kernel import in_threads
 from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
-from otmd.parallel import in_threads
 from otmd.probabilities import (
     FloatArray,
     validate_probs,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.run_audit import recorded_run
+from otmd.audit.run_audit import RowLists, recorded_run
 from otmd.audit.run_report import KINDS, BoundaryCase
-from otmd.audit.run_tally import RowLists
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 

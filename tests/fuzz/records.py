@@ -8,7 +8,7 @@ from fuzz import files
 from fuzz.choices import Choices
 from otmd.audit.records import FIELDS
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_tally import RUN_LAWS
+from otmd.audit.samples import MAKERS
 from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
@@ -20,7 +20,7 @@ def one_input(data: bytes) -> None:
     choices = Choices(data)
     kind = choices.pick(SUFFIXES)
     make = {"jsonl": _lines, "parquet": _parquet, "safetensors": _safetensors}[kind]
-    law, seed = choices.pick(RUN_LAWS), choices.below(3)
+    law, seed = choices.pick(list(MAKERS)), choices.below(3)
     processing = Processing(top_k=2) if choices.below(4) == 1 else None
     content = make(choices) if choices.often() else choices.rest()
     path = files.folder() / f"run.{kind}"

@@ -71,7 +71,7 @@ def fuzz(target: str, seconds: int) -> None:
         for path in (Path.cwd() / "otmd").rglob("*.py")
         if "@kernel(" in path.read_text()
     ]
-    with atheris.instrument_imports(include=["otmd"], exclude=[*kernels, "otmd.parallel"]):
+    with atheris.instrument_imports(include=["otmd"], exclude=[*kernels, "otmd.kernel"]):
         one_input = import_module(f"fuzz.{target}").one_input
     warnings.simplefilter("error")
     folder = RUNS / target

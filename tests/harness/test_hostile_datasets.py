@@ -10,7 +10,7 @@ import pytest
 
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
 from otmd.harness.dataset import SHARDS, Position, read_shard, write_shard
-from otmd.storage.safetensors import read_safetensors
+from otmd.storage.arrays import read_safetensors
 from otmd.storage.store import Store
 
 DEEP = "[" * 100_000

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from otmd.storage.arrays import MOST_UNPACKED, read_npy, read_npz
 from otmd.storage.errors import DatasetError
-from otmd.storage.npz import MOST_UNPACKED, read_npy, read_npz
 
 
 def header(descr: str, shape: str) -> bytes:
@@ -61,7 +61,7 @@ def test_arrays_that_lie(tmp_path, content, message):
 
 
 def test_a_zip_bomb_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr("otmd.storage.npz.MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr("otmd.storage.arrays.MOST_UNPACKED", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", a=np.zeros(1 << 18))
     assert (tmp_path / "a.npz").stat().st_size < 10_000
     with pytest.raises(ValueError, match="bytes more than the file"):

@@ -5,15 +5,15 @@ import numba
 import numpy as np
 import pytest
 
-import otmd.parallel
-from otmd.parallel import in_threads
+import otmd.kernel
+from otmd.kernel import in_threads
 
 LARGE = 1_000_000
 
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
-    monkeypatch.setattr(otmd.parallel, "num_threads", lambda: 2)
+    monkeypatch.setattr(otmd.kernel, "num_threads", lambda: 2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
@@ -77,4 +77,4 @@ def test_a_forked_process_starts_its_own_threads():
 
 def test_numbas_number_of_threads_counts(monkeypatch):
     monkeypatch.undo()
-    assert otmd.parallel.num_threads() <= numba.config.NUMBA_NUM_THREADS
+    assert otmd.kernel.num_threads() <= numba.config.NUMBA_NUM_THREADS
