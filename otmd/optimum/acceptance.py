@@ -31,7 +31,7 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
 )
-from otmd.race.cut import RaceCurve
+from otmd.race.containment import RaceCurve
 
 _CERTIFICATE_TOLERANCE = 1e-10
 

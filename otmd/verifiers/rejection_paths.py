@@ -185,7 +185,7 @@ class RejectionPaths:
 
 
 def classes_of_mass(mass: FloatArray, widest: float) -> NDArray[np.int64]:
-    """Cut ascending masses into classes from ends[c + 1] to ends[c] − 1, of mass times range at most ``widest``.
+    """Cut ascending masses into classes, from ends[c + 1] on: mass times range is at most ``widest``.
 
     They span a factor of eight at most: where most mass is rejected, the smallest tokens matter.
     """
@@ -364,7 +364,7 @@ def masses_by_class(p, q, interval, smallest, merged):
 
 @kernel()
 def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_before, q_before):
-    """Fill the entries of :class:`Classes` from tokens by p/q; the first one is of ratios up to the interval."""
+    """Fill the entries of :class:`Classes` from tokens by p/q; the first has ratios up to the interval."""
     last = smallest.size - 1
     place = starts[:-1] + 1
     for c in range(last + 1):
