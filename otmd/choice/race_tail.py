@@ -162,16 +162,6 @@ def nodes_of_tail(
     return np.unique(np.concatenate([first, inside, [max(farthest, lowest + room)]]))
 
 
-@kernel()
-def power_sums(rates):
-    """Σ q^r of tokens (T,), shape (R,)."""
-    sums = np.zeros((1, 1, POWERS))
-    for y in range(rates.size):
-        # Not a literal 0, for which the kernel would be compiled anew.
-        _add_powers(rates[y], 1.0, 1.0, np.int64(0), sums)
-    return sums[0, 0]
-
-
 # These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
 @kernel()
 def _add_powers(rate, share, count, g, sums):

@@ -16,12 +16,11 @@ from otmd.choice.classes import CutCurve, cut_curve
 from otmd.choice.plan import ChoicePlan, Quadrature, Side
 from otmd.choice.race import ClassRates, RaceWeights, TimedRace
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace
-from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, power_sums, ratio_values
+from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, ratio_values
 from otmd.choice.weights import balance
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.containment import ExponentialRace
-from otmd.race.cut import RaceCurve
-from otmd.race.quadrature import HEAVY, latest_win, win_times
+from otmd.race.containment import ExponentialRace, RaceCurve, power_sums
+from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 # A tail of more tokens is first merged.
 _LONG = 4096
@@ -88,7 +87,7 @@ class RacePosition:
         able = racing & (self.target > 0) & (self.subset == inner)
         light = racing & (self.rates <= (HEAVY_PAIR if self.num_drafts == 2 else HEAVY))
         heavy = np.flatnonzero(racing & ~light)
-        inert = power_sums(self.rates[light & ~able])
+        inert = power_sums(self.rates[light & ~able], None, POWERS)
         return SideTokens(inner, heavy, np.flatnonzero(light & able), able[heavy], inert)
 
     def race(self, tokens: SideTokens) -> TimedRace | PairRace:
@@ -168,7 +167,7 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
     if tokens.tail.size == 0 and not tokens.able.any():
         return None
     rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
-    race, sums = position.race(tokens), tokens.inert + power_sums(rates)
+    race, sums = position.race(tokens), tokens.inert + power_sums(rates, None, POWERS)
     unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
     drafted = race.drafted(sums) * unit
     if rates.size:

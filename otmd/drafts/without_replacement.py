@@ -7,8 +7,7 @@ import numpy as np
 
 from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
-from otmd.race.block_sums import add_tokens
-from otmd.race.containment import ExponentialRace
+from otmd.race.containment import ExponentialRace, add_tokens
 from otmd.race.inclusion import RaceInclusion
 from otmd.race.quadrature import RATE_UNIT
 

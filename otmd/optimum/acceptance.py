@@ -29,7 +29,7 @@ from otmd.probabilities import (
     IntArray,
     broadcast_index,
 )
-from otmd.race.cut import RaceCurve
+from otmd.race.containment import RaceCurve
 
 _CERTIFICATE_TOLERANCE = 1e-10
 

@@ -1,40 +1,60 @@
-"""g(H) without replacement: the probability that the first n arrivals of an exponential race are all in H.
+"""Drafts without replacement as an exponential race: the probability g(H) that all lie in H, and the best H.
 
 With λ = q(V∖H) and N(t) the number of arrivals in H by time t, g(H) = 1 − λ ∫ e^{−λt} P(N(t) < n) dt.
 Counts of none and one are integrated in closed form, from sums over H alone; larger counts by the
 trapezoidal rule in log t, whose error is below 1e-14.
+
+A row of sums (S,) is for one block of tokens. It holds Σ p, Σ q and Σ q/(1 − q), and for three drafts and
+more also Σ (q·t)^r for r = 1, 2, …, over the light tokens of the block, t being the end of the race.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otmd.curve._kernels import ratios_of, sum_where
-from otmd.curve.blocks import DRAFT
+from otmd.curve._kernels import AT_A_TIME, ratios_of, sum_where
+from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.block_sums import ALONE, POWER, RaceScale, sums_of_subset
 from otmd.race.quadrature import HEAVY, POWERS, RATE_UNIT, growth_series, latest_win, win_times
 
-# Smaller terms are left out: those of all blocks together are below rounding.
+# Columns after p and q: the expected time during which one token alone has arrived, and the powers.
+ALONE, POWER = 2, 3
+
+# Smaller terms are left out: those of all tokens together are below rounding.
 _INVISIBLE = 1e-20
+# Of a smaller q·t, powers from the fifth on are below rounding; and powers from the seventh on.
+_FAINT, _SMALL = 1e-4, 1e-3
+
+
+class RaceScale(NamedTuple):
+    """What kernels need to know of a race, whose rates are ``unit`` times q.
+
+    ``beside_most`` is the mass of all tokens but the one of more than half, see :func:`mass_beside_most`.
+    ``end`` is the end of the race in the unit of time, 0 for two drafts, which need no powers;
+    ``heaviest`` is the largest q of a light token.
+    """
+
+    beside_most: float
+    unit: float
+    end: float
+    heaviest: float
 
 
 class ExponentialRace:
     """The race of a draft distribution (V,), for g of any subset and every number of drafts up to n.
 
-    At least n tokens have mass. ``scale`` is what the kernels of :mod:`otmd.race.block_sums` need, and
-    ``width`` the number of sums of a block of tokens.
+    At least n tokens have mass. ``scale`` is for the kernels, ``width`` the number of sums of a block.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
         self.draft, self.num_drafts = draft, num_drafts
         self._arrivals, self.width, pace = None, POWER, (0.0, 0.0)
         if num_drafts > 2:
-            self._arrivals, self.width = (
-                PrefixArrivals(draft, num_drafts, RATE_UNIT),
-                ALONE + POWERS,
-            )
+            self._arrivals = PrefixArrivals(draft, num_drafts, RATE_UNIT)
+            self.width = ALONE + POWERS
             pace = self._arrivals.end, self._arrivals.heaviest
         self.scale = RaceScale(mass_beside_most(draft), RATE_UNIT, *pace)
 
@@ -42,18 +62,12 @@ class ExponentialRace:
         """The containment g of a subset (V,) for this number of drafts."""
         if num_drafts == 1:
             return float(sum_where(self.draft, subset))
-        sums = np.empty(self.width if num_drafts > 2 else POWER)
-        drafted, outside = sums_of_subset(self.draft, subset, self.scale, sums)
-        if drafted < num_drafts:
+        if np.count_nonzero(subset & (self.draft > 0.0)) < num_drafts:
             return 0.0
-        outside *= RATE_UNIT
-        waits = 1.0 / RATE_UNIT + sums[ALONE]
-        if num_drafts > 2:
-            assert self._arrivals is not None
-            heavy = np.flatnonzero(subset[self._arrivals.heavy])
-            rates = sums[None, ALONE:], heavy, np.zeros(heavy.size, np.int64)
-            waits += self._arrivals.times(*rates, np.full(2, outside))[num_drafts - 3, 1]
-        return float(min(max(1.0 - outside * waits, 0.0), 1.0))
+        # The blocks of a target with p/q = 0 in the subset and 1 outside.
+        curve = RaceCurve(np.where(subset, 0.0, self.draft), self, [num_drafts])
+        (contained,) = curve.containment(curve.blocks)
+        return float(contained[1])
 
     def contained(
         self, target: FloatArray, low: FloatArray, sums: FloatArray, counts: Sequence[int]
@@ -61,7 +75,7 @@ class ExponentialRace:
         """The containment g of the first 0, 1, … K blocks, for N numbers of drafts, shape (N, K + 1).
 
         Blocks are of p/q, p being ``target`` (V,); ``low`` (K,) is the smallest ratio of each, ascending.
-        For ``sums`` (K, S) see :mod:`otmd.race.block_sums`; powers are read where a count is above 2.
+        Powers in the ``sums`` (K, S) are read where a count is above 2.
         """
         outside, several = np.empty(low.size + 1), np.zeros((len(counts), low.size + 1))
         _fill_outside(sums, RATE_UNIT, outside)
@@ -117,12 +131,126 @@ class PrefixArrivals:
         return found
 
 
+class RaceCurve(BlockedCurve):
+    """The ratio curve of one position, for drafts without replacement: p (V,) need not sum to 1.
+
+    The numbers of drafts are at most the race's.
+    """
+
+    smallest_grouped = 65
+
+    def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
+        self.race = race
+        self.width = race.width if max(counts) > 2 else POWER
+        # g before each of the blocks that were last asked about, and these blocks' lower ends.
+        self._known = np.empty(0), np.empty((len(counts), 1))
+        super().__init__(target, race.draft, counts)
+
+    def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        _sum_groups(self.target, self.draft, self.race.scale, group, sums)
+
+    def sum_tokens(
+        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+    ) -> None:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)
+
+    def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
+        """See :class:`~otmd.curve.blocks.BlockedCurve`."""
+        low, known = self._known
+        if blocks.low is low:
+            return known
+        # g is computed only where a new block begins. All blocks between two such places are summed up.
+        place = np.searchsorted(low, blocks.low)
+        old = np.append(low, np.nan)[place] == blocks.low
+        old[0] = False
+        contained = np.empty((len(self.counts), old.size + 1))
+        contained[:, :-1][:, old] = known[:, place[old]]
+        sums = np.add.reduceat(blocks.sums, np.flatnonzero(~old))
+        found = self.race.contained(self.target, blocks.low[~old], sums, self.counts)
+        contained[:, np.append(~old, True)] = found
+        self._known = blocks.low, contained
+        return contained
+
+
 def mass_beside_most(draft: FloatArray) -> float:
     """The mass of all tokens but the one of more than half; inf where there is none, or no other."""
     top = int(draft.argmax())
     if draft[top] <= 0.5:
         return np.inf
     return float(draft[:top].sum() + draft[top + 1 :].sum()) or np.inf
+
+
+@kernel(error_model="numpy")
+def _fill_alone(q, scale, alone):
+    """q/(1 − q) of some tokens, in the unit of time: ∫ P(by t the token has arrived, and no other) dt."""
+    for y in range(q.size):
+        left = scale.beside_most if q[y] > 0.5 else 1.0 - q[y]
+        alone[y] = q[y] / (scale.unit * left)
+
+
+@kernel()
+def _fill_small(q, scale, small):
+    """q·t of light tokens at the end of the race, 0 for heavy ones."""
+    for y in range(q.size):
+        # In this order: the product of unit and end may be infinite.
+        small[y] = (scale.unit * q[y]) * scale.end if q[y] <= scale.heaviest else 0.0
+
+
+@kernel()
+def add_tokens(p, q, block, scale, scratch, sums):
+    """Add tokens to the sums (K, S) of their blocks; ``scratch`` is of shape (2, T) or larger."""
+    alone, rates = scratch[0, : q.size], scratch[1, : q.size]
+    _fill_alone(q, scale, alone)
+    for y in range(q.size):
+        # Unsigned, or every index would be checked for counting from the end.
+        k = np.uint64(block[y])
+        sums[k, TARGET] += p[y]
+        sums[k, DRAFT] += q[y]
+        sums[k, ALONE] += alone[y]
+    if sums.shape[1] == POWER:
+        return
+    _fill_small(q, scale, rates)
+    for y in range(q.size):
+        k, rate = np.uint64(block[y]), rates[y]
+        square = rate * rate
+        # Four powers of every token: a branch on each power would often be mispredicted.
+        sums[k, POWER] += rate
+        sums[k, POWER + 1] += square
+        sums[k, POWER + 2] += rate * square
+        sums[k, POWER + 3] += square * square
+        if rate > _FAINT:
+            power = square * square * rate
+            sums[k, POWER + 4] += power
+            sums[k, POWER + 5] += power * rate
+            if rate > _SMALL:
+                for r in range(POWER + 6, sums.shape[1]):
+                    power *= rate
+                    sums[k, r] += power * rate
+
+
+@kernel()
+def _sum_groups(target, draft, scale, group, sums):
+    """Fill the group of each token by p/q, and add the tokens to the groups' sums."""
+    ratio, scratch = np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        own = group[start : start + AT_A_TIME]
+        fill_groups(p, q, ratio, own)
+        add_tokens(p, q, own, scale, scratch, sums)
+
+
+@kernel()
+def _sum_tokens(target, draft, tokens, block, scale, sums):
+    """Add tokens to the sums of their blocks."""
+    p, q, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
+    for start in range(0, tokens.size, AT_A_TIME):
+        own = tokens[start : start + AT_A_TIME]
+        for i in range(own.size):
+            p[i], q[i] = target[own[i]], draft[own[i]]
+        some = block[start : start + AT_A_TIME]
+        add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
 
 
 @kernel()
@@ -213,3 +341,33 @@ def count_one_more(counts, absent, present):
             fewer = counts[m - 1]
             for k in range(here.size):
                 here[k] += fewer[k] * present[k]
+
+
+@kernel()
+def power_sums(rates, weights, most):
+    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0; w is 1 where ``weights`` is None."""
+    sums, power = np.zeros(most), np.empty(AT_A_TIME)
+    for start in range(0, rates.size, AT_A_TIME):
+        own = rates[start : start + AT_A_TIME]
+        for y in range(own.size):
+            power[y] = own[y] if weights is None else own[y] * weights[start + y]
+        add_powers(own, power[: own.size], sums)
+    return sums
+
+
+@kernel(fastmath=REASSOCIATE)
+def add_powers(rates, power, sums):
+    """sums[r] += Σ power·q^{r−1} from r = 1; powers of q below 1e-20 are left out. Overwrites ``power``."""
+    largest = 0.0
+    for y in range(rates.size):
+        largest = rates[y] if rates[y] > largest else largest
+    reach = largest
+    for r in range(1, sums.size):
+        total = 0.0
+        for y in range(rates.size):
+            total += power[y]
+            power[y] *= rates[y]
+        sums[r] += total
+        reach *= largest
+        if reach < _INVISIBLE:
+            break

@@ -12,8 +12,7 @@ import numpy as np
 
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
-from otmd.race.block_sums import power_sums
-from otmd.race.containment import count_one_more
+from otmd.race.containment import count_one_more, power_sums
 from otmd.race.quadrature import (
     HEAVY,
     POWERS,

@@ -8,126 +8,395 @@ So where a path is known only by the classes of its tokens, each a range of q, t
 follow are certain.
 
 Draft masses are counted in units of 1/RATE_UNIT, and C accordingly: C is finite where the mass left is
-subnormal, and C q has full precision.
+subnormal. C is read at 0, at 1 and in an interval of larger values. No such C separates two tokens that both
+have p/q up to 1, or between 1 and the interval, or beyond it. Only those inside are kept one by one.
 """
 
+from bisect import bisect_left
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import hockey_stick, ratios_of
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick
 from otmd.drafts import WithoutReplacement
-from otmd.probabilities import FloatArray
-from otmd.race.containment import mass_beside_most
+from otmd.kernel import kernel
+from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_tables import (
-    Classes,
-    Curve,
-    Interval,
-    fill_tails,
-    merged_tokens,
-    tables_of_classes,
-)
-from otmd.verifiers.rejection_walk import FARTHEST, rejection_bounds, two_draft_rejection
 
-# About three seconds for a few drafts; a node costs more the more drafts are left below it.
-_MOST_NODES = 3_000_000
-# The first classes' mass times range, in units of the tolerance.
-_WIDEST = 0.25
-# Subtrees whose bounds differ by less than this part of the tolerance are not opened.
-_UNOPENED = 1e-3
-_ROUNDING = 1e-14
 # Above 0, where the walk starts and no token is left out yet, and below C = 1.
 _FIRST = np.finfo(float).tiny
 # More than the rounding of the largest C.
 _MARGIN = 1e-9
-_ONE = 1.0 / RATE_UNIT
+ONE = 1.0 / RATE_UNIT
+# Larger than any C: masses are at least 2⁻¹⁰⁷⁴, so that C is at most n·2¹⁰⁷⁴/RATE_UNIT.
+FARTHEST = 2.0**1000
+# Rounding of a draft mass left, relative.
+_MASS_ROUNDING = 1e-15
+# Children of a walk's nodes that are looked at together: few, to hold few numbers.
+_TOGETHER = 4096
+
+Bounds = tuple[FloatArray, FloatArray]
+
+
+class Curve(NamedTuple):
+    """Entries with ascending p/q, shape (K,), and the masses from each entry on, shape (K + 1,)."""
+
+    ratio: FloatArray
+    target_tail: FloatArray
+    draft_tail: FloatArray
+
+    def at(self, C: FloatArray, k: IntArray | None = None) -> FloatArray:
+        """W(C); k entries have a ratio of at most C."""
+        k = np.searchsorted(self.ratio, C, side="right") if k is None else k
+        return np.clip(self.target_tail[k] - C * self.draft_tail[k], 0.0, 1.0)
+
+    def state(self, C_low: FloatArray, C_high: FloatArray) -> "State":
+        """The state between two values of C."""
+        k = np.searchsorted(self.ratio, C_low, side="right")
+        return State(C_low, C_high, self.at(C_high), self.at(C_low, k), self.draft_tail[k])
+
+    def next_state(self, state: "State", left_low: FloatArray, left_high: FloatArray) -> "State":
+        """The state of the least and the largest C + W(C)/left over intervals of C and of the mass left."""
+        C_low, C_high, W_low, W_high, above = state
+        # Convex in C: largest at an end, and least where the draft mass above C falls to what is left.
+        high = np.maximum(_step(C_low, W_high, left_low), _step(C_high, W_low, left_low))
+        bent = above > left_high
+        if bent.any():
+            k = self.draft_tail.size - np.searchsorted(self.draft_tail[::-1], left_high, "right")
+            C_low = np.where(bent, np.minimum(self.ratio[k - 1], C_high), C_low)
+            W_high = np.where(bent, self.at(C_low), W_high)
+        return self.state(_step(C_low, W_high, left_high), high)
+
+
+class State(NamedTuple):
+    """Bounds of C and W(C) after some rejections, and the draft mass of tokens with p/q above the least C."""
+
+    C_low: FloatArray
+    C_high: FloatArray
+    W_low: FloatArray
+    W_high: FloatArray
+    draft_above: FloatArray
+
+
+class Classes(NamedTuple):
+    """Tokens in K classes of similar draft mass, largest masses first; the first four fields are (K,).
+
+    Class c has the entries from ``starts[c]`` on, by ``ratio``. The masses before each entry, and after
+    the last, are in ``target_before`` and ``draft_before`` from ``starts[c] + c`` on.
+    """
+
+    smallest: FloatArray
+    largest: FloatArray
+    total: FloatArray
+    size: IntArray
+    starts: IntArray
+    ratio: FloatArray
+    target_before: FloatArray
+    draft_before: FloatArray
+
+    def mass_left(self, times: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Bounds of the draft mass (…) without so many tokens of each class (…, K)."""
+        some = self.size - times
+        low = np.maximum(self.total - times * self.largest, some * self.smallest)
+        high = np.minimum(self.total - times * self.smallest, some * self.largest)
+        return low.sum(axis=-1, where=some > 0), high.sum(axis=-1, where=some > 0)
+
+
+class Nodes(NamedTuple):
+    """Paths of m rejections, by class, and the states before and after the next one.
+
+    ``deficit`` (m, 2, K) is Σ over each class of (C q − p)₊ at both ends of C before. ``times`` (m, K) tokens
+    of each class were rejected, with at most the probability ``weight``.
+    """
+
+    before: State
+    state: State
+    deficit: FloatArray
+    left_low: FloatArray
+    left_high: FloatArray
+    times: IntArray
+    weight: FloatArray
 
 
 class RejectionPaths:
-    """Bounds of P(all drafts of one position are rejected), with C and q in units of 1/RATE_UNIT."""
+    """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT."""
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
-        self.target, self.draft = target, RATE_UNIT * law.draft_probs
-        self._num_drafts = law.num_drafts
-        self._first = float(hockey_stick(target, law.draft_probs, 1.0))
-        # Without the cancellation of 1 − q where a token has more than half of q.
-        self._beside_most = RATE_UNIT * mass_beside_most(law.draft_probs)
-        self.interval = Interval(
-            _ONE, _ONE * (1.0 + self._first), self._farthest(law.draft_probs, law.num_drafts)
-        )
+        self.target, self._law = target, law
+        # W(1).
+        self.first = float(hockey_stick(target, law.draft_probs, 1.0))
+        # A ratio between C = 1 and the next C, far enough from both for their rounding.
+        self._middle = ONE * (1.0 + 0.5 * self.first)
+        # Where C = 1 is, and tokens are kept: above the second and up to the third.
+        self.interval = ONE, ONE * (1.0 + self.first), self._farthest(law)
 
-    def _farthest(self, draft_probs: FloatArray, num_drafts: int) -> float:
+    @property
+    def draft(self) -> FloatArray:
+        """The draft masses in the unit; not kept, as it is as large as the vocabulary."""
+        return RATE_UNIT * self._law.draft_probs
+
+    def _farthest(self, law: WithoutReplacement) -> float:
         """A bound of every C: W falls, so each step is at most W over the mass the largest token leaves."""
-        left = 1.0 - float(draft_probs.max()) * np.arange(1, num_drafts) - _MARGIN
-        if num_drafts == 1 or left[-1] <= 0.0:
+        q, count = law.draft_probs, law.num_drafts - 1
+        left = 1.0 - float(q.max()) * np.arange(1, count + 1) - _MARGIN
+        if count == 0 or left[-1] <= 0.0:
             return FARTHEST
-        steps = np.full(num_drafts - 1, hockey_stick(self.target, draft_probs, 1.0 + self._first))
-        steps[0] = self._first
-        return _ONE * (1.0 + float((steps / left).sum())) * (1.0 + _MARGIN)
+        steps = np.full(count, hockey_stick(self.target, q, 1.0 + self.first))
+        steps[0] = self.first
+        return ONE * (1.0 + float((steps / left).sum())) * (1.0 + _MARGIN)
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int32], FloatArray]:
-        """The tokens inside the interval, sorted by p/q, and the masses of the merged tokens (3, 2)."""
-        merged = np.zeros((3, 2))
-        tokens = merged_tokens(self.target, self.draft, self.interval, merged)
-        return tokens[np.argsort(ratios_of(self.target, self.draft, tokens))], merged
+        """The tokens inside the interval, sorted by p/q, and the ratios of the curve's entries."""
+        (_, first, last), ratio = self.interval, np.empty(self.target.size)
+        fill_ratios(self.target, self.draft, ratio)
+        tokens = np.flatnonzero((ratio > first) & (ratio <= last)).astype(np.int32)
+        tokens = tokens[np.argsort(ratio[tokens])]
+        return tokens, np.concatenate([[_FIRST, self._middle], ratio[tokens], [np.inf]])
 
     @cached_property
     def curve(self) -> Curve:
         """The ratio curve with merged tokens, exact at C = 0, C = 1 and inside the interval."""
-        tokens, merged = self._kept
-        ratio = np.empty(tokens.size + 3)
-        ratio[:2], ratio[-1] = (_FIRST, self._middle), np.inf
-        ratio[2:-1] = ratios_of(self.target, self.draft, tokens)
-        tails = np.empty(tokens.size + 4), np.empty(tokens.size + 4)
-        fill_tails(self.target, self.draft, tokens, merged, *tails)
+        (tokens, ratio), merged, draft = self._kept, np.zeros((1, 3, 2)), self.draft
+        masses_by_class(self.target, draft, self.interval, np.zeros(1), merged)
+        merged[0, 2, 0] += self.target.sum(where=draft == 0.0)
+        tails = np.zeros((2, ratio.size + 1))
+        for tail, mass, part in zip(tails, (self.target, draft), merged[0].T, strict=True):
+            tail[:2], tail[2:-2], tail[-2] = part[:2], mass[tokens], part[2]
+            np.cumsum(tail[::-1], out=tail[::-1])
         return Curve(ratio, *tails)
-
-    @property
-    def _middle(self) -> float:
-        """A ratio between C = 1 and the next C, far enough from both for their rounding."""
-        return _ONE * (1.0 + 0.5 * self._first)
-
-    def bounds(self, tol: float) -> tuple[float, float]:
-        """Certain bounds of P(all drafts are rejected), equal for n ≤ 2.
-
-        For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is
-        too much.
-        """
-        if self._num_drafts == 1:
-            return self._first, self._first
-        if self._num_drafts == 2:
-            rejected = two_draft_rejection(
-                self.curve, self.target, self.draft, self._first, self._beside_most
-            )
-            return rejected, rejected
-        low, high, work, count = 0.0, 1.0, 0, 0
-        widest, negligible = _WIDEST * tol, _UNOPENED * tol
-        while True:
-            # One set of classes is held at a time: they are as large as the vocabulary.
-            classes = None
-            classes = self.classes(widest)
-            equal = bool((classes.smallest == classes.largest).all())
-            if classes.size.size == count and not equal:
-                widest *= 2.0**-10
-                continue
-            count = classes.size.size
-            least, most, looked = rejection_bounds(
-                self.curve, classes, self._num_drafts, negligible, _MOST_NODES - work
-            )
-            low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
-            work += looked
-            if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
-                return low, high
-            # Mass times range: half the width has a quarter of it.
-            widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
 
     def classes(self, widest: float) -> Classes:
         """Tokens in classes of similar draft mass; total mass times range of q is at most ``widest``."""
-        tokens = self._kept[0]
-        scaled = widest * RATE_UNIT * RATE_UNIT
-        return tables_of_classes(
-            self.target, self.draft, tokens, self.interval, self._middle, scaled
-        )
+        ends = classes_of_mass(mass := np.sort(draft := self.draft), widest * RATE_UNIT * RATE_UNIT)
+        low, high, size = mass[ends[1:]], mass[ends[:-1] - 1], -np.diff(ends)
+        # As large as the vocabulary, and not needed below.
+        del mass
+        ascending, merged = low[::-1].copy(), np.zeros((low.size, 3, 2))
+        count = masses_by_class(self.target, draft, self.interval, ascending, merged)
+        starts = np.append(0, np.cumsum(1 + count))
+        ratios, before = np.empty(starts[-1]), np.empty((2, starts[-1] + low.size))
+        known = self.target, draft, self._kept[0], ascending, starts, merged, self._middle
+        tokens_by_class(*known, ratios, *before)
+        total = before[1][starts[1:] + np.arange(low.size)] + merged[:, 2, 1]
+        return Classes(low, high, total, size, starts, ratios, *before)
+
+
+def classes_of_mass(mass: FloatArray, widest: float) -> NDArray[np.int64]:
+    """Cut ascending masses into classes, from ends[c + 1] on: mass times range is at most ``widest``.
+
+    They span a factor of eight at most: where most mass is rejected, the smallest tokens matter.
+    """
+    ends, least = [mass.size], int(np.searchsorted(mass, 0.0, side="right"))
+    while (end := ends[-1]) > least:
+
+        def narrow(i: int, end: int = end) -> bool:
+            # A product with the range would underflow for small masses.
+            own, most = float(mass[i]), float(mass[end - 1])
+            near = own < most <= 8.0 * own
+            return own == most or (near and mass[i:end].sum() <= widest / (most - own))
+
+        start = bisect_left(range(end), True, lo=least, key=narrow)
+        # Equal masses stay together.
+        if start > least:
+            start = int(np.searchsorted(mass, mass[start - 1], side="right"))
+        ends.append(start)
+    return np.array(ends)
+
+
+class RejectionWalk:
+    """A walk over paths, depth first, that bounds P(all n ≥ 3 drafts are rejected).
+
+    No node is opened whose bounds differ by at most ``negligible``, weighted, and none after ``most_nodes``.
+    """
+
+    def __init__(
+        self, curve: Curve, classes: Classes, num_drafts: int, negligible: float, most_nodes: int
+    ) -> None:
+        self.curve, self.classes, self.num_drafts = curve, classes, num_drafts
+        self.negligible, self.most_nodes, self.looked = negligible, most_nodes, 1
+        # The mass of the k largest tokens, and what is left without them.
+        numbers = np.arange(classes.size.size)
+        heads = np.repeat(numbers, np.minimum(classes.size, num_drafts))[: num_drafts - 1]
+        self._heads = np.append(0.0, classes.largest[heads].cumsum())
+        times = np.append(np.zeros((1, numbers.size)), heads[:, None] == numbers, axis=0)
+        self._floors, _ = classes.mass_left(times.cumsum(axis=0).astype(np.int64))
+
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the probability that all drafts are rejected."""
+        none, whole = np.zeros((1, self.classes.size.size), np.int64), np.array([RATE_UNIT])
+        with np.errstate(all="ignore"):
+            start = self.curve.state(np.zeros(1), np.zeros(1))
+            state = self.curve.next_state(start, whole, whole)
+            if state.W_high == 0.0:
+                return 0.0, 0.0
+            deficit = np.zeros((1, 2, none.size))
+            root = Nodes(start, state, deficit, whole, whole, none, np.ones(1))
+            low, high = self._means(1, root)
+        return float(low[0]), float(high[0])
+
+    def _outlook(
+        self, row: int, state: State, left_low: FloatArray, left_high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds of the last W, without children: the next masses rejected are the largest, or 0."""
+        for k in range(1, self.num_drafts - row + 1):
+            least = left_low * (1.0 - k * _MASS_ROUNDING) - self._heads[k]
+            least = np.maximum(least, self._floors[row - 1 + k])
+            state = self.curve.next_state(state, least, left_high)
+        return state.W_low, state.W_high
+
+    def _means(self, row: int, nodes: Nodes) -> Bounds:
+        """Bounds of the mean last W below some nodes, after whose next rejection ``row`` tokens are gone."""
+        deficit = np.empty(nodes.deficit.shape)
+        fill_deficits(np.stack(nodes.state[:2], axis=1), *self.classes[4:], deficit)
+        shares, left = self._shares(nodes, deficit), self._left(nodes)
+        before = State(*(each[:, None] for each in nodes.state))
+        state = self.curve.next_state(before, *left)
+        low, high = state.W_low, state.W_high
+        possible = shares[1] > 0.0
+        self.looked += int(np.count_nonzero(possible))
+        if row < self.num_drafts - 1:
+            low, high = self._outlook(row + 1, state, *left)
+            weight = nodes.weight[:, None] * shares[1]
+            wide = (weight * (high - low) > self.negligible) & (state.W_high > 0.0)
+            own, size = np.flatnonzero(wide), max(1, _TOGETHER // self.classes.size.size)
+            for some in np.split(own, range(size, own.size, size)):
+                if some.size == 0 or self.looked > self.most_nodes:
+                    break
+                i, c = at = np.unravel_index(some, wide.shape)
+                times = nodes.times[i]
+                times[np.arange(i.size), c] += 1
+                earlier, new = State(*(x[i] for x in nodes.state)), State(*(x[at] for x in state))
+                masses = left[0][at], left[1][at]
+                child = Nodes(earlier, new, deficit[i], *masses, times, weight[at])
+                least, most = self._means(row + 1, child)
+                # They cross only on paths that no tokens follow, whose share may be 0.
+                ends = np.maximum(least, low[at]), np.minimum(most, high[at])
+                low[at], high[at] = np.minimum(*ends), np.maximum(*ends)
+        return _mean(shares, (low, high), possible)
+
+    def _shares(self, nodes: Nodes, deficit: FloatArray) -> Bounds:
+        """Bounds of the probability that the next token rejected is of each class, (m, K)."""
+        before, state, classes, times = nodes.before, nodes.state, self.classes, nodes.times
+        most = (state.C_high - before.C_low)[:, None] * classes.largest
+        least = np.maximum(state.C_low - before.C_high, 0.0)[:, None] * classes.smallest
+        low = deficit[:, 0] - nodes.deficit[:, 1] - np.where(times > 0, times * most, 0.0)
+        high = deficit[:, 1] - nodes.deficit[:, 0] - np.where(times > 0, times * least, 0.0)
+        possible = ~(high <= 0.0) & (times < classes.size)
+        # Where C is so large that a difference is not a number, the share may be anything.
+        low = np.fmax(low, 0.0) / state.W_high[:, None]
+        high = np.fmin(high / state.W_low[:, None], 1.0)
+        return np.where(possible, low, 0.0), np.where(possible, high, 0.0)
+
+    def _left(self, nodes: Nodes) -> Bounds:
+        """Bounds of the draft mass left after a token of each class as well, (m, K)."""
+        low = nodes.left_low[:, None] - self.classes.largest
+        high = nodes.left_high[:, None] - self.classes.smallest
+        # The difference would cancel.
+        i, c = np.nonzero(low <= 0.5 * nodes.left_low[:, None])
+        times = nodes.times[i]
+        times[np.arange(i.size), c] += 1
+        low[i, c], high[i, c] = self.classes.mass_left(times)
+        return low, high
+
+
+def _step(C: FloatArray, W: FloatArray, left: FloatArray) -> FloatArray:
+    return np.where(left > 0.0, C + W / left, FARTHEST)
+
+
+def _mean(shares: Bounds, values: Bounds, possible: BoolArray) -> Bounds:
+    """Bounds of the mean over the children (m, K), whose shares are known up to intervals but sum to 1.
+
+    An uncertain share multiplies only what a child differs by from the least, or the most, of them.
+    """
+    low, high = values
+    least = low.min(axis=1, where=possible, initial=np.inf)[:, None]
+    most = high.max(axis=1, where=possible, initial=-np.inf)[:, None]
+
+    def mean(end: FloatArray, share: FloatArray, value: FloatArray) -> FloatArray:
+        return end[:, 0] + (share * (value - end)).sum(axis=1, where=possible)
+
+    at_least = np.maximum(mean(least, shares[0], low), mean(most, shares[1], low))
+    at_most = np.minimum(mean(least, shares[1], high), mean(most, shares[0], high))
+    some = possible.any(axis=1)
+    return np.where(some, at_least, 0.0), np.where(some, at_most, 1.0)
+
+
+@kernel()
+def fill_deficits(C, starts, ratio, target_before, draft_before, deficit):
+    """Σ over each class of (C q − p)₊ at several C (m, 2), shape (m, 2, K); see :class:`Classes`."""
+    for i in range(C.shape[0]):
+        for c in range(starts.size - 1):
+            for e in range(2):
+                place, left = starts[c], starts[c + 1] - starts[c]
+                while left > 0:
+                    half = (left + 1) >> 1
+                    place += half if ratio[place + half - 1] <= C[i, e] else 0
+                    left -= half
+                deficit[i, e, c] = C[i, e] * draft_before[place + c] - target_before[place + c]
+
+
+@kernel()
+def masses_by_class(p, q, interval, smallest, merged):
+    """Fill merged (K, 3, 2) by class; returns how many tokens each has inside. ``smallest`` (K,) ascends."""
+    one, first, farthest = interval
+    last = smallest.size - 1
+    kept = np.zeros(smallest.size, np.int64)
+    ratio, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
+    for start in range(0, p.size, AT_A_TIME):
+        target, draft = p[start : start + AT_A_TIME], q[start : start + AT_A_TIME]
+        fill_ratios(target, draft, ratio)
+        fill_blocks(smallest, draft, level)
+        for y in range(draft.size):
+            if draft[y] == 0.0:
+                continue
+            c = last - np.int64(level[y])
+            if first < ratio[y] <= farthest:
+                kept[c] += 1
+            else:
+                part = 2 if ratio[y] > farthest else 1 if ratio[y] > one else 0
+                merged[c, part, 0] += target[y]
+                merged[c, part, 1] += draft[y]
+    return kept
+
+
+@kernel()
+def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_before, q_before):
+    """Fill the entries of :class:`Classes` from tokens by p/q; the first has ratios up to the interval."""
+    last = smallest.size - 1
+    place = starts[:-1] + 1
+    for c in range(last + 1):
+        k = starts[c]
+        ratio[k] = middle
+        p_before[k + c], q_before[k + c] = merged[c, 0]
+        p_before[k + c + 1] = merged[c, 0, 0] + merged[c, 1, 0]
+        q_before[k + c + 1] = merged[c, 0, 1] + merged[c, 1, 1]
+    draft, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
+    for start in range(0, tokens.size, AT_A_TIME):
+        own = tokens[start : start + AT_A_TIME]
+        for i in range(own.size):
+            draft[i] = q[own[i]]
+        fill_blocks(smallest, draft[: own.size], level)
+        for i in range(own.size):
+            if draft[i] == 0.0:
+                continue
+            c = last - np.int64(level[i])
+            k, target = place[c], p[own[i]]
+            place[c] = k + 1
+            ratio[k] = target / draft[i]
+            p_before[k + c + 1] = p_before[k + c] + target
+            q_before[k + c + 1] = q_before[k + c] + draft[i]
+
+
+@kernel()
+def fill_blocks(low, values, block):
+    """The block of each value, by their ascending starts (K,); unsigned, in step, so that it vectorises."""
+    block[: values.size] = 0
+    left = low.size
+    while left > 1:
+        half = np.uint64(left >> 1)
+        for i in range(values.size):
+            block[i] += half if low[block[i] + half] <= values[i] else np.uint64(0)
+        left -= left >> 1

@@ -5,8 +5,14 @@ import numpy as np
 import pytest
 
 from otmd.curve.blocks import NUM_GROUPS, fill_groups
-from otmd.race.block_sums import POWER, RaceScale, power_sums, sums_of_subset
-from otmd.race.cut import _sum_groups, _sum_tokens
+from otmd.race.containment import (
+    POWER,
+    ExponentialRace,
+    RaceScale,
+    _sum_groups,
+    _sum_tokens,
+    power_sums,
+)
 from otmd.race.quadrature import POWERS as MOST_POWERS
 
 SIZES = [1, 7, 1024, 2500]
@@ -70,18 +76,17 @@ def test_sums_of_tokens_in_blocks(size: int, powers: int) -> None:
     assert_sums(sums, wanted, size)
 
 
-@pytest.mark.parametrize("powers", [0, POWERS])
 @pytest.mark.parametrize("size", SIZES)
-def test_sums_of_a_subset(size: int, powers: int) -> None:
+def test_a_subset_is_contained_as_its_sums_say(size: int) -> None:
+    """The two blocks of a subset and its complement, for two drafts: g = 1 − q(out)(1 + Σ q/(1 − q))."""
     _, q = position(size)
+    race = ExponentialRace(q, 2)
     for part in (0.0, 0.5, 1.0):
         subset = np.random.default_rng(0).random(q.size) < part
-        sums = np.empty(POWER + powers)
-        drafted, outside = sums_of_subset(q, subset, race_of(q), sums)
-        wanted = naive_sums(np.zeros(q.size), q, powers)[subset].sum(axis=0)
-        assert_sums(sums, wanted, size)
-        assert drafted == np.count_nonzero(q[subset])
-        assert outside == pytest.approx(q[~subset].sum(), rel=1e-13)
+        rows = naive_sums(np.zeros(q.size), q, 0)[subset].sum(axis=0)
+        wanted = 1.0 - q[~subset].sum() * (1.0 + rows[2])
+        enough = np.count_nonzero(q[subset]) > 1
+        assert race.containment(subset, 2) == pytest.approx(max(wanted, 0.0) * enough, abs=1e-13)
 
 
 def test_power_sums_are_sums_of_powers() -> None:

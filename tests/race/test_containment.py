@@ -5,9 +5,7 @@ import pytest
 from naive import counts_of_arrivals
 
 import otmd
-from otmd.race.block_sums import power_sums
-from otmd.race.containment import ExponentialRace, PrefixArrivals
-from otmd.race.cut import _sum_tokens
+from otmd.race.containment import ExponentialRace, PrefixArrivals, _sum_tokens, power_sums
 from otmd.race.quadrature import POWERS
 
 

@@ -6,8 +6,7 @@ from strategies import instances
 
 import otmd
 from otmd.optimum.acceptance import best_prefix, optimal_rates
-from otmd.race.containment import ExponentialRace
-from otmd.race.cut import RaceCurve
+from otmd.race.containment import ExponentialRace, RaceCurve
 from otmd.race.quadrature import latest_win, win_times
 
 

@@ -8,8 +8,8 @@ from naive import exact, judged, rrsw, without_replacement
 
 import otmd
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_paths import RejectionPaths
-from otmd.verifiers.rejection_walk import rejection_bounds
+from otmd.verifiers.recursive_rejection import rejection_bounds
+from otmd.verifiers.rejection_paths import RejectionPaths, RejectionWalk
 
 ROUNDING = 1e-12
 WIDEST = (1.0, 0.1, 0.01, 1e-4)
@@ -38,7 +38,7 @@ def test_bounds_hold_the_exact_probability(seed: int) -> None:
     rejected = _rejected(p, q, n)
     paths = RejectionPaths(p, otmd.WithoutReplacement(q, n))
     for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
-        low, high, _ = rejection_bounds(paths.curve, paths.classes(widest), n, negligible, most)
+        low, high = RejectionWalk(paths.curve, paths.classes(widest), n, negligible, most).bounds()
         assert low - ROUNDING <= rejected <= high + ROUNDING
 
 
@@ -88,7 +88,7 @@ def test_every_token_its_own_class_is_exact() -> None:
     p, q, n = _instance(3)
     paths = RejectionPaths(p, otmd.WithoutReplacement(q, n))
     classes = paths.classes(0.0)
-    low, high, _ = rejection_bounds(paths.curve, classes, n, 0.0, 10**7)
+    low, high = RejectionWalk(paths.curve, classes, n, 0.0, 10**7).bounds()
     assert classes.size.size == np.count_nonzero(q)
     assert high - low < 1e-14
 
@@ -109,7 +109,7 @@ def test_classes_are_as_narrow_as_their_mass_asks() -> None:
 def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
-        rejected, _ = RejectionPaths(p, otmd.WithoutReplacement(q, 2)).bounds(1e-6)
+        rejected, _ = rejection_bounds(p, otmd.WithoutReplacement(q, 2), 1e-6)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 

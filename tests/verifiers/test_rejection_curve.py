@@ -6,9 +6,7 @@ import pytest
 
 from otmd.drafts import WithoutReplacement
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_paths import RejectionPaths
-from otmd.verifiers.rejection_tables import fill_tails, merged_tokens
-from otmd.verifiers.rejection_walk import state_at
+from otmd.verifiers.rejection_paths import ONE, RejectionPaths
 
 
 def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -24,21 +22,22 @@ def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("size", [3, 1024, 2500])
 def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> None:
     p, q = pair(size, size)
-    merged = np.zeros((3, 2))
-    tokens = merged_tokens(p, q, (1.0, *interval), merged)
-    np.testing.assert_allclose(
-        merged, naive.merged_masses(p.tolist(), q.tolist(), interval), rtol=1e-12
-    )
+    paths = RejectionPaths(p, WithoutReplacement(q, 2))
+    # In the unit of the class, where every product with a power of two is exact.
+    paths.interval = ONE, ONE * interval[0], ONE * interval[1]
+    tokens, ratios = paths._kept
+    merged = naive.merged_masses(p.tolist(), q.tolist(), interval)
     with np.errstate(divide="ignore"):
         ratio = np.where(q > 0, p / q, np.inf)
     wanted = [y for y in range(size) if naive.part_of_ratio(ratio[y], interval) is None]
-    assert tokens.tolist() == wanted
-    for mass, tail, column in ((p, 0, 0), (q, 1, 1)):
-        tails = np.empty((2, tokens.size + 4))
-        fill_tails(p, q, tokens, merged, *tails)
-        entries = [*merged[:2, column], *mass[tokens], merged[2, column]]
+    assert sorted(tokens) == wanted
+    assert ratios[2:-1].tolist() == sorted(ratio[wanted] * ONE)
+    for mass, tail, column in ((p, 1, 0), (q, 2, 1)):
+        found = paths.curve[tail] * (ONE if tail == 2 else 1.0)
+        low, between, beyond = (part[column] for part in merged)
+        entries = [low, between, *mass[tokens], beyond]
         after = [sum(entries[k:]) for k in range(len(entries) + 1)]
-        np.testing.assert_allclose(tails[tail], after, rtol=1e-12, atol=1e-18)
+        np.testing.assert_allclose(found, after, rtol=1e-12, atol=1e-18)
 
 
 @pytest.mark.parametrize("num_drafts", [2, 3, 5])
@@ -50,9 +49,7 @@ def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
         for C in (
             0.0,
             1.0,
-            *np.linspace(1.0 + first, min(RATE_UNIT * paths.interval.last, 9.0), 20),
+            *np.linspace(1.0 + first, min(RATE_UNIT * paths.interval[-1], 9.0), 20),
         ):
-            found = state_at(paths.curve, C / RATE_UNIT, C / RATE_UNIT)
-            assert found.W_high == pytest.approx(
-                naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14
-            )
+            found = paths.curve.at(np.float64(C / RATE_UNIT))
+            assert found == pytest.approx(naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14)
