@@ -54,7 +54,7 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
     """The best cut of stratified drafts at a single position; p (V,) need not sum to 1."""
     grouped = target[strata.tokens]
     curves = [
-        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1], coarse=True)
+        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
         for first, end in pairwise(strata.starts)
     ]
     while True:
