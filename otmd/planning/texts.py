@@ -54,7 +54,8 @@ class Text(NamedTuple):
 def read_texts(dataset: Dataset) -> list[Text]:
     """Group the positions of a dataset into one text a prompt, in the dataset's order.
 
-    It is made by ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
+    The dataset is one of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and
+    ``token``.
 
     Raises
     ------
