@@ -249,6 +249,7 @@ def write_tables(
     ):
         if path is not None:
             write_atomically(path.absolute(), text.encode())
+            print(f"Written: {path}", file=sys.stderr)
 
 
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:

@@ -200,6 +200,9 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
             f"\n{undefined}: the draft distribution has fewer tokens with mass than n, or the verifier could "
             "not be rated; such positions are left out, and their rows' status says why."
         )
+    served = shown.group_by("law", "num_drafts").agg(pl.col("verifier").n_unique())
+    if served.group_by("law").agg(pl.col("verifier").n_unique() > 1)["verifier"].any():
+        caption += "\n·: the verifier does not serve the law with so many drafts."
     return caption
 
 
