@@ -80,6 +80,9 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def __repr__(self) -> str:
+        return f"<Dataset {self.path}: {self.kind} of {len(self)} positions, V = {self.vocab_size}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return open_dataset, (self.path, False)
 

@@ -73,6 +73,7 @@ def test_npz_of_every_type(tmp_path, kind, dtype):
     np.savez(tmp_path / "dump.npz", metadata=json.dumps({"engine": "x"}), **arrays, **LABELS)
     dataset = open_dataset(tmp_path / "dump.npz")
     assert (dataset.kind, dataset.vocab_size, len(dataset)) == (kind, 11, 5)
+    assert repr(dataset) == f"<Dataset {dataset.path}: {kind} of 5 positions, V = 11>"
     target, draft = dataset.arrays([4, 0])
     assert target.dtype == dtype
     np.testing.assert_array_equal(target, TARGET.astype(dtype)[[4, 0]])
