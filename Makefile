@@ -16,7 +16,7 @@ SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules
+CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules lossy_texts
 SEQUENCES := spectr_paths spechub_depths sequence_optimum
 FIGURES := first_look lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
 

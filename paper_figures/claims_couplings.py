@@ -9,6 +9,7 @@ from otmd.measurement import summarise
 
 COUPLINGS = Path("paper_figures/results/invariance.parquet")
 LOSSY = Path("paper_figures/results/lossy_rules.parquet")
+TEXTS = Path("paper_figures/results/lossy_texts.parquet")
 MIDDLES = ("gumbel_top", "recursive_without", "poisson", "gumbel_list")
 COUNTS = (1, 2, 4)
 MOST = 4
@@ -20,12 +21,15 @@ def rows() -> list[list[str]]:
     couplings = pl.read_parquet(COUPLINGS).with_columns(
         ((pl.col(f"{name}_low") + pl.col(f"{name}_high")) / 2).alias(name) for name in MIDDLES
     )
+    rules = pl.read_parquet(LOSSY).filter(temperature=1.0)
     return [
         one_floor(couplings),
         list_floor(couplings),
         against_rejection(couplings),
         price(couplings),
-        lossy(pl.read_parquet(LOSSY).filter(temperature=1.0)),
+        lossy(rules.filter(drafts="sampled")),
+        lossy_siblings(rules.filter(drafts="certain", num_drafts=MOST)),
+        lossy_texts(pl.read_parquet(TEXTS)),
     ]
 
 
@@ -132,4 +136,45 @@ def lossy(table: pl.DataFrame) -> list[str]:
         command("lossy_rules"),
         holds(isinstance(least, float) and least < 0.005)
         + f" but for mixtures (at most {100 * exact:.1g} pp away)",
+    ]
+
+
+def lossy_siblings(table: pl.DataFrame) -> list[str]:
+    """Lossy rules on certain drafts against a lossless rule on as many drafts from strata."""
+    by_rule = dict(table.group_by("rule", maintain_order=True))
+    leads = {
+        rule: mean(part, pl.col("rate") - pl.col("strata")) for (rule,), part in by_rule.items()
+    }
+    apart = {rule: part["total_variation"].mean() for (rule,), part in by_rule.items()}
+    ahead, behind = (
+        [rule for rule, lead in leads.items() if sign * lead[end] > 0]
+        for sign, end in ((1, "low"), (-1, "high"))
+    )
+    words = (f"{rule}: {interval(lead)}, {apart[rule]:.2f}" for rule, lead in leads.items())
+    return [
+        "Lossy rules on four certain drafts accept more than a lossless rule on four from strata",
+        "asked here",
+        "T = 1, rate less that of the preference rule on strata in pp, and total variation: "
+        + "; ".join(words),
+        command("lossy_rules"),
+        f"holds for {len(ahead)} of {len(leads)}, the other way round for {len(behind)}",
+    ]
+
+
+def lossy_texts(table: pl.DataFrame) -> list[str]:
+    """What lossy rules diverge over a text, against what their rates cost."""
+    words, all_waste = [], []
+    for (rule, count), part in table.group_by("rule", "num_drafts", maintain_order=True):
+        wasted = mean(part, pl.col("kl") - pl.col("least_kl"))
+        all_waste.append(wasted["low"] > 0)
+        name = rule if count == 1 else f"{rule}, n = {count}"
+        words.append(f"{name}: {part['kl'].mean():.1f}, {interval(wasted, 1.0)}")
+    prompts, tokens = table["prompt"].n_unique(), table["tokens"].max()
+    return [
+        "Over a text, a lossy rule diverges no more than its rates cost",
+        "asked here",
+        f"KL in nats of texts of {tokens} tokens, one a prompt of {prompts}, and by how much it is above "
+        "the least at the same rates: " + "; ".join(words),
+        command("lossy_texts"),
+        holds(not any(all_waste), f" for {sum(all_waste)} of {len(all_waste)} rules"),
     ]

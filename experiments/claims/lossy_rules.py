@@ -1,14 +1,16 @@
-"""What lossy rules of engines waste against the front of acceptance and divergence, with one draft.
+"""What lossy rules of engines waste against the front of acceptance and divergence.
 
     python experiments/claims/lossy_rules.py
 
-Reads the texts of draft_laws.py, and collects them if they are not there. Stores a row a position and rule:
-its acceptance rate, its output's total variation and KL from the target, the largest rate within each of
-the two, and the least of each at its rate.
+Rules on one sampled draft, and those of the engines' catalogue that serve several on the draft model's n
+likeliest tokens, which are certain. Reads the texts of draft_laws.py, and collects them if they are not
+there. Stores a row a position and rule: its acceptance rate, its output's total variation and KL from the
+target, the largest rate within each of the two, and the least of each at its rate; and for as many drafts
+from strata what the preference rule accepts, which is lossless, and the least of both at the rate.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,6 +19,11 @@ from draft_laws import texts_of
 from invariance import positions
 
 import otmd
+from otmd.engines import lossy
+from otmd.engines.catalogue import distances
+
+COUNTS = (1, 4)
+DIVERGENCES = ("total_variation", "kl")
 
 Output = tuple[np.ndarray, float]
 
@@ -73,26 +80,77 @@ RULES = {
     "mixture .5": lambda p, q: mixture(p, q, 0.5),
 }
 
+SIBLINGS = {
+    "typical, ε .09, δ .3": lossy.typical(0.09, 0.3),
+    "typical, ε .3, δ .09": lossy.typical(0.3, 0.09),
+    "thresholds .5 and .9": lossy.thresholds(0.5, 0.9),
+    "thresholds .5 and 1": lossy.thresholds(0.5, 1.0),
+    "thresholds 1 and .5": lossy.thresholds(1.0, 0.5),
+    "thresholds .2 and .2": lossy.thresholds(0.2, 0.2),
+    "relaxed, top 10 within .6": lossy.relaxed(10, 0.6),
+    "relaxed, top 10 within .3": lossy.relaxed(10, 0.3),
+}
+"""Rules whose output law ``otmd.engines`` has exactly for several drafts: all of them on certain ones."""
+
+
+class Way(NamedTuple):
+    """A rule with its drafts: their law, and from p and q the law of the output and the rate."""
+
+    rule: str
+    drafts: str
+    num_drafts: int
+    law: Callable[[np.ndarray], otmd.DraftLaw]
+    output: Callable[[np.ndarray, np.ndarray], Output]
+
+
+def sampled_ways() -> list[Way]:
+    """The rules on one draft from q."""
+    return [
+        Way(rule, "sampled", 1, lambda q: otmd.WithReplacement(q, 1), output)
+        for rule, output in RULES.items()
+    ]
+
+
+def certain_ways(count: int) -> list[Way]:
+    """The rules on the n likeliest tokens of q."""
+
+    def way(name: str, rule: lossy.LossyRule) -> Way:
+        def output(p: np.ndarray, q: np.ndarray) -> Output:
+            return rule.output_law(p, q, count)
+
+        return Way(name, "certain", count, lambda q: rule.law(q, count), output)
+
+    return [way(name, rule) for name, rule in SIBLINGS.items()]
+
+
+def position_rows(p: np.ndarray, q: np.ndarray) -> Iterator[dict[str, Any]]:
+    """One row a rule at one position."""
+    for ways in (sampled_ways(), *map(certain_ways, COUNTS)):
+        law, strata = ways[0].law(q), otmd.Stratified(q, ways[0].num_drafts)
+        fronts = {name: otmd.lossy_frontier(p, law, name) for name in DIVERGENCES}
+        others = {name: otmd.lossy_frontier(p, strata, name) for name in DIVERGENCES}
+        lossless = {
+            "lossless": fronts["kl"].lossless_rate,
+            "strata": float(otmd.acceptance_rate(otmd.Preference(), p, strata)),
+        }
+        for way in ways:
+            output, rate = way.output(p, q)
+            at = min(rate, 1.0)
+            row = dict(zip(DIVERGENCES, distances(output, p), strict=True))
+            best = {f"rate_within_{n}": fronts[n].rate_at(row[n]) for n in fronts}
+            least = {f"least_{n}": fronts[n].divergence_at(at) for n in fronts}
+            least |= {f"strata_least_{n}": others[n].divergence_at(at) for n in others}
+            about = {"rule": way.rule, "drafts": way.drafts, "num_drafts": way.num_drafts}
+            yield about | lossless | {"rate": rate} | row | best | least
+
 
 def lossy_rules(
     rng: np.random.Generator, prompt: int, draft: str, temperature: float
 ) -> Iterator[dict[str, Any]]:
     """One row a position of a prompt's text and rule."""
     for index, (p, q) in enumerate(positions(prompt, draft, temperature)):
-        law = otmd.WithReplacement(q, 1)
-        lossless = otmd.optimal_acceptance(p, law).rate
-        fronts = {name: otmd.lossy_frontier(p, law, name) for name in ("total_variation", "kl")}
-        for rule, function in RULES.items():
-            output, rate = function(p, q)
-            seen = output > 0
-            row = {
-                "total_variation": 0.5 * float(np.abs(output - p).sum()),
-                "kl": float(output[seen] @ np.log(output[seen] / p[seen])),
-            }
-            best = {f"rate_within_{n}": fronts[n].rate_at(max(row[n], 0.0)) for n in fronts}
-            least = {f"least_{n}": fronts[n].divergence_at(min(rate, 1.0)) for n in fronts}
-            at = {"index": index, "rule": rule, "lossless": lossless, "rate": rate}
-            yield at | row | best | least
+        for row in position_rows(p, q):
+            yield {"index": index, **row}
 
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
@@ -105,9 +163,10 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         texts_of,
     )
     numbers = pl.col(pl.Float64).exclude("temperature").mean()
-    means = table.group_by("temperature", "rule").agg(numbers)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
-        print(means.with_columns(kl_of_100=100 * pl.col("kl")).sort("temperature", "rule"))
+    by = ["temperature", "drafts", "num_drafts"]
+    means = table.group_by(*by, "rule").agg(numbers)
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=250):
+        print(means.with_columns(kl_of_100=100 * pl.col("kl")).sort(*by, "rule"))
     return table
 
 
