@@ -111,7 +111,8 @@ def sorted_masses(
     drawn = np.flatnonzero(draft > 0)
     ratio = ratios_of(target, draft, drawn)
     ascending = np.argsort(ratio)
-    p, q, ratio = target[drawn[ascending]], draft[drawn[ascending]], ratio[ascending]
+    tokens, ratio = drawn[ascending], ratio[ascending]
+    p, q = target[tokens], draft[tokens]
     excess = ratio * q.cumsum() - p.cumsum()
     return p, q, ratio, np.maximum.accumulate(np.maximum(excess, 0.0))
 
