@@ -28,7 +28,8 @@ MOST_DRAFTS = 10_000
 class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
-    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them.
+    A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
+    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
 
     Attributes
     ----------

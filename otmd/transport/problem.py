@@ -131,7 +131,7 @@ class TransportProblem:
     """Mass to be moved from draft sets to the tokens that they contain.
 
     Set i holds the tokens ``tokens[starts[i]:starts[i + 1]]``, each once; such a pair of a set and
-    one of its tokens is an arc. Made by :meth:`of`.
+    one of its tokens is an arc. Made by :meth:`of`; arrays that are no such problem are a ValueError.
 
     Attributes
     ----------
