@@ -30,9 +30,6 @@ _LEAST_GAIN = float(np.log(1000.0))
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
 
-Rule = Callable[[IntArray], FloatArray]
-"""From drafts (n,) to the law of the output token (V,)."""
-
 
 class Mistake(NamedTuple):
     """A law that drafts have if a mistake was made, by the probabilities (T,) of tuples (T, n)."""
@@ -298,7 +295,7 @@ class Control:
     name: str
     target_probs: FloatArray
     law: DraftLaw
-    verifier: Rule
+    verifier: Callable[[IntArray], FloatArray]
 
 
 def negative_controls() -> list[Control]:
