@@ -271,7 +271,10 @@ class Processing:
 
     def __call__(self, logits: ArrayLike) -> FloatArray:
         """Turn logits (…, V) into float64 probabilities (…, V)."""
-        scores = _validate_logits(logits)
+        scores = _in_float64(as_real_array("logits", logits))
+        _refuse_any("logits", scores, np.isnan(scores) | (scores == np.inf), "numbers below +inf")
+        if (scores.max(axis=-1) == -np.inf).any():
+            raise wrong("logits", "a row of −inf alone", "at least one finite logit")
         if self.temperature == 0:
             best = scores.argmax(axis=-1, keepdims=True)
             return (np.arange(scores.shape[-1]) == best).astype(np.float64)
@@ -306,14 +309,6 @@ def probs_from_logits(
         See :class:`Processing`, for errors as well.
     """
     return Processing(temperature, top_k, top_p, min_p)(logits)
-
-
-def _validate_logits(logits: ArrayLike) -> FloatArray:
-    scores = _in_float64(as_real_array("logits", logits))
-    _refuse_any("logits", scores, np.isnan(scores) | (scores == np.inf), "numbers below +inf")
-    if (scores.max(axis=-1) == -np.inf).any():
-        raise wrong("logits", "a row of −inf alone", "at least one finite logit")
-    return scores
 
 
 def _softmax(scores: FloatArray) -> FloatArray:

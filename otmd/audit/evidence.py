@@ -257,8 +257,9 @@ class Claim:
     @property
     def refuted(self) -> bool:
         """Whether any of the three statements contradicts the claim."""
-        smallest = min(self.p_value, self.betting_p_value)
-        return smallest <= self.level or self.total_variation_bound > 0
+        return (
+            min(self.p_value, self.betting_p_value) <= self.level or self.total_variation_bound > 0
+        )
 
     def __str__(self) -> str:
         alarm = "  REFUTED" if self.refuted else ""

@@ -30,9 +30,6 @@ _LEAST_GAIN = float(np.log(1000.0))
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
 
-Rule = Callable[[IntArray], FloatArray]
-"""From drafts (n,) to the law of the output token (V,)."""
-
 
 class Mistake(NamedTuple):
     """A law that drafts have if a mistake was made, by the probabilities (T,) of tuples (T, n)."""
@@ -183,7 +180,13 @@ class RejectionSteps:
         for token, q in zip(draft_tokens.tolist(), laws, strict=True):
             if fault is RuleFault.DUPLICATES_SKIPPED and token in rejected:
                 continue
-            chance = self.chance_to_accept(p[..., token], float(q[token]))
+            # P(u < p/q) for a uniform u; 0 for a draft that q cannot draw.
+            chance = np.minimum(p[..., token], q[token]) / (q[token] or 1.0)
+            if fault is RuleFault.FIRST_DRAFT_KEPT:
+                chance = np.ones_like(chance)
+            elif fault is RuleFault.COARSE_COIN:
+                coins = np.floor(chance * self.coin_values) + 1.0
+                chance = np.minimum(1.0, coins / self.coin_values)
             output[..., token] += undecided * chance
             undecided = undecided * (1.0 - chance)
             rejected.append(token)
@@ -201,15 +204,6 @@ class RejectionSteps:
             p = p.copy()
             p[..., -1] += 1.0 - p.sum(axis=-1)
         return output + undecided[..., None] * p
-
-    def chance_to_accept(self, wanted: FloatArray, drawn: float) -> FloatArray:
-        """P(u < p/q) for a uniform u; 0 for a draft that q cannot draw."""
-        if self.fault is RuleFault.FIRST_DRAFT_KEPT:
-            return np.ones_like(wanted)
-        ratio = np.minimum(wanted, drawn) / drawn if drawn > 0 else np.zeros_like(wanted)
-        if self.fault is RuleFault.COARSE_COIN:
-            return np.minimum(1.0, (np.floor(ratio * self.coin_values) + 1.0) / self.coin_values)
-        return ratio
 
 
 class Position(NamedTuple):
@@ -301,7 +295,7 @@ class Control:
     name: str
     target_probs: FloatArray
     law: DraftLaw
-    verifier: Rule
+    verifier: Callable[[IntArray], FloatArray]
 
 
 def negative_controls() -> list[Control]:

@@ -223,11 +223,9 @@ def _number(name: str, given: Row, missing: Any, whole: bool = False) -> Any:
     value = _scalar(given.get(name))
     if value is None or (isinstance(value, float) and np.isnan(value) and not whole):
         return missing
-    kinds, most, wanted = (int | float, 1e300, "a finite number")
-    if whole:
-        kinds, most, wanted = int, 2**63 - 1, "a whole number"
+    kinds, most = (int, 2**63 - 1) if whole else (int | float, 1e300)
     if isinstance(value, bool) or not isinstance(value, kinds) or abs(value) > most:
-        raise wrong(name, _shown(value), wanted)
+        raise wrong(name, _shown(value), "a whole number" if whole else "a finite number")
     return value if whole else float(value)
 
 

@@ -129,11 +129,9 @@ def losslessness(
 
     Raises
     ------
-    ValueError
+    ValueError, TypeError
         For invalid input, or a callable that returns no tokens of the vocabulary; UnsupportedLaw for a
-        Verifier that does not serve the law.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+        Verifier that does not serve the law; for a class in place of an instance, or swapped arguments.
     """
     target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)

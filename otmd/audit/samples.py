@@ -23,6 +23,7 @@ from otmd.drafts import (
 )
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.drafts.proposal import unchecked
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.engines.lossy import CertainTop
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
@@ -251,31 +252,27 @@ def num_forced(law: DraftLaw) -> int:
 def with_ties_as_drawn(law: DraftLaw, draft_tokens: IntArray) -> DraftLaw:
     """The law with the certain drafts of an engine's (n,), if these differ only in how ties are broken."""
     first = draft_tokens[: num_forced(law)]
-    if not first.size or not isinstance(law, ProposalLaw) or np.unique(first).size < first.size:
-        return law
-    if (law.draft_probs[first] != law.draft_probs[law.forced_tokens()]).any():
-        return law
-    other = copy.copy(law)
-    vars(other)["_top_tokens"] = first
-    return other
+    if isinstance(law, TopThen) and first.size and np.unique(first).size == first.size:
+        tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
+        if tied.all():
+            law = copy.copy(law)
+            vars(law)["_top_tokens"] = first
+    return law
 
 
 def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
+    certain, rest = drafts_by_chance(law) if num_forced(law) else (draft_tokens[:0], law)
+    laws = [np.eye(1, law.vocab_size, token)[0] for token in certain]
+    if rest is not None:
+        later = draft_tokens[certain.size :]
+        laws += [_next_law(rest, later[:j]) for j in range(later.size)]
+    return laws
+
+
+def _next_law(law: DraftLaw, before: IntArray) -> FloatArray:
     assert isinstance(law, ProposalLaw)
-    forced = num_forced(law)
-    laws = [np.eye(1, law.vocab_size, token)[0] for token in law.forced_tokens()[:forced]]
-    if forced == law.num_drafts:
-        return laws
-    if forced:
-        assert isinstance(law, TopThen)
-        law = unchecked(law.rest, law.mass_beside_forced(), law.num_drafts - forced)
-    later = draft_tokens[forced:]
-    return [*laws, *(_next_law(law, later[:j]) for j in range(later.size))]
-
-
-def _next_law(law: ProposalLaw, before: IntArray) -> FloatArray:
-    q = law.draft_probs
+    q, left, wanted = law.draft_probs, law.draft_probs, law.num_drafts - before.size
     if isinstance(law, WithReplacement):
         return q
     if isinstance(law, Stratified):
@@ -283,21 +280,14 @@ def _next_law(law: ProposalLaw, before: IntArray) -> FloatArray:
         return np.where(strata.number == before.size, strata.inclusion, 0.0)
     if isinstance(law, Hub) and before.size and before[0] != law.hub_token:
         return np.eye(1, q.size, law.hub_token)[0]
-    left, wanted = _without(q, before), law.num_drafts - before.size
+    if before.size:
+        left = q.copy()
+        left[before] = 0.0
+        left /= left.sum() or 1.0
     if not isinstance(law, ConditionalPoisson):
         return left
     # The other drafts are again conditional Poisson, in uniform order.
     return unchecked(ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
-
-
-def _without(probs: FloatArray, tokens: IntArray) -> FloatArray:
-    """Probabilities (V,) without these tokens, renormalised if anything is left."""
-    if tokens.size == 0:
-        return probs
-    left = probs.copy()
-    left[tokens] = 0.0
-    total = left.sum()
-    return left / total if total > 0 else left
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:

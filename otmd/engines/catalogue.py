@@ -66,7 +66,9 @@ class EngineRule:
         p = validate_probs("target_probs", target_probs)
         q = validate_probs("draft_probs", draft_probs)
         validate_same_vocabulary(p, q.size)
-        best = best_known(p, q, num_drafts)
+        count = min(num_drafts, int(np.count_nonzero(q)))
+        laws = [WithReplacement(q, num_drafts), Greedy(q, count), Stratified(q, count)]
+        best = max(float(optimal_acceptance(p, law).rate) for law in laws)
         if isinstance(self.rule, LossyRule):
             output, rate = self.rule.output_law(p, q, num_drafts)
             return Verdict(self.name, rate, best, output, *distances(output, p))
@@ -78,7 +80,8 @@ class EngineRule:
 class Verdict(NamedTuple):
     """A rule at one position.
 
-    ``rate`` is P(the output is a draft) and ``best`` the largest α* of laws in otmd with as many drafts.
+    ``rate`` is P(the output is a draft) and ``best`` the largest α* of drafts with replacement, greedy and
+    stratified ones.
     ``output`` (V,) is the law of the output, ``total_variation`` its distance from the target, and
     ``divergence`` KL(output ‖ p) in nats.
     """
@@ -103,13 +106,6 @@ def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
     if apart < 1e-12:
         return 0.0, 0.0
     return apart, max(float(rel_entr(output, target).sum()), 0.0)
-
-
-def best_known(target: FloatArray, draft: FloatArray, num_drafts: int) -> float:
-    """The largest α* of the laws with replacement, greedy and stratified, at one position."""
-    count = min(num_drafts, int(np.count_nonzero(draft)))
-    laws = [WithReplacement(draft, num_drafts), Greedy(draft, count), Stratified(draft, count)]
-    return max(float(optimal_acceptance(target, law).rate) for law in laws)
 
 
 _RULES = (
