@@ -146,11 +146,10 @@ def held_out_corpus(
         return None
     used = {prompt.text for prompt in prompts}
     others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
-    tokenizer = target.tokenizer
+    read = target.tokenizer
     return [
-        prompt_tokens(tokenizer, prompt)
-        + tokenizer(prompt.answer or "", add_special_tokens=False).input_ids
-        for prompt in others
+        prompt_tokens(read, own) + read(own.answer or "", add_special_tokens=False).input_ids
+        for own in others
     ]
 
 

@@ -190,11 +190,9 @@ def load_target(
     name : str
         "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
         folder, or a name on the hub.
-    device : str, optional
-        As torch calls it; by default "cuda" where there is one, else "cpu".
-    dtype : str, optional
-        As torch calls it ("float32", "bfloat16", …), or "auto" for that of the checkpoint; by
-        default "float32" on a CPU and "auto" elsewhere.
+    device, dtype : str, optional
+        As torch calls them, or "auto" for the dtype of the checkpoint. By default "cuda" where there is one,
+        else "cpu"; and "float32" on a CPU, "auto" elsewhere.
     revision : str, optional
         Branch, tag or commit on the hub.
     progress : bool
@@ -270,9 +268,8 @@ def _weights_hash(folder: Path) -> str:
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
     if not files:
         raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
-    if len(files) == 1:
-        return sha256_of(files[0])
-    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
+    hashes = "".join(map(sha256_of, files))
+    return hashes if len(files) == 1 else hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:

@@ -175,10 +175,9 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
-    text = row.get("text", row.get("prompt"))
+    text, answer = row.get("text", row.get("prompt")), row.get("answer")
     if not isinstance(text, str) or not text:
         raise ValueError(f"{path}, record {number}: wanted a string under 'text' (or 'prompt')")
-    answer = row.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise ValueError(f"{path}, record {number}: 'answer' must be a string, got {answer!r}")
     return Prompt(
