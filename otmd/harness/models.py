@@ -205,7 +205,13 @@ def load_target(
     FetchError
         If the default model cannot be fetched.
     """
-    device = _checked_device(device)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"device must be one torch knows, as 'cpu' is, got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
@@ -242,17 +248,6 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
             f"and its tokenizer, nor to be had from the hub ({one_line(error)[:300]})"
         ) from error
     return model, tokenizer, found
-
-
-def _checked_device(device: str | None) -> str:
-    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        kind = torch.device(found).type
-    except RuntimeError as error:
-        raise ValueError(f"device must be one torch knows, such as 'cpu', got {found!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {found!r}, but torch sees no CUDA device here")
-    return found
 
 
 def _commit_of(name: str, revision: str) -> str:
