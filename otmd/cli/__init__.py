@@ -34,20 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UsageError) as error:
-        return _fail(f"{_said(error)} ({_help_for(tokens)})", USAGE)
+        command = next((token for token in tokens if not token.startswith("-")), None)
+        named = f"otmd {command}" if command in [*app] else "otmd"
+        return _fail(f"{_said(error)} (see: {named} --help)", USAGE)
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
         # The reader closed the pipe (`otmd report … | head`). Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except ModuleNotFoundError as error:
-        if debug:
-            traceback.print_exc()
-        return _fail(f"{error}: this command needs pip install 'otmd[llm,experiments]'")
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if isinstance(error, ModuleNotFoundError):
+            return _fail(f"{error}: this command needs pip install 'otmd[llm,experiments]'")
         return _fail(_said(error))
     return code if isinstance(code, int) else OK
 
@@ -69,9 +69,3 @@ def _said(error: BaseException) -> str:
     if text and (expected or type(error).__module__.startswith("cyclopts")):
         return text
     return f"{type(error).__name__}: {text} (--debug shows where)"
-
-
-def _help_for(tokens: list[str]) -> str:
-    command = next((token for token in tokens if not token.startswith("-")), "")
-    known = {"collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup"}
-    return f"see: otmd {command} --help" if command in known else "see: otmd --help"

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cyclopts.types import NonNegativeFloat, NonNegativeInt
+from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
@@ -29,17 +29,15 @@ def audit(
     bias: float = 0.1,
     top: o.Top = 1,
     target_temperature: NonNegativeFloat | None = None,
-    target_top_k: NonNegativeInt | None = None,
+    target_top_k: o.TopKOrAll = None,
     target_top_p: o.TopP = None,
     target_min_p: o.MinP = None,
     draft_temperature: NonNegativeFloat | None = None,
-    draft_top_k: NonNegativeInt | None = None,
+    draft_top_k: o.TopKOrAll = None,
     draft_top_p: o.TopP = None,
     draft_min_p: o.MinP = None,
     seed: o.Seed = 0,
-    html: o.Html = None,
-    markdown: o.Markdown = None,
-    csv: o.Csv = None,
+    pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
 ) -> int:
     """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
@@ -64,12 +62,8 @@ def audit(
     target_temperature : float
         For recorded logits: what the engine divided the target's by. Leave these eight out where rows hold
         probabilities, or their own settings.
-    target_top_k : int
-        Of the target.
     draft_temperature : float
         What the engine divided the draft's logits by.
-    draft_top_k : int
-        Of the draft.
     json_output : bool
         Print a JSON object instead of the report.
     """
@@ -109,8 +103,7 @@ def audit(
         "seed": str(seed),
         "otmd": __version__,
     }
-    page = f"Audit of {file.name}", found.said, [tests, *tables], about
-    o.write_tables(page, html, markdown, (csv, tests))
+    pages.write(f"Audit of {file.name}", found.said, [tests, *tables], about, tests)
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
@@ -145,22 +138,19 @@ def _tables(found: "RecordedRunAudit") -> "list[Table]":
     """What the report shows beside the tests; a table without rows is left out."""
     from otmd.measurement.page import Table
 
-    def listed(rows: tuple[int, ...]) -> str:
-        return ", ".join(map(str, rows))
-
     sizes = found.vocabularies if len(found.vocabularies) > 1 else {}
     bands = [band for bands in found.bands for band in bands]
     tables = [
         Table(
             "Rows that no sound engine writes",
             ["what", "rows", "the first", "usually"],
-            [[own.what, own.count, listed(own.first_rows), own.usually] for own in found.cases],
+            [[x.what, x.count, ", ".join(map(str, x.first_rows)), x.usually] for x in found.cases],
             "Each is proof of a fault.",
         ),
         Table(
             "Vocabularies",
             ["tokens", "rows", "the first"],
-            [[size, count, listed(first)] for size, (count, first) in sizes.items()],
+            [[size, count, ", ".join(map(str, first))] for size, (count, first) in sizes.items()],
             "If they are of several models, audit them apart.",
         ),
         Table(

@@ -105,7 +105,7 @@ def decode(
     from otmd.harness.prompts import prompt_tokens
     from otmd.measurement.style import figure_paths
 
-    processing = o.processing("", temperature, top_k, top_p, None)
+    processing = o.processing("", temperature, top_k, top_p)
     try:
         figures = figure_paths(figure or [], "--figure")
     except ValueError as error:

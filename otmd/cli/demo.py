@@ -59,7 +59,7 @@ def demo(
     progress, started = not (quiet or json_output), time.monotonic()
     settings = {
         "num_drafts": counts("--num-drafts", num_drafts),
-        "processing": steps(temperature, None, None, None),
+        "processing": steps(temperature),
         "tol": TOLERANCE,
         "workers": workers,
     }

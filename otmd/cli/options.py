@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -36,8 +37,6 @@ VERIFIERS = _by_option(
 )
 # Without a closed form given the drafts, they are no rules of trees; and they take longer than others.
 COUPLINGS = _by_option("PoissonCoupling GumbelList GumbelTop")
-# 10 to a larger power is no float, and as an exact fraction it can fill the memory.
-LARGEST_EXPONENT = 400
 
 
 Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
@@ -76,6 +75,9 @@ Tol = Annotated[
 ]
 Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
 TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k likeliest tokens.")]
+TopKOrAll = Annotated[
+    NonNegativeInt | None, Parameter(help="Keep the k likeliest tokens; 0 keeps all.")
+]
 TopP = Annotated[
     float | None, Parameter(help="Keep the likeliest tokens that together have this mass.")
 ]
@@ -88,9 +90,6 @@ Figure = Annotated[
     list[Path] | None,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
-Html = Annotated[Path | None, Parameter("--html", help="Write a page that needs no other file.")]
-Markdown = Annotated[Path | None, Parameter("--markdown", help="Write all tables.")]
-Csv = Annotated[Path | None, Parameter("--csv", help="Write one table with numbers in full.")]
 
 Value = TypeVar("Value")
 MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
@@ -162,29 +161,23 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
     return sorted(set(found))
 
 
-def steps(
-    temperature: str, top_k: int | None, top_p: float | None, min_p: float | None
-) -> "list[Processing]":
-    """Read ``0.6,1`` as one processing a temperature."""
+def steps(temperature: str, *cuts: Any) -> "list[Processing]":
+    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are as of :func:`processing`."""
     values = [
         _number("--temperature", piece, float, "0.6 or 0.6,1.0")
         for piece in split("--temperature", temperature)
     ]
-    return [processing("", value, top_k, top_p, min_p) for value in dict.fromkeys(values)]
+    return [processing("", value, *cuts) for value in dict.fromkeys(values)]
 
 
 def processing(
-    prefix: str,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
+    prefix: str, temperature: float | None, top_k: int | None = None, *cuts: float | None
 ) -> "Processing":
-    """The processing that these options name; an error begins with the ``prefix``."""
+    """The processing that these options, top-p and min-p name; an error begins with the ``prefix``."""
     from otmd.probabilities import Processing
 
     try:
-        return Processing(1.0 if temperature is None else temperature, top_k or None, top_p, min_p)
+        return Processing(1.0 if temperature is None else temperature, top_k or None, *cuts)
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
 
@@ -194,10 +187,9 @@ def exact_number(value: Any) -> float:
 
     ValueError, ArithmeticError or TypeError for what is no number, or one beyond the range of a float.
     """
-    if isinstance(value, str):
-        exponents = [found.lstrip("+-0_") for found in re.findall(r"[eE]([-+]?[0-9_]+)", value)]
-        if any(len(e) > 3 or int(e or 0) > LARGEST_EXPONENT for e in exponents):
-            raise ValueError("an exponent beyond the range of a float")
+    # As an exact fraction, 10 to a large power can fill the memory.
+    if isinstance(value, str) and re.search(r"[eE][-+]?[0_]*[1-9][0-9_]{3}", value):
+        raise ValueError("an exponent beyond the range of a float")
     return float(Fraction(value))
 
 
@@ -230,26 +222,39 @@ def folder_beside(dataset: Path, ending: str) -> Path:
     return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
 
 
-def write_tables(
-    page: "tuple[str, list[str], list[Table], dict[str, str]]",
-    html: Path | None,
-    markdown: Path | None,
-    csv: "tuple[Path | None, Table]",
-) -> None:
-    """Write a page (title, sentences, tables, provenance) as HTML and Markdown, and one table as CSV."""
-    from otmd.measurement.page import to_csv, to_html, to_markdown
-    from otmd.storage.files import write_atomically
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Pages:
+    """The files that a command writes beside what it prints."""
 
-    title, said, tables, about = page
-    about = about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
-    for path, text in (
-        (html, to_html(title, said, tables, about)),
-        (markdown, to_markdown(title, said, tables)),
-        (csv[0], to_csv(csv[1])),
-    ):
-        if path is not None:
-            write_atomically(path.absolute(), text.encode())
-            print(f"Written: {path}", file=sys.stderr)
+    html: Annotated[Path | None, Parameter(help="Write a page that needs no other file.")] = None
+    markdown: Annotated[Path | None, Parameter(help="Write all tables.")] = None
+    csv: Annotated[Path | None, Parameter(help="Write one table with numbers in full.")] = None
+
+    def write(
+        self,
+        title: str,
+        said: list[str],
+        tables: "list[Table]",
+        about: dict[str, str],
+        table: "Table",
+    ) -> None:
+        """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
+        from otmd.measurement.page import to_csv, to_html, to_markdown
+        from otmd.storage.files import write_atomically
+
+        about = about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+        for path, text in (
+            (self.html, to_html(title, said, tables, about)),
+            (self.markdown, to_markdown(title, said, tables)),
+            (self.csv, to_csv(table)),
+        ):
+            if path is not None:
+                write_atomically(path.absolute(), text.encode())
+                print(f"Written: {path}", file=sys.stderr)
+
+
+NO_PAGES = Pages()
 
 
 def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:

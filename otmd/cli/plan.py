@@ -36,9 +36,7 @@ def plan(
     latency: Path | None = None,
     measure_latency: Path | None = None,
     context: PositiveInt | None = None,
-    html: o.Html = None,
-    markdown: o.Markdown = None,
-    csv: o.Csv = None,
+    pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
     overwrite: o.Overwrite = False,
@@ -94,8 +92,7 @@ def plan(
     if any(value is not None for value in given):
         settings["target"] = o.processing("", *given)
     if draft_temperature:
-        steps = o.steps(draft_temperature, None, None, None)
-        settings["draft_temperatures"] = [step.temperature for step in steps]
+        settings["draft_temperatures"] = [own.temperature for own in o.steps(draft_temperature)]
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
@@ -107,13 +104,8 @@ def plan(
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         _show(found.said, tables[0])
-    page = (
-        f"Plan for {dataset.stem if dataset.is_file() else dataset.name}",
-        found.said,
-        tables,
-        found.about,
-    )
-    o.write_tables(page, html, markdown, (csv, tables[0]))
+    name = dataset.stem if dataset.is_file() else dataset.name
+    pages.write(f"Plan for {name}", found.said, tables, found.about, tables[0])
 
 
 def _latency(

@@ -21,9 +21,7 @@ def report(
     resamples: PositiveInt = 2000,
     seed: o.Seed = 0,
     figure: o.Figure = None,
-    html: o.Html = None,
-    markdown: o.Markdown = None,
-    csv: o.Csv = None,
+    pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
 ) -> None:
     """Print α*, each verifier's rate and its gap to α*, with confidence intervals over prompts.
@@ -63,8 +61,8 @@ def report(
         "intervals": f"{100 * confidence:g}%, {resamples} resamples of the prompts, seed {seed}",
         "otmd": __version__,
     }
-    page = f"Report on {results.stem}", *report_tables(shown, confidence), about
-    o.write_tables(page, html, markdown, (csv, Table("", shown.columns, shown.rows())))
+    own = Table("", shown.columns, shown.rows())
+    pages.write(f"Report on {results.stem}", *report_tables(shown, confidence), about, own)
     if figure:
         drawn = shown if not by_domain else summary(DEFAULT_BY)
         for path in draw_gaps(drawn, figure, source=f"otmd report {results}"):

@@ -68,14 +68,13 @@ def collect(
         What is asked; ids are unique.
     folder : str or Path
         A new or empty folder, or one that an equal run began.
-    positions_per_prompt : int
-        How many positions of each answer are stored, spread evenly over it.
+    positions_per_prompt, max_new_tokens : int
+        How many positions of each answer are stored, spread evenly over it, and how long it may be; longer
+        ones are cut.
     mode : {"samples", "text"}
         Positions on what the target samples itself, or on the prompts' own answers.
     temperature, seed : float, int
         Of that sampling; temperature 0 is greedy. The logits stored are raw in any case.
-    max_new_tokens : int
-        How long an answer may be; longer ones are cut.
     dtype : {"float32", "float16"}
         What the logits are stored in.
     batch_size : int
@@ -146,11 +145,10 @@ def held_out_corpus(
         return None
     used = {prompt.text for prompt in prompts}
     others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
-    tokenizer = target.tokenizer
+    read = target.tokenizer
     return [
-        prompt_tokens(tokenizer, prompt)
-        + tokenizer(prompt.answer or "", add_special_tokens=False).input_ids
-        for prompt in others
+        prompt_tokens(read, own) + read(own.answer or "", add_special_tokens=False).input_ids
+        for own in others
     ]
 
 

@@ -149,9 +149,8 @@ def decode_in_turn(
         rng = np.random.default_rng(seed)
         decode(target, prompts[0], WARM_UP_TOKENS, ways[name], processing, rng=rng)
     for number, prompt in enumerate(prompts):
-        found = {}
-        for turn in range(len(names)):
-            name = names[(number + turn) % len(names)]
+        found, first = {}, number % len(names)
+        for name in names[first:] + names[:first]:
             rng = np.random.default_rng([seed, number])
             found[name] = decode(target, prompt, max_new_tokens, ways[name], processing, rng=rng)
         yield {name: found[name] for name in names}

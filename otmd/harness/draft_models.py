@@ -92,10 +92,8 @@ def load_draft(
         one saved as ``.npz``, or fits it on ``corpus`` where no file is named; with "+context" at
         the end it learns from the text that is written too; anything else is a second model,
         named as for ``load_target``.
-    target : LanguageModel
-        The target.
-    corpus : sequence of token sequences, optional
-        What an n-gram model without a file is fitted on.
+    target, corpus : LanguageModel, sequence of token sequences
+        The target, and what an n-gram model without a file is fitted on.
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 

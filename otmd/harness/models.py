@@ -190,11 +190,9 @@ def load_target(
     name : str
         "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
         folder, or a name on the hub.
-    device : str, optional
-        As torch calls it; by default "cuda" where there is one, else "cpu".
-    dtype : str, optional
-        As torch calls it ("float32", "bfloat16", …), or "auto" for that of the checkpoint; by
-        default "float32" on a CPU and "auto" elsewhere.
+    device, dtype : str, optional
+        As torch calls them, or "auto" for the dtype of the checkpoint. By default "cuda" where there is one,
+        else "cpu"; and "float32" on a CPU, "auto" elsewhere.
     revision : str, optional
         Branch, tag or commit on the hub.
     progress : bool
@@ -207,7 +205,13 @@ def load_target(
     FetchError
         If the default model cannot be fetched.
     """
-    device = _checked_device(device)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"device must be one torch knows, as 'cpu' is, got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
@@ -246,17 +250,6 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     return model, tokenizer, found
 
 
-def _checked_device(device: str | None) -> str:
-    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        kind = torch.device(found).type
-    except RuntimeError as error:
-        raise ValueError(f"device must be one torch knows, such as 'cpu', got {found!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {found!r}, but torch sees no CUDA device here")
-    return found
-
-
 def _commit_of(name: str, revision: str) -> str:
     # Branches move: what is loaded, and what is recorded, is the commit one stands for now.
     path = hub.cached_file(name, "config.json", revision=revision)
@@ -270,9 +263,8 @@ def _weights_hash(folder: Path) -> str:
     files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
     if not files:
         raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
-    if len(files) == 1:
-        return sha256_of(files[0])
-    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
+    hashes = "".join(map(sha256_of, files))
+    return hashes if len(files) == 1 else hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:

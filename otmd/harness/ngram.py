@@ -38,11 +38,8 @@ class NGram:
     """
 
     def __init__(self, unigrams: np.ndarray, keys: Sequence[Any], counts: Sequence[Any]):
-        self.unigrams = unigrams
-        self.keys = list(keys)
-        self.counts = list(counts)
-        self.vocab_size = len(unigrams)
-        self.order = 1 + len(self.keys)
+        self.unigrams, self.keys, self.counts = unigrams, list(keys), list(counts)
+        self.vocab_size, self.order = len(unigrams), 1 + len(self.keys)
         seen = np.count_nonzero(unigrams)
         self._base = (unigrams + seen / self.vocab_size) / (unigrams.sum() + seen)
 

