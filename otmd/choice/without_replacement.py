@@ -3,8 +3,7 @@
 Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes. Within a
 class the probability to be chosen is nearly proportional to q. Places and weights are found in turn: given
 the weights, each token moves between its two nodes to where it is chosen with probability p; given the
-places, the weights are solved for again. For more than 4,096 tail tokens, first solve a coarse problem of
-merged tokens, then start from its solution.
+places, the weights are solved for again.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
-# A tail of more tokens is first merged.
-_LONG = 4096
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
 # Rates are cut off at this multiple of the n-th largest: a faster token is not drafted with probability
@@ -177,12 +174,11 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
         ends, largest = (low, high), float(rates.max()) / unit
         nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
-    tail, cells = Tail.at_ratios(rates, wanted, nodes, lowest, tokens.inert, unit)
+    tail = Tail.at_ratios(rates, wanted, nodes, lowest, tokens.inert, unit)
     heavy = position.target[tokens.heavy]
     search = RaceSearch(race, tokens.able, heavy, race.total(sums), inner)
-    values = ratio_values(nodes, position.num_drafts, unit)
-    found = search(tail.merged(cells, unit), values, tol) if rates.size > _LONG else None
-    return RaceSide.of(position.rates.size, tokens, search(tail, values, tol, found))
+    found = search(tail, ratio_values(nodes, position.num_drafts, unit), tol)
+    return RaceSide.of(position.rates.size, tokens, found)
 
 
 class RaceSearch(NamedTuple):
@@ -198,23 +194,20 @@ class RaceSearch(NamedTuple):
     total: float
     inner: bool
 
-    def __call__(
-        self, tail: Tail, values: NodeValues, tol: float, start: RaceSolution | None = None
-    ) -> RaceSolution:
-        """Find places and weights in turn until rounds stop helping; return the best round.
-
-        ``values`` place the tail's tokens at their p/q; ``start`` was found for a similar tail of the same
-        nodes.
-        """
-        rounds: list[RaceSolution] = []
-        found = start
+    def __call__(self, tail: Tail, values: NodeValues, tol: float) -> RaceSolution:
+        """Find places and weights in turn, the first places at p/q by ``values``; the best round."""
+        found, best, lost = None, None, []
         for _ in range(_ROUNDS):
-            tail = tail.placed(values if found is None else found.values)
+            tail = tail.placed(values)
             found = self._balanced(tail, tol, found)
-            rounds.append(found)
-            if found.lost <= 2.0 * tol or _stalls([each.lost for each in rounds]):
+            values = found.values
+            if best is None or found.lost < best.lost:
+                best = found
+            lost.append(found.lost)
+            if found.lost <= 2.0 * tol or _stalls(lost):
                 break
-        return min(rounds, key=lambda each: each.lost)
+        assert best is not None
+        return best
 
     def _balanced(self, tail: Tail, tol: float, start: RaceSolution | None) -> RaceSolution:
         """Solve for the weights of tokens at their places."""
@@ -234,12 +227,12 @@ class RaceSearch(NamedTuple):
         sign = 1.0 if self.inner else -1.0
         short = np.maximum(sign * (tail.wanted - of_tail), 0.0)
         of_heavy = np.maximum(sign * (heavy - chosen[self.able]), 0.0)
-        lost = float(of_heavy.sum() + tail.count @ short)
+        lost = float(of_heavy.sum() + short.sum())
         return RaceSolution(classes, log_weights, values, chosen, of_tail, lost)
 
 
 def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
-    """The log weights of an earlier solution, for classes that may be others."""
+    """The log weights of the round before, for classes that may be others."""
     before = start.rates
     if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
         return None

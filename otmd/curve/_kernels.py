@@ -240,49 +240,19 @@ def _coupled_mass(target, draft, scale):
 
 
 @kernel()
-def _coupled_beside(target, draft, tokens):
-    """Σ min(p, q′), q′ being q without these tokens (ascending), renormalised."""
-    left, start = 0.0, 0
-    for i in range(tokens.size + 1):
-        end = tokens[i] if i < tokens.size else draft.size
-        left += sum_of(draft[start:end])
-        start = end + 1
-    total, start = 0.0, 0
-    for i in range(tokens.size + 1):
-        end = tokens[i] if i < tokens.size else draft.size
-        total += _coupled_mass(target[start:end], draft[start:end], left)
-        start = end + 1
-    return total
-
-
-@kernel()
-def _ascending(tokens):
-    """A few tokens sorted; Numba takes seconds to compile a general sort."""
-    result = tokens.copy()
-    for i in range(1, result.size):
-        token, k = result[i], i
-        while k > 0 and result[k - 1] > token:
-            result[k] = result[k - 1]
-            k -= 1
-        result[k] = token
-    return result
-
-
-@kernel()
 def fill_top_rates(p, p_row, q, q_row, tops, out):
-    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens, for each m of ``tops`` (N,)."""
-    most = tops[0]
-    for i in range(1, tops.size):
-        most = max(most, tops[i])
+    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens; ``tops`` (N,) ascend."""
+    left = np.empty(q.shape[1])
     for b in range(p_row.size):
         target, draft = p[p_row[b]], q[q_row[b]]
-        best = likeliest(draft, most)
+        copy_numbers(draft, left)
+        best, done, rate = likeliest(draft, tops[-1]), 0, 0.0
         for i in range(tops.size):
-            top = _ascending(best[: tops[i]])
-            rate = _coupled_beside(target, draft, top)
-            for k in range(top.size):
-                rate += target[top[k]]
-            out[b, i] = rate
+            for k in range(done, tops[i]):
+                rate += target[best[k]]
+                left[best[k]] = 0.0
+            done = tops[i]
+            out[b, i] = rate + _coupled_mass(target, left, sum_of(left))
 
 
 @kernel()
