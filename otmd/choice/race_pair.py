@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from otmd.choice.race import ClassRates
-from otmd.choice.race_tail import NodeValues, Tail
-from otmd.probabilities import BoolArray, FloatArray
+from otmd.choice.race_tail import NodeValues
+from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
 # Tokens of larger q are heavy; for the others q^14 is below the rounding of q.
@@ -26,23 +26,15 @@ class PairRace:
     first: FloatArray
     second: FloatArray
 
-    def total(self, sums: FloatArray) -> float:
-        """Probability that both drafts are on this side; the tail has the power sums Σ q^r (R,)."""
-        heavy = np.outer(self.first, self.second)
-        np.fill_diagonal(heavy, 0.0)
+    def whole(self, sums: FloatArray) -> tuple[float, float]:
+        """See :meth:`TimedRace.whole <otmd.choice.race.TimedRace.whole>`."""
+        pairs = np.outer(self.first, self.second)
+        np.fill_diagonal(pairs, 0.0)
         first, second = float(sums[1]), float(sums[1:].sum())
-        both = float(self.first.sum()) * second + float(self.second.sum()) * first
-        return float(heavy.sum()) + both + max(0.0, first * second - float(sums[2:].sum()))
-
-    def drafted(self, sums: FloatArray) -> float:
-        """P(a tail token is drafted, and the other draft is on this side), in units of its q."""
-        return float(self.first.sum() + self.second.sum() + sums[1] + sums[1:].sum())
-
-    def classes(
-        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
-    ) -> "PairRates":
-        """The rates of these classes, as a function of the weights."""
-        return PairRates(tail, able_nodes, able_heavy, rejects, 2, self)
+        heavy_first, heavy_second = float(self.first.sum()), float(self.second.sum())
+        total = float(pairs.sum()) + heavy_first * second + heavy_second * first
+        total += max(0.0, first * second - float(sums[2:].sum()))
+        return total, heavy_first + heavy_second + first + second
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,14 +61,13 @@ class Tail:
         cls,
         rates: FloatArray,
         wanted: FloatArray,
+        ratio: FloatArray,
         nodes: FloatArray,
         lowest: int,
         inert: FloatArray,
-        unit: float,
     ) -> Self:
-        """Place each token at its p/q; ``rates`` are ``unit`` times q. :meth:`placed` fills the moments."""
-        with np.errstate(over="ignore"):
-            ratio = np.minimum(wanted / rates * unit, nodes[-1])
+        """Place each token at its p/q, the ``ratio`` (T,). :meth:`placed` fills the moments."""
+        ratio = np.minimum(ratio, nodes[-1])
         lower = np.clip(np.searchsorted(nodes, ratio, "right") - 1, lowest, nodes.size - 2)
         share = np.clip((nodes[lower + 1] - ratio) / np.diff(nodes)[lower], 0.0, 1.0)
         return cls(rates, wanted, nodes, lowest, inert, lower, share, np.empty(0), np.empty(0))
@@ -113,11 +112,10 @@ def nodes_of_tail(
     drafted: float,
     tol: float,
 ) -> FloatArray:
-    """Choose nodes (G,) from 0 to beyond some ratios, so that no corner of the tangents is below the cut.
+    """Choose nodes (G,) from 0 on, so that no corner of the tangents lies more than ``tol`` below the cut.
 
-    ``ends`` are the smallest and the largest p/q of the tail tokens that may be chosen, ``largest`` is
-    their largest q. A tail token is drafted with probability q times ``drafted``; no ratio can be served
-    beyond. ``tol`` is how far a corner may lie below the cut.
+    ``ends`` are the extreme p/q of the tail tokens that may be chosen, ``largest`` is their largest q. Each
+    is drafted with probability q times ``drafted``; no ratio can be served beyond.
     """
     lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
     room = _HEADROOM * highest

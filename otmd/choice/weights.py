@@ -39,14 +39,11 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 class WeightSearch(NamedTuple):
     """A search under way; arrays are of shape (G,) where nothing else is said.
 
-    ``targets`` are the wanted rates. If ``capped``, the largest log weight is 0 by convention, and classes
-    that have it may fall short. ``tol`` is how much mass may be misplaced. Classes that ``counts`` marks
-    have enough mass to set the scale of the others; ``largest`` has the largest target. A class is not
-    moved where its rate changes with the weights by less than ``faint``.
-
-    A step is being tried: ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these
-    less the targets, and ``scale`` (1,) which part of the ``step``. ``excess`` is the sum of what classes
-    got above their targets, round by round. ``state`` holds the counters and flags named above.
+    For ``targets``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks have enough
+    mass to set the scale of the others; ``largest`` has the largest target. No class is moved whose rate
+    changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried: ``before``
+    are the log weights before it, ``rates`` their rates, and ``wrong`` these less the targets. ``excess`` is
+    what classes got above their targets, round by round.
     """
 
     targets: np.ndarray

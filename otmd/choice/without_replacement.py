@@ -12,13 +12,13 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from otmd.choice.classes import CutCurve, cut_curve
-from otmd.choice.plan import ChoicePlan, Quadrature, Side
-from otmd.choice.race import ClassRates, RaceWeights, TimedRace
-from otmd.choice.race_pair import HEAVY_PAIR, PairRace
+from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
+from otmd.choice.race import ClassRates, RaceWeights, TimedRace, TimedRates
+from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, ratio_values
 from otmd.choice.weights import balance
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.containment import ExponentialRace, RaceCurve, power_sums
+from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
@@ -53,9 +53,8 @@ class RaceSolution(NamedTuple):
 class SideTokens(NamedTuple):
     """The tokens that take part on one side: M heavy ones that race, and the tail's that may be chosen.
 
-    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen.
-    ``able`` (M,) marks the heavy tokens that may be chosen; ``inert`` (R,) are power sums of the tail's
-    other tokens.
+    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen:
+    ``able`` (M,) marks the heavy tokens that may be, ``inert`` (R,) has power sums of other tail tokens.
     """
 
     inner: bool
@@ -92,10 +91,8 @@ class RacePosition:
         heavy = self.rates[tokens.heavy]
         if self.num_drafts == 2:
             beside = 1.0 - heavy
-            if heavy.max(initial=0.0) > 0.5:
-                # The difference would cancel.
-                top = int(self.rates.argmax())
-                beside[heavy.argmax()] = self.rates[:top].sum() + self.rates[top + 1 :].sum()
+            # The difference would cancel.
+            beside[heavy > 0.5] = mass_beside_most(self.rates)
             return PairRace(heavy, heavy / beside)
         blocked = float(self.rates[~self.subset].sum()) if tokens.inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
@@ -115,16 +112,16 @@ class RaceSide(Side):
     rates: FloatArray
 
     @classmethod
-    def of(cls, size: int, tokens: SideTokens, found: RaceSolution) -> Self:
-        """The side, from what was found for its heavy tokens and its tail, over a vocabulary of this size."""
-        tail, weights = found.rates.tail, found.weights
+    def of(cls, position: RacePosition, tokens: SideTokens, found: RaceSolution) -> Self:
+        """The side, from what was found for its heavy tokens and its tail."""
+        tail, weights, size = found.rates.tail, found.weights, position.rates.size
         lower, share, rates = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
         lower[tokens.tail], share[tokens.tail] = tail.lower, tail.share
         rates[tokens.tail] = found.tail
         lower[tokens.heavy] = tail.nodes.size + np.arange(tokens.heavy.size)
         rates[tokens.heavy] = found.heavy
         clocks = np.append(weights.nodes, weights.heavy)
-        quadrature = found.rates.quadrature(found.log_weights)
+        quadrature = quadrature_for_weights(found.log_weights, position.num_drafts)
         return cls(clocks, weights.rejection, quadrature, lower, share, rates)
 
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
@@ -166,26 +163,26 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
     rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
     race, sums = position.race(tokens), tokens.inert + power_sums(rates, None, POWERS)
     unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
-    drafted = race.drafted(sums) * unit
+    total, drafted = race.whole(sums)
+    drafted *= unit
+    with np.errstate(over="ignore"):
+        ratio = wanted / rates * unit
     if rates.size:
-        with np.errstate(over="ignore"):
-            ratio = wanted / rates * unit
         low, high = np.minimum([ratio.min(), ratio.max()], max(drafted, 1.0)).tolist()
         ends, largest = (low, high), float(rates.max()) / unit
         nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
-    tail = Tail.at_ratios(rates, wanted, nodes, lowest, tokens.inert, unit)
-    heavy = position.target[tokens.heavy]
-    search = RaceSearch(race, tokens.able, heavy, race.total(sums), inner)
+    tail = Tail.at_ratios(rates, wanted, ratio, nodes, lowest, tokens.inert)
+    search = RaceSearch(race, tokens.able, position.target[tokens.heavy], total, inner)
     found = search(tail, ratio_values(nodes, position.num_drafts, unit), tol)
-    return RaceSide.of(position.rates.size, tokens, found)
+    return RaceSide.of(position, tokens, found)
 
 
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
-    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p. ``total`` is the
-    probability that all drafts are of the side, and ``inner`` whether the side is H*.
+    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p, ``total`` the
+    probability that all drafts are of the side.
     """
 
     race: TimedRace | PairRace
@@ -217,7 +214,10 @@ class RaceSearch(NamedTuple):
         rejected = self.total - float(targets.sum()) if self.inner else 0.0
         if rejected > 0:
             targets = np.append(targets, rejected)
-        classes = self.race.classes(tail, able_nodes, self.able, rejected > 0)
+        race, known = self.race, (tail, able_nodes, self.able, rejected > 0)
+        classes = (
+            PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
+        )
         first = None if start is None else _carried(start, classes)
         log_weights, rates = balance(classes, targets, not self.inner, tol, first)
         values = classes.node_values(log_weights)

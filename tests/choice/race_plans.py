@@ -15,7 +15,7 @@ from otmd.verifiers.prepared import ChoosingVerifier
 
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
     """Tokens at these places among the nodes."""
-    tail = Tail.at_ratios(rates, rates * places, nodes, 0, inert, 1.0)
+    tail = Tail.at_ratios(rates, rates * places, places, nodes, 0, inert)
     return tail.placed(ratio_values(nodes, n, 1.0))
 
 

@@ -109,7 +109,7 @@ NODES = np.array([0.0, 0.5, 0.9, 2.0])
 def test_tokens_are_located_between_their_nodes() -> None:
     place = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.9999, 2.0, 2.5])
     rates, inert = np.full(8, 0.01), np.zeros(POWERS)
-    tail = Tail.at_ratios(rates, place * rates / 3.0, NODES, 0, inert, 3.0)
+    tail = Tail.at_ratios(rates, place * rates / 3.0, place, NODES, 0, inert)
     assert tail.lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
     found = tail.share * NODES[tail.lower] + (1.0 - tail.share) * NODES[tail.lower + 1]
     np.testing.assert_allclose(found, np.minimum(place, 2.0), atol=1e-15)
@@ -123,7 +123,7 @@ def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
     """The value rises along the nodes, and a little with the token's own share."""
     rng = np.random.default_rng([61, seed])
     rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(NODES[lowest], 2.0, 60)
-    start = Tail.at_ratios(rates, rates * places, NODES, lowest, np.zeros(POWERS), 1.0)
+    start = Tail.at_ratios(rates, rates * places, places, NODES, lowest, np.zeros(POWERS))
     lower, share = start.lower, start.share
     terms = np.zeros((4, 3, POWERS))
     terms[:, 0, 1] = [0.0, 0.6, 1.0, 1.8]
