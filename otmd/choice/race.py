@@ -64,6 +64,16 @@ class ClassRates(ABC):
         heavy[self.able_heavy] = weights[count : count + np.count_nonzero(self.able_heavy)]
         return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
 
+    def _answer(
+        self, rates: FloatArray, coupling: FloatArray, rejected: float, both: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The rates and couplings of all classes, and of the rejection where there is one."""
+        if self.rejects:
+            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
+            rates = np.append(rates, rejected)
+        np.fill_diagonal(coupling, 0.0)
+        return rates, coupling
+
     @abstractmethod
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rates, and minus their derivatives by the log weights off the diagonal, for ``balance``."""
@@ -231,13 +241,10 @@ class TimedRates(ClassRates):
         drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])
         rates = waiting @ drafted
         coupling = self._coupling(drafted, of_heavy, choice.expected, waiting * times)
-        if self.rejects:
-            rejected = weights.rejection * waiting
-            both = (rejected * times) @ drafted
-            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
-            rates = np.append(rates, rejected @ choice.expected)
-        np.fill_diagonal(coupling, 0.0)
-        return rates, coupling
+        rejected = weights.rejection * waiting
+        return self._answer(
+            rates, coupling, rejected @ choice.expected, (rejected * times) @ drafted
+        )
 
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray

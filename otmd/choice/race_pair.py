@@ -93,13 +93,9 @@ class PairRates(ClassRates):
         rates = weights * (meet.sum(axis=1) + meet_alone)
         wait *= meet
         coupling = wait * np.outer(weights, weights)
-        if self.rejects:
-            rejected = idle + rejection * (0.5 * float(meet.sum()) + float(meet_alone.sum()))
-            both = rejection * weights * (wait.sum(axis=1) + meet_alone * wait_alone)
-            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
-            rates = np.append(rates, rejected)
-        np.fill_diagonal(coupling, 0.0)
-        return rates, coupling
+        rejected = idle + rejection * (0.5 * float(meet.sum()) + float(meet_alone.sum()))
+        both = rejection * weights * (wait.sum(axis=1) + meet_alone * wait_alone)
+        return self._answer(rates, coupling, rejected, both)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """See :class:`ClassRates`. A token is not drafted together with itself."""

@@ -201,7 +201,8 @@ class RaceSearch(NamedTuple):
             if best is None or found.lost < best.lost:
                 best = found
             lost.append(found.lost)
-            if found.lost <= 2.0 * tol or _stalls(lost):
+            stalls = len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])
+            if found.lost <= 2.0 * tol or stalls:
                 break
         assert best is not None
         return best
@@ -239,7 +240,3 @@ def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
     weights = start.weights
     carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
     return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
-
-
-def _stalls(lost: list[float]) -> bool:
-    return len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])

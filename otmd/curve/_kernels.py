@@ -190,26 +190,19 @@ def inclusion_probs(draft, num_drafts, out):
 
 
 @kernel(fastmath=REASSOCIATE)
-def _hit_rate(target, draft, num_drafts, included):
-    """Σ p (1 − (1 − q)^n); ``included`` is scratch space."""
-    total = 0.0
-    for start in range(0, target.size, AT_A_TIME):
-        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        inclusion_probs(q, num_drafts, included)
-        part = 0.0
-        for y in range(p.size):
-            part += p[y] * included[y]
-        total += part
-    return total
-
-
-@kernel()
 def fill_hit_rates(p, p_row, q, q_row, counts, out):
     """Fill Σ p (1 − (1 − q)^n) for the ``counts`` (N,) of drafts, shape (B, N)."""
     included = np.empty(AT_A_TIME)
     for b in range(p_row.size):
         for i in range(counts.size):
-            out[b, i] = _hit_rate(p[p_row[b]], q[q_row[b]], counts[i], included)
+            out[b, i] = 0.0
+            for start in range(0, p.shape[1], AT_A_TIME):
+                target = p[p_row[b], start : start + AT_A_TIME]
+                inclusion_probs(q[q_row[b], start : start + AT_A_TIME], counts[i], included)
+                part = 0.0
+                for y in range(target.size):
+                    part += target[y] * included[y]
+                out[b, i] += part
 
 
 @kernel(fastmath=REASSOCIATE)
