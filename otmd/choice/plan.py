@@ -47,10 +47,7 @@ def clock_quadrature(slowest, fastest):
 @kernel()
 def quadrature_for_weights(log_weights, num_drafts):
     """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
-    low, high = np.inf, -np.inf
-    for g in range(log_weights.size):
-        low, high = min(low, log_weights[g]), max(high, log_weights[g])
-    return clock_quadrature(np.exp(low), np.exp(high) * num_drafts)
+    return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,9 +87,7 @@ def balance(
 @kernel()
 def begin_search(targets, capped, tol, started, log_weights):
     """Begin at these log weights, brought within bounds; ``started`` if they come from an earlier search."""
-    size, largest = targets.size, 0
-    for g in range(size):
-        largest = g if targets[g] > targets[largest] else largest
+    size, largest = targets.size, targets.argmax()
     # The scale must not rest on classes with hardly any mass.
     counts, faint = np.empty(size, np.bool_), np.empty(size)
     for g in range(size):
@@ -204,16 +202,13 @@ def allow_weights(log_weights, counts, largest, capped):
     """
     # Weights beyond the cap are set to it.
     top = 0.0 if capped else np.inf
-    lowest, highest, scale = np.inf, -np.inf, -np.inf
     for g in range(counts.size):
         log_weights[g] = min(log_weights[g], top)
-        lowest, highest = min(lowest, log_weights[g]), max(highest, log_weights[g])
-    if highest - lowest > WIDEST:
+    if log_weights.max() - log_weights.min() > WIDEST:
         _narrow(log_weights)
+    scale = -np.inf if capped else log_weights[largest]
     for g in range(counts.size):
-        scale = max(scale, log_weights[g] if counts[g] else -np.inf)
-    if not capped:
-        scale = log_weights[largest]
+        scale = max(scale, log_weights[g] if capped and counts[g] else -np.inf)
     for g in range(counts.size):
         log_weights[g] = min(max(log_weights[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
 
@@ -269,9 +264,7 @@ def newton_step(
     tokens = np.flatnonzero(free)
     scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
     # A small ridge: where the scale of some weights hardly matters, rounding alone must not move it.
-    ridge, total = _RIDGE * excess, 0.0
-    for g in range(targets.size):
-        total += targets[g]
+    ridge, total = _RIDGE * excess, targets.sum()
     for i in range(tokens.size):
         g = tokens[i]
         scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g] / total, 1e-300))
@@ -286,8 +279,7 @@ def newton_step(
             break
         damping *= 10.0
     longest = 0.0
-    for g in range(step.size):
-        step[g] = 0.0
+    step[:] = 0.0
     for i in range(tokens.size):
         step[tokens[i]] = gradient[i] / scale[i]
         longest = max(longest, abs(step[tokens[i]]))
