@@ -22,12 +22,11 @@ _LEAST_TOP = 2.0**-40
 
 
 class CutCurve(NamedTuple):
-    """Tokens grouped into K intervals of p/q, ascending, fine near the best cut.
+    """Tokens grouped into K intervals of p/q, fine near the best cut; H* holds the tokens below edges[cut].
 
-    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. The
-    masses (K,) are p and q of each interval, ``target_before``, ``draft_before`` and ``contained`` (K + 1,)
-    are p, q and g of the tokens below each edge. An interval is ``single`` if all its tokens have the ratio
-    of its lower edge. H* holds the tokens below edges[cut].
+    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. It is
+    ``single`` if all of them have the ratio of its lower edge. ``target_before``, ``draft_before`` and
+    ``contained`` (K + 1,) are p, q and g of the tokens below each edge.
     """
 
     edges: FloatArray
@@ -81,10 +80,9 @@ def choose_nodes(
 ) -> list[IntArray]:
     """The nodes of R curves: indices of their edges, ascending, for each curve.
 
-    ``ends`` are edges of each curve that are nodes in any case; no other node lies outside them. ``copies``
-    (R,) tells how many drafts are drawn from each curve. At no combination of the tangents' corners is p −
-    g further than ``tol`` below ``value``. If ``linear``, g is linear between the edges of the only curve,
-    and not a product of powers of q.
+    ``ends`` are nodes in any case, none lies outside them, and ``copies`` (R,) drafts are drawn from each
+    curve. At no combination of the tangents' corners is p − g further than ``tol`` below ``value``. If
+    ``linear``, g is linear between the edges of the only curve, and not a product of powers of q.
     """
     names = "edges", "target_before", "draft_before", "contained"
     columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]
@@ -99,10 +97,9 @@ def choose_nodes(
 def split_masses(
     curve: CutCurve, chosen: IntArray, first: int, last: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Split the draft mass of the tokens between two edges among the nodes, which are edges as well.
+    """Split the draft mass of the tokens between two edges among the nodes: their ratios and draft masses.
 
-    The part of each token is linear in its p and q. So the two masses of an interval tell how much of it
-    goes to the node below and to the one above. Returns the nodes' ratios and draft masses.
+    The part of each token is linear in its p and q, so that the two masses of an interval are enough.
     """
     nodes = curve.edges[chosen]
     p, q = curve.target_mass[first:last], curve.draft_mass[first:last]
@@ -120,21 +117,9 @@ def split_masses(
 
 
 @kernel()
-def _count_below(ascending, limit):
-    low, high = 0, ascending.size
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] < limit:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel()
 def _chord(places, values, place):
     """The value at a place, linear between ascending places."""
-    k = _count_below(places, place)
+    k = np.searchsorted(places, place)
     if k == 0 or k == places.size:
         return values[min(k, places.size - 1)]
     width = places[k] - places[k - 1]
@@ -177,6 +162,7 @@ def refine_nodes(
             if lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
                 first, last = left[i], right[i]
                 # A search among the edges of one curve, which ascend.
-                middle = first + _count_below(edges[first:last], 0.5 * (edges[first] + edges[last]))
+                half = 0.5 * (edges[first] + edges[last])
+                middle = first + np.searchsorted(edges[first:last], half)
                 chosen[min(max(middle, first + 1), last - 1)] = True
                 halved = True

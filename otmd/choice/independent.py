@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
-from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
+from otmd.choice.plan import ChoicePlan, Side, quadrature_for_weights
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power
 from otmd.curve.blocks import BlockedCurve
@@ -153,7 +153,7 @@ def _solve_side(
     weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = Quadrature(*quadrature_for_weights(log_weights, int(cut.copies.sum())))
+    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()))
     return RatioSide(weights, rejection, quadrature, nodes, rates, np.cumsum([0, *sizes]), cut)
 
 

@@ -47,10 +47,7 @@ def clock_quadrature(slowest, fastest):
 @kernel()
 def quadrature_for_weights(log_weights, num_drafts):
     """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
-    low, high = np.inf, -np.inf
-    for g in range(log_weights.size):
-        low, high = min(low, log_weights[g]), max(high, log_weights[g])
-    return clock_quadrature(np.exp(low), np.exp(high) * num_drafts)
+    return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,19 +83,10 @@ class Side(ABC):
 class ChoicePlan:
     """How likely each draft is accepted, given the drafts.
 
-    If some draft lies outside H*, one of those is chosen. Otherwise one of the drafts or none is. What is
-    chosen is kept with such a probability that no token is accepted with more than its p.
-
-    Attributes
-    ----------
-    target : ndarray of float64, shape (V,)
-        p, of sum at most 1.
-    subset : ndarray of bool, shape (V,)
-        H*.
-    bound : float
-        1 + p(H*) − g(H*): what no lossless rule exceeds.
-    inner, outer : Side or None
-        Within H* and outside; None where nothing is accepted.
+    If some draft lies outside H*, the ``subset`` (V,), one of those is chosen. Otherwise one of the drafts or
+    none is. What is chosen is kept with such a probability that no token is accepted with more than its p,
+    the ``target`` (V,), of sum at most 1. No lossless rule exceeds the ``bound`` 1 + p(H*) − g(H*). A side
+    is None where nothing is accepted.
     """
 
     target: FloatArray
@@ -124,12 +112,9 @@ class ChoicePlan:
 
     @property
     def most_by_chance(self) -> float:
-        """A bound of P(no draft is chosen, and the token drawn from the residual is one of them).
-
-        Drafts within H* can only meet what the residual holds of H*. Drafts that reach outside are
-        hardly ever rejected.
-        """
+        """A bound of P(no draft is chosen, and the token drawn from the residual is one of them)."""
         missing = np.maximum(self.target - self.accepted, 0.0)
+        # Drafts within H* can only meet what the residual holds of H*. Others are hardly ever rejected.
         contained = 1.0 + float(self.target[self.subset].sum()) - self.bound
         chosen = float(self.accepted[self.subset].sum())
         inner = max(0.0, contained - chosen)

@@ -1,12 +1,10 @@
 """How often each class is chosen among the winners of an exponential race: drafts without replacement.
 
-Token i arrives at rate q_i, and the first n to arrive, the winners, are the drafts. ℓ_i(s) = E[e^{−s w_i}] is
-the probability that the token's clock has not rung by time s. Given s and the time t of the n-th arrival, the
-other tokens are independent, so the number of winners has a generating function in z with one factor for each
-token. The factors of the few tokens of large q are multiplied one by one. For each of the others y = e^{q t}
-− 1 is small, and the logarithm of its factor 1 + z y ℓ is a series in y^m ℓ^m. Sums of these over tokens are
-computed from moments Σ share^a q^r, where ``share`` is the token's probability to be of the lower of its two
-classes.
+The first n tokens to arrive, the winners, are the drafts. ℓ_i(s) = E[e^{−s w_i}] is the probability that
+token i's clock has not rung by time s. Given s and the time t of the n-th arrival, the other tokens are
+independent: the number of winners has a generating function in z with one factor for each token. Those of
+the few tokens of large q are multiplied one by one. For the others y = e^{q t} − 1 is small, and the
+logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, summed by the moments Σ share^a q^r of the tail.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +17,7 @@ import numpy as np
 
 from otmd.choice.plan import Quadrature, quadrature_for_weights
 from otmd.choice.race_tail import NodeValues, Tail
+from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.race.quadrature import (
@@ -51,7 +50,6 @@ class ClassRates(ABC):
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
-    num_drafts: int
 
     def weights(self, log_weights: FloatArray) -> RaceWeights:
         """The weights of all classes, from the log weights; the first node is never chosen.
@@ -66,9 +64,15 @@ class ClassRates(ABC):
         heavy[self.able_heavy] = weights[count : count + np.count_nonzero(self.able_heavy)]
         return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
 
-    def quadrature(self, log_weights: FloatArray) -> Quadrature:
-        """The nodes of the integral over s for these weights."""
-        return Quadrature(*quadrature_for_weights(log_weights, self.num_drafts))
+    def _answer(
+        self, rates: FloatArray, coupling: FloatArray, rejected: float, both: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The rates and couplings of all classes, and of the rejection where there is one."""
+        if self.rejects:
+            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
+            rates = np.append(rates, rejected)
+        np.fill_diagonal(coupling, 0.0)
+        return rates, coupling
 
     @abstractmethod
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -103,24 +107,15 @@ class TimedRace:
     blocked: float
     quadrature: Quadrature
 
-    def everyone(self, sums: FloatArray) -> RaceChoice:
-        """The race at s = 0, where no clock has rung, for a tail of these Σ q^r (R,)."""
+    def whole(self, sums: FloatArray) -> tuple[float, float]:
+        """P(all drafts are on this side), and P(they are, and a tail token is one) in units of its q.
+
+        The tail has the power sums Σ q^r (R,).
+        """
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
-        return self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
-
-    def total(self, sums: FloatArray) -> float:
-        """Probability that all drafts are on this side; the tail has the power sums Σ q^r (R,)."""
-        return float(self.everyone(sums).expected[0])
-
-    def drafted(self, sums: FloatArray) -> float:
-        """P(a tail token is drafted, and all other drafts are on this side), in units of its q."""
-        return float(self.everyone(sums).tail[:, 1, 0].sum())
-
-    def classes(
-        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
-    ) -> "TimedRates":
-        """The rates of these classes, as a function of the weights."""
-        return TimedRates(tail, able_nodes, able_heavy, rejects, self.num_drafts, self)
+        # At s = 0 no clock has rung.
+        found = self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
+        return float(found.expected[0]), float(found.tail[:, 1, 0].sum())
 
     @cached_property
     def chances(self) -> tuple[FloatArray, FloatArray]:
@@ -210,13 +205,13 @@ class TimedRates(ClassRates):
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """See :class:`ClassRates`."""
         weights = self.weights(log_weights)
-        times, steps = self.quadrature(log_weights)
+        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
         slopes = self.choose(times, weights).tail
         silent = np.exp(-np.outer(times, weights.nodes))
         rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
-        shape = (self.tail.nodes.size - 1, self.num_drafts, POWERS)
+        shape = (self.tail.nodes.size - 1, self.race.num_drafts, POWERS)
         values = NodeValues(np.zeros(shape), np.zeros(shape))
-        for m in range(self.num_drafts):
+        for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
             for into, ring in zip(values, (rings[:, :-1], rings[:, 1:]), strict=True):
                 into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ slopes[m].T
@@ -225,7 +220,7 @@ class TimedRates(ClassRates):
     def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
         """Derivative of the expectation by ℓ of each class, shape (J, G)."""
         slopes, moments = np.zeros(silent.shape), self.tail.moments
-        for m in range(self.num_drafts):
+        for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
             of_low = moments[:, 1 : m + 2] @ tail[m]
             of_all = moments[:, : m + 1] @ tail[m]
@@ -236,7 +231,7 @@ class TimedRates(ClassRates):
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See :class:`ClassRates`."""
         weights = self.weights(log_weights)
-        times, steps = self.quadrature(log_weights)
+        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
         choice = self.choose(times, weights)
         silent_nodes = np.exp(-np.outer(times, weights.nodes))
         of_nodes = silent_nodes * self._node_slopes(choice.tail, silent_nodes)
@@ -246,13 +241,10 @@ class TimedRates(ClassRates):
         drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])
         rates = waiting @ drafted
         coupling = self._coupling(drafted, of_heavy, choice.expected, waiting * times)
-        if self.rejects:
-            rejected = weights.rejection * waiting
-            both = (rejected * times) @ drafted
-            coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
-            rates = np.append(rates, rejected @ choice.expected)
-        np.fill_diagonal(coupling, 0.0)
-        return rates, coupling
+        rejected = weights.rejection * waiting
+        return self._answer(
+            rates, coupling, rejected @ choice.expected, (rejected * times) @ drafted
+        )
 
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray
@@ -268,7 +260,7 @@ class TimedRates(ClassRates):
         np.divide(of_heavy, expected[:, None], out=certain, where=audible)
         varied = share.copy()
         varied[:, np.count_nonzero(self.able_nodes) :] *= 1.0 - certain[:, self.able_heavy]
-        spread = np.maximum(self.num_drafts - (certain**2).sum(axis=1), 1e-3)
+        spread = np.maximum(self.race.num_drafts - (certain**2).sum(axis=1), 1e-3)
         pair = strength * expected
         independent = (share * pair[:, None]).T @ share
         repelled = (varied * (pair / spread)[:, None]).T @ varied
@@ -296,8 +288,8 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
     last = np.empty((size + 1, order, num_nodes))
     by_count, by_last = np.empty((order, num_nodes)), np.empty((order, num_nodes))
     for j in range(num_times):
-        _copy(start_count[j], count[0])
-        _copy(start_last[j], last[0])
+        copy_numbers(start_count[j].ravel(), count[0].ravel())
+        copy_numbers(start_last[j].ravel(), last[0].ravel())
         for i in range(size):
             ell, rate = silent[j, i], rates[i]
             _multiply(
@@ -316,17 +308,9 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
             slopes[j, i] = _take_back(
                 ell, rate, absent[i], present[i], count[i], last[i], by_count, by_last
             )
-        _copy(by_count, grad_count[j])
-        _copy(by_last, grad_last[j])
+        copy_numbers(by_count.ravel(), grad_count[j].ravel())
+        copy_numbers(by_last.ravel(), grad_last[j].ravel())
     return expected, slopes, grad_count, grad_last
-
-
-@kernel()
-def _copy(series, out):
-    """Copy a series (n, T); Numba takes seconds to compile an assignment of arrays."""
-    for m in range(series.shape[0]):
-        for k in range(series.shape[1]):
-            out[m, k] = series[m, k]
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")

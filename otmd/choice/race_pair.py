@@ -11,9 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from otmd.choice.race import ClassRates
-from otmd.choice.race_tail import NodeValues, Tail
-from otmd.kernel import kernel
-from otmd.probabilities import BoolArray, FloatArray
+from otmd.choice.race_tail import NodeValues
+from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
 # Tokens of larger q are heavy; for the others q^14 is below the rounding of q.
@@ -27,23 +26,15 @@ class PairRace:
     first: FloatArray
     second: FloatArray
 
-    def total(self, sums: FloatArray) -> float:
-        """Probability that both drafts are on this side; the tail has the power sums Σ q^r (R,)."""
-        heavy = np.outer(self.first, self.second)
-        np.fill_diagonal(heavy, 0.0)
+    def whole(self, sums: FloatArray) -> tuple[float, float]:
+        """See :meth:`TimedRace.whole <otmd.choice.race.TimedRace.whole>`."""
+        pairs = np.outer(self.first, self.second)
+        np.fill_diagonal(pairs, 0.0)
         first, second = float(sums[1]), float(sums[1:].sum())
-        both = float(self.first.sum()) * second + float(self.second.sum()) * first
-        return float(heavy.sum()) + both + max(0.0, first * second - float(sums[2:].sum()))
-
-    def drafted(self, sums: FloatArray) -> float:
-        """P(a tail token is drafted, and the other draft is on this side), in units of its q."""
-        return float(self.first.sum() + self.second.sum() + sums[1] + sums[1:].sum())
-
-    def classes(
-        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
-    ) -> "PairRates":
-        """The rates of these classes, as a function of the weights."""
-        return PairRates(tail, able_nodes, able_heavy, rejects, 2, self)
+        heavy_first, heavy_second = float(self.first.sum()), float(self.second.sum())
+        total = float(pairs.sum()) + heavy_first * second + heavy_second * first
+        total += max(0.0, first * second - float(sums[2:].sum()))
+        return total, heavy_first + heavy_second + first + second
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +57,10 @@ class PairRates(ClassRates):
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, float]:
-        """How often two able classes are drafted together, an able and another one, and two others."""
+        """How often two able classes are drafted together, an able and another one, and two others.
+
+        For two tokens of one class it is twice that.
+        """
         first, second = self.masses
         pairs = np.outer(first, second)
         pairs += pairs.T
@@ -84,17 +78,24 @@ class PairRates(ClassRates):
         np.maximum(pairs, 0.0, out=pairs)
         able = np.append(self.able_nodes, self.able_heavy)
         idle = 0.5 * float(pairs[np.ix_(~able, ~able)].sum())
-        return (
-            np.ascontiguousarray(pairs[np.ix_(able, able)]),
-            pairs[able][:, ~able].sum(axis=1),
-            idle,
-        )
+        return pairs[np.ix_(able, able)], pairs[able][:, ~able].sum(axis=1), idle
 
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See :class:`ClassRates`."""
-        rates, coupling = np.empty(log_weights.size), np.empty((log_weights.size,) * 2)
-        pair_rates(np.exp(log_weights), *self.pairs, self.rejects, rates, coupling)
-        return rates, coupling
+        """See :class:`ClassRates`. Two drafts of weights w and v wait for 1/(w + v + w_0)."""
+        pairs, alone, idle = self.pairs
+        weights = np.exp(log_weights[: alone.size])
+        rejection = float(np.exp(log_weights[-1])) if self.rejects else 0.0
+        wait, wait_alone = (
+            1.0 / (weights[:, None] + weights + rejection),
+            1.0 / (weights + rejection),
+        )
+        meet, meet_alone = pairs * wait, alone * wait_alone
+        rates = weights * (meet.sum(axis=1) + meet_alone)
+        wait *= meet
+        coupling = wait * np.outer(weights, weights)
+        rejected = idle + rejection * (0.5 * float(meet.sum()) + float(meet_alone.sum()))
+        both = rejection * weights * (wait.sum(axis=1) + meet_alone * wait_alone)
+        return self._answer(rates, coupling, rejected, both)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """See :class:`ClassRates`. A token is not drafted together with itself."""
@@ -114,40 +115,3 @@ class PairRates(ClassRates):
         above[:, 0, 2:] = (first[1:] - 2.0 * itself[1:])[:, None]
         above[:, 1, 2:] = 2.0 * (itself[1:] - down)[:, None]
         return NodeValues(below, above)
-
-
-@kernel(error_model="numpy")
-def pair_rates(weights, pairs, alone, idle, with_rejection, rates, coupling):
-    """Fill the probability that each class is chosen, and −∂rates/∂log weights off the diagonal.
-
-    ``pairs`` (A, A) is how often two classes are drafted together, twice that for two of one class, ``alone``
-    (A,) how often one with a token that is never chosen, ``idle`` how often two of those. With a rejection
-    ``weights``, ``rates`` and ``coupling`` have one more entry, for it.
-    """
-    size = alone.size
-    rejection = weights[size] if with_rejection else 0.0
-    rates[:] = 0.0
-    coupling[:] = 0.0
-    rejected = idle
-    for g in range(size):
-        for h in range(g + 1):
-            wait = 1.0 / (weights[g] + weights[h] + rejection)
-            meet = pairs[g, h] * wait * (0.5 if g == h else 1.0)
-            answers = meet * wait
-            rates[g] += meet * weights[g]
-            rates[h] += meet * weights[h]
-            rejected += meet * rejection
-            if g != h:
-                coupling[g, h] = coupling[h, g] = answers * weights[g] * weights[h]
-            if with_rejection:
-                coupling[g, size] += answers * weights[g] * rejection
-                coupling[h, size] += answers * weights[h] * rejection
-        wait = 1.0 / (weights[g] + rejection)
-        rates[g] += alone[g] * wait * weights[g]
-        rejected += alone[g] * wait * rejection
-        if with_rejection:
-            coupling[g, size] += alone[g] * wait * wait * weights[g] * rejection
-    if with_rejection:
-        rates[size] = rejected
-        for g in range(size):
-            coupling[size, g] = coupling[g, size]

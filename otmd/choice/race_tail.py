@@ -22,12 +22,7 @@ _MOST_MOVES = 20
 _LOWEST_RATIO = 1e-13
 # How far tokens may move beyond the largest ratio, in units of it.
 _HEADROOM = 0.1
-# Tokens are merged if their q lie in the same half octave, or below 2^−60, and their places in the same of
-# this many equal parts of the interval between two nodes.
-_PARTS = 4
-_HALVES = 120
 _CONTRACT = {"contract", "nsz"}
-_LOWEST_HALF = (1023 - _HALVES // 2) << 1
 
 
 class NodeValues(NamedTuple):
@@ -44,17 +39,15 @@ class NodeValues(NamedTuple):
 class Tail:
     """T tokens and their places among G nodes, which ascend from 0, the class that is never chosen.
 
-    ``rates`` are the tokens' q in the race's unit, ``wanted`` their p, and ``count`` how many tokens each
-    entry stands for. No token is placed below the node ``lowest``. ``inert`` (R,) is Σ q^r of further
-    tokens, which are never chosen. A token is of the class of the node ``lower`` with probability
-    ``share``, and else of the next one's. ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens
-    between two nodes, inert ones at the first. ``by_node`` (G,) is the tokens' p, divided between their two
-    nodes in proportion to how often each is chosen.
+    ``rates`` are the tokens' q in the race's unit, ``wanted`` their p. No token is placed below the node
+    ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
+    the node ``lower`` with probability ``share``, and else of the next one's. ``moments`` (G − 1, n + 1, R)
+    are Σ share^a q^r over the tokens between two nodes, inert ones at the first. ``by_node`` (G,) is the
+    tokens' p, divided between their two nodes in proportion to how often each is chosen.
     """
 
     rates: FloatArray
     wanted: FloatArray
-    count: FloatArray
     nodes: FloatArray
     lowest: int
     inert: FloatArray
@@ -68,32 +61,16 @@ class Tail:
         cls,
         rates: FloatArray,
         wanted: FloatArray,
+        ratio: FloatArray,
         nodes: FloatArray,
         lowest: int,
         inert: FloatArray,
-        unit: float,
-    ) -> tuple[Self, FloatArray]:
-        """Place each token at its p/q; ``rates`` are ``unit`` times q.
-
-        Also returns the sums of q, q² and p over tokens that are alike, shape (C, 3). Moments are filled by
-        :meth:`placed`.
-        """
-        lower, share = np.empty(rates.size, np.int64), np.empty(rates.size)
-        sums = np.zeros(((nodes.size - 1) * _PARTS * _HALVES, 3))
-        locate(rates, wanted, unit, nodes, lowest, lower, share, sums)
-        none = np.empty(0)
-        return cls(
-            rates, wanted, np.ones(rates.size), nodes, lowest, inert, lower, share, none, none
-        ), sums
-
-    def merged(self, sums: FloatArray, unit: float) -> Self:
-        """Replace many tokens by few that have the same sums of q, q² and p (C, 3)."""
-        mass, square, wanted = np.ascontiguousarray(sums[sums[:, 1] > 0].T)
-        count = mass * (mass / square)
-        few, _ = type(self).at_ratios(
-            square / mass, wanted / count, self.nodes, self.lowest, self.inert, unit
-        )
-        return replace(few, count=count)
+    ) -> Self:
+        """Place each token at its p/q, the ``ratio`` (T,). :meth:`placed` fills the moments."""
+        ratio = np.minimum(ratio, nodes[-1])
+        lower = np.clip(np.searchsorted(nodes, ratio, "right") - 1, lowest, nodes.size - 2)
+        share = np.clip((nodes[lower + 1] - ratio) / np.diff(nodes)[lower], 0.0, 1.0)
+        return cls(rates, wanted, nodes, lowest, inert, lower, share, np.empty(0), np.empty(0))
 
     def placed(self, values: NodeValues) -> Self:
         """Move the tokens to where they are chosen with their p, and add up their moments there."""
@@ -101,7 +78,7 @@ class Tail:
         terms = values.below.shape[1]
         moments = np.zeros((self.nodes.size - 1, terms + 1, POWERS))
         by_node = np.zeros(self.nodes.size)
-        tokens = self.rates, self.wanted, self.count
+        tokens = self.rates, self.wanted
         place_tokens(*tokens, *values, self.nodes, self.lowest, lower, share, moments, by_node)
         # A node that holds tokens may be chosen, even where their p is almost 0.
         held = np.zeros(self.nodes.size)
@@ -135,11 +112,10 @@ def nodes_of_tail(
     drafted: float,
     tol: float,
 ) -> FloatArray:
-    """Choose nodes (G,) from 0 to beyond some ratios, so that no corner of the tangents is below the cut.
+    """Choose nodes (G,) from 0 on, so that no corner of the tangents lies more than ``tol`` below the cut.
 
-    ``ends`` are the smallest and the largest p/q of the tail tokens that may be chosen, ``largest`` is
-    their largest q. A tail token is drafted with probability q times ``drafted``; no ratio can be served
-    beyond. ``tol`` is how far a corner may lie below the cut.
+    ``ends`` are the extreme p/q of the tail tokens that may be chosen, ``largest`` is their largest q. Each
+    is drafted with probability q times ``drafted``; no ratio can be served beyond.
     """
     lowest, highest = max(ends[0], _LOWEST_RATIO), ends[1]
     room = _HEADROOM * highest
@@ -164,9 +140,9 @@ def nodes_of_tail(
 
 # These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
 @kernel()
-def _add_powers(rate, share, count, g, sums):
-    """sums[g, a, r] += count share^a q^r; powers q^r below 1e-17 q are left out."""
-    power, least = count, 1e-17 * rate * count
+def _add_powers(rate, share, g, sums):
+    """sums[g, a, r] += share^a q^r; powers q^r below 1e-17 q are left out."""
+    power, least = 1.0, 1e-17 * rate
     for r in range(sums.shape[2]):
         value = power
         for a in range(sums.shape[1]):
@@ -175,27 +151,6 @@ def _add_powers(rate, share, count, g, sums):
         power *= rate
         if power < least:
             break
-
-
-@kernel()
-def locate(rates, wanted, unit, nodes, lowest, lower, share, sums):
-    """Fill the node below each token's p/q and its share; add q, q² and p to the sums of its cell."""
-    last, bits = nodes.size - 2, rates.view(np.int64)
-    for y in range(rates.size):
-        ratio = min(wanted[y] / rates[y] * unit, nodes[last + 1])
-        g = 0
-        for k in range(1, last + 1):
-            g += nodes[k] <= ratio
-        g = max(g, lowest)
-        s = (nodes[g + 1] - ratio) / (nodes[g + 1] - nodes[g])
-        s = min(max(s, 0.0), 1.0)
-        lower[y], share[y] = g, s
-        part = min(int(s * _PARTS), _PARTS - 1)
-        half = min(max((bits[y] >> 51) - _LOWEST_HALF, 0), _HALVES - 1)
-        cell = sums[(g * _PARTS + part) * _HALVES + half]
-        cell[0] += rates[y]
-        cell[1] += rates[y] * rates[y]
-        cell[2] += wanted[y]
 
 
 @kernel(fastmath=_CONTRACT)
@@ -237,7 +192,7 @@ def token_values(rates, lower, share, below, above, values):
 
 
 @kernel(error_model="numpy")
-def place_tokens(rates, wanted, count, below, above, nodes, lowest, lower, share, moments, by_node):
+def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, moments, by_node):
     """Move each token to the place where it is chosen with probability p; add up its moments and its p.
 
     Between two nodes with equal values the place does not matter, and the token stays. A token whose p is
@@ -269,10 +224,10 @@ def place_tokens(rates, wanted, count, below, above, nodes, lowest, lower, share
             if crosses == 0 and (step < 1e-9 or moved != s):
                 break
         lower[y], share[y] = g, s
-        _add_powers(rate, s, count[y], g, moments)
+        _add_powers(rate, s, g, moments)
         part_low, part_high = s * low, (1.0 - s) * high
         both = part_low + part_high
         if both > 0.0:
-            part = count[y] * want / both
+            part = want / both
             by_node[g] += part_low * part
             by_node[g + 1] += part_high * part

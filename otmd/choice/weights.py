@@ -39,14 +39,11 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 class WeightSearch(NamedTuple):
     """A search under way; arrays are of shape (G,) where nothing else is said.
 
-    ``targets`` are the wanted rates. If ``capped``, the largest log weight is 0 by convention, and classes
-    that have it may fall short. ``tol`` is how much mass may be misplaced. Classes that ``counts`` marks
-    have enough mass to set the scale of the others; ``largest`` has the largest target. A class is not
-    moved where its rate changes with the weights by less than ``faint``.
-
-    A step is being tried: ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these
-    less the targets, and ``scale`` (1,) which part of the ``step``. ``excess`` is the sum of what classes
-    got above their targets, round by round. ``state`` holds the counters and flags named above.
+    For ``targets``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks have enough
+    mass to set the scale of the others; ``largest`` has the largest target. No class is moved whose rate
+    changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried: ``before``
+    are the log weights before it, ``rates`` their rates, and ``wrong`` these less the targets. ``excess`` is
+    what classes got above their targets, round by round.
     """
 
     targets: np.ndarray
@@ -90,9 +87,7 @@ def balance(
 @kernel()
 def begin_search(targets, capped, tol, started, log_weights):
     """Begin at these log weights, brought within bounds; ``started`` if they come from an earlier search."""
-    size, largest = targets.size, 0
-    for g in range(size):
-        largest = g if targets[g] > targets[largest] else largest
+    size, largest = targets.size, targets.argmax()
     # The scale must not rest on classes with hardly any mass.
     counts, faint = np.empty(size, np.bool_), np.empty(size)
     for g in range(size):
@@ -207,16 +202,13 @@ def allow_weights(log_weights, counts, largest, capped):
     """
     # Weights beyond the cap are set to it.
     top = 0.0 if capped else np.inf
-    lowest, highest, scale = np.inf, -np.inf, -np.inf
     for g in range(counts.size):
         log_weights[g] = min(log_weights[g], top)
-        lowest, highest = min(lowest, log_weights[g]), max(highest, log_weights[g])
-    if highest - lowest > WIDEST:
+    if log_weights.max() - log_weights.min() > WIDEST:
         _narrow(log_weights)
+    scale = -np.inf if capped else log_weights[largest]
     for g in range(counts.size):
-        scale = max(scale, log_weights[g] if counts[g] else -np.inf)
-    if not capped:
-        scale = log_weights[largest]
+        scale = max(scale, log_weights[g] if capped and counts[g] else -np.inf)
     for g in range(counts.size):
         log_weights[g] = min(max(log_weights[g] - scale, -FARTHEST), 0.0 if capped else FARTHEST)
 
@@ -272,9 +264,7 @@ def newton_step(
     tokens = np.flatnonzero(free)
     scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
     # A small ridge: where the scale of some weights hardly matters, rounding alone must not move it.
-    ridge, total = _RIDGE * excess, 0.0
-    for g in range(targets.size):
-        total += targets[g]
+    ridge, total = _RIDGE * excess, targets.sum()
     for i in range(tokens.size):
         g = tokens[i]
         scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g] / total, 1e-300))
@@ -289,8 +279,7 @@ def newton_step(
             break
         damping *= 10.0
     longest = 0.0
-    for g in range(step.size):
-        step[g] = 0.0
+    step[:] = 0.0
     for i in range(tokens.size):
         step[tokens[i]] = gradient[i] / scale[i]
         longest = max(longest, abs(step[tokens[i]]))

@@ -3,8 +3,7 @@
 Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes. Within a
 class the probability to be chosen is nearly proportional to q. Places and weights are found in turn: given
 the weights, each token moves between its two nodes to where it is chosen with probability p; given the
-places, the weights are solved for again. For more than 4,096 tail tokens, first solve a coarse problem of
-merged tokens, then start from its solution.
+places, the weights are solved for again.
 """
 
 from dataclasses import dataclass
@@ -13,17 +12,15 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from otmd.choice.classes import CutCurve, cut_curve
-from otmd.choice.plan import ChoicePlan, Quadrature, Side
-from otmd.choice.race import ClassRates, RaceWeights, TimedRace
-from otmd.choice.race_pair import HEAVY_PAIR, PairRace
+from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
+from otmd.choice.race import ClassRates, RaceWeights, TimedRace, TimedRates
+from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, ratio_values
 from otmd.choice.weights import balance
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.race.containment import ExponentialRace, RaceCurve, power_sums
+from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
-# A tail of more tokens is first merged.
-_LONG = 4096
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
 # Rates are cut off at this multiple of the n-th largest: a faster token is not drafted with probability
@@ -56,9 +53,8 @@ class RaceSolution(NamedTuple):
 class SideTokens(NamedTuple):
     """The tokens that take part on one side: M heavy ones that race, and the tail's that may be chosen.
 
-    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen.
-    ``able`` (M,) marks the heavy tokens that may be chosen; ``inert`` (R,) are power sums of the tail's
-    other tokens.
+    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen:
+    ``able`` (M,) marks the heavy tokens that may be, ``inert`` (R,) has power sums of other tail tokens.
     """
 
     inner: bool
@@ -95,10 +91,8 @@ class RacePosition:
         heavy = self.rates[tokens.heavy]
         if self.num_drafts == 2:
             beside = 1.0 - heavy
-            if heavy.max(initial=0.0) > 0.5:
-                # The difference would cancel.
-                top = int(self.rates.argmax())
-                beside[heavy.argmax()] = self.rates[:top].sum() + self.rates[top + 1 :].sum()
+            # The difference would cancel.
+            beside[heavy > 0.5] = mass_beside_most(self.rates)
             return PairRace(heavy, heavy / beside)
         blocked = float(self.rates[~self.subset].sum()) if tokens.inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
@@ -118,16 +112,16 @@ class RaceSide(Side):
     rates: FloatArray
 
     @classmethod
-    def of(cls, size: int, tokens: SideTokens, found: RaceSolution) -> Self:
-        """The side, from what was found for its heavy tokens and its tail, over a vocabulary of this size."""
-        tail, weights = found.rates.tail, found.weights
+    def of(cls, position: RacePosition, tokens: SideTokens, found: RaceSolution) -> Self:
+        """The side, from what was found for its heavy tokens and its tail."""
+        tail, weights, size = found.rates.tail, found.weights, position.rates.size
         lower, share, rates = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
         lower[tokens.tail], share[tokens.tail] = tail.lower, tail.share
         rates[tokens.tail] = found.tail
         lower[tokens.heavy] = tail.nodes.size + np.arange(tokens.heavy.size)
         rates[tokens.heavy] = found.heavy
         clocks = np.append(weights.nodes, weights.heavy)
-        quadrature = found.rates.quadrature(found.log_weights)
+        quadrature = quadrature_for_weights(found.log_weights, position.num_drafts)
         return cls(clocks, weights.rejection, quadrature, lower, share, rates)
 
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
@@ -169,27 +163,26 @@ def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceS
     rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
     race, sums = position.race(tokens), tokens.inert + power_sums(rates, None, POWERS)
     unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
-    drafted = race.drafted(sums) * unit
+    total, drafted = race.whole(sums)
+    drafted *= unit
+    with np.errstate(over="ignore"):
+        ratio = wanted / rates * unit
     if rates.size:
-        with np.errstate(over="ignore"):
-            ratio = wanted / rates * unit
         low, high = np.minimum([ratio.min(), ratio.max()], max(drafted, 1.0)).tolist()
         ends, largest = (low, high), float(rates.max()) / unit
         nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
-    tail, cells = Tail.at_ratios(rates, wanted, nodes, lowest, tokens.inert, unit)
-    heavy = position.target[tokens.heavy]
-    search = RaceSearch(race, tokens.able, heavy, race.total(sums), inner)
-    values = ratio_values(nodes, position.num_drafts, unit)
-    found = search(tail.merged(cells, unit), values, tol) if rates.size > _LONG else None
-    return RaceSide.of(position.rates.size, tokens, search(tail, values, tol, found))
+    tail = Tail.at_ratios(rates, wanted, ratio, nodes, lowest, tokens.inert)
+    search = RaceSearch(race, tokens.able, position.target[tokens.heavy], total, inner)
+    found = search(tail, ratio_values(nodes, position.num_drafts, unit), tol)
+    return RaceSide.of(position, tokens, found)
 
 
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
-    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p. ``total`` is the
-    probability that all drafts are of the side, and ``inner`` whether the side is H*.
+    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p, ``total`` the
+    probability that all drafts are of the side.
     """
 
     race: TimedRace | PairRace
@@ -198,23 +191,21 @@ class RaceSearch(NamedTuple):
     total: float
     inner: bool
 
-    def __call__(
-        self, tail: Tail, values: NodeValues, tol: float, start: RaceSolution | None = None
-    ) -> RaceSolution:
-        """Find places and weights in turn until rounds stop helping; return the best round.
-
-        ``values`` place the tail's tokens at their p/q; ``start`` was found for a similar tail of the same
-        nodes.
-        """
-        rounds: list[RaceSolution] = []
-        found = start
+    def __call__(self, tail: Tail, values: NodeValues, tol: float) -> RaceSolution:
+        """Find places and weights in turn, the first places at p/q by ``values``; the best round."""
+        found, best, lost = None, None, []
         for _ in range(_ROUNDS):
-            tail = tail.placed(values if found is None else found.values)
+            tail = tail.placed(values)
             found = self._balanced(tail, tol, found)
-            rounds.append(found)
-            if found.lost <= 2.0 * tol or _stalls([each.lost for each in rounds]):
+            values = found.values
+            if best is None or found.lost < best.lost:
+                best = found
+            lost.append(found.lost)
+            stalls = len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])
+            if found.lost <= 2.0 * tol or stalls:
                 break
-        return min(rounds, key=lambda each: each.lost)
+        assert best is not None
+        return best
 
     def _balanced(self, tail: Tail, tol: float, start: RaceSolution | None) -> RaceSolution:
         """Solve for the weights of tokens at their places."""
@@ -224,7 +215,10 @@ class RaceSearch(NamedTuple):
         rejected = self.total - float(targets.sum()) if self.inner else 0.0
         if rejected > 0:
             targets = np.append(targets, rejected)
-        classes = self.race.classes(tail, able_nodes, self.able, rejected > 0)
+        race, known = self.race, (tail, able_nodes, self.able, rejected > 0)
+        classes = (
+            PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
+        )
         first = None if start is None else _carried(start, classes)
         log_weights, rates = balance(classes, targets, not self.inner, tol, first)
         values = classes.node_values(log_weights)
@@ -234,19 +228,15 @@ class RaceSearch(NamedTuple):
         sign = 1.0 if self.inner else -1.0
         short = np.maximum(sign * (tail.wanted - of_tail), 0.0)
         of_heavy = np.maximum(sign * (heavy - chosen[self.able]), 0.0)
-        lost = float(of_heavy.sum() + tail.count @ short)
+        lost = float(of_heavy.sum() + short.sum())
         return RaceSolution(classes, log_weights, values, chosen, of_tail, lost)
 
 
 def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
-    """The log weights of an earlier solution, for classes that may be others."""
+    """The log weights of the round before, for classes that may be others."""
     before = start.rates
     if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
         return None
     weights = start.weights
     carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
     return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
-
-
-def _stalls(lost: list[float]) -> bool:
-    return len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])

@@ -190,26 +190,19 @@ def inclusion_probs(draft, num_drafts, out):
 
 
 @kernel(fastmath=REASSOCIATE)
-def _hit_rate(target, draft, num_drafts, included):
-    """Σ p (1 − (1 − q)^n); ``included`` is scratch space."""
-    total = 0.0
-    for start in range(0, target.size, AT_A_TIME):
-        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        inclusion_probs(q, num_drafts, included)
-        part = 0.0
-        for y in range(p.size):
-            part += p[y] * included[y]
-        total += part
-    return total
-
-
-@kernel()
 def fill_hit_rates(p, p_row, q, q_row, counts, out):
     """Fill Σ p (1 − (1 − q)^n) for the ``counts`` (N,) of drafts, shape (B, N)."""
     included = np.empty(AT_A_TIME)
     for b in range(p_row.size):
         for i in range(counts.size):
-            out[b, i] = _hit_rate(p[p_row[b]], q[q_row[b]], counts[i], included)
+            out[b, i] = 0.0
+            for start in range(0, p.shape[1], AT_A_TIME):
+                target = p[p_row[b], start : start + AT_A_TIME]
+                inclusion_probs(q[q_row[b], start : start + AT_A_TIME], counts[i], included)
+                part = 0.0
+                for y in range(target.size):
+                    part += target[y] * included[y]
+                out[b, i] += part
 
 
 @kernel(fastmath=REASSOCIATE)
@@ -240,49 +233,19 @@ def _coupled_mass(target, draft, scale):
 
 
 @kernel()
-def _coupled_beside(target, draft, tokens):
-    """Σ min(p, q′), q′ being q without these tokens (ascending), renormalised."""
-    left, start = 0.0, 0
-    for i in range(tokens.size + 1):
-        end = tokens[i] if i < tokens.size else draft.size
-        left += sum_of(draft[start:end])
-        start = end + 1
-    total, start = 0.0, 0
-    for i in range(tokens.size + 1):
-        end = tokens[i] if i < tokens.size else draft.size
-        total += _coupled_mass(target[start:end], draft[start:end], left)
-        start = end + 1
-    return total
-
-
-@kernel()
-def _ascending(tokens):
-    """A few tokens sorted; Numba takes seconds to compile a general sort."""
-    result = tokens.copy()
-    for i in range(1, result.size):
-        token, k = result[i], i
-        while k > 0 and result[k - 1] > token:
-            result[k] = result[k - 1]
-            k -= 1
-        result[k] = token
-    return result
-
-
-@kernel()
 def fill_top_rates(p, p_row, q, q_row, tops, out):
-    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens, for each m of ``tops`` (N,)."""
-    most = tops[0]
-    for i in range(1, tops.size):
-        most = max(most, tops[i])
+    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens; ``tops`` (N,) ascend."""
+    left = np.empty(q.shape[1])
     for b in range(p_row.size):
         target, draft = p[p_row[b]], q[q_row[b]]
-        best = likeliest(draft, most)
+        copy_numbers(draft, left)
+        best, done, rate = likeliest(draft, tops[-1]), 0, 0.0
         for i in range(tops.size):
-            top = _ascending(best[: tops[i]])
-            rate = _coupled_beside(target, draft, top)
-            for k in range(top.size):
-                rate += target[top[k]]
-            out[b, i] = rate
+            for k in range(done, tops[i]):
+                rate += target[best[k]]
+                left[best[k]] = 0.0
+            done = tops[i]
+            out[b, i] = rate + _coupled_mass(target, left, sum_of(left))
 
 
 @kernel()

@@ -1,10 +1,9 @@
 """The ratio curve of one position as blocks of tokens, refined where the optimal cut may lie.
 
 A block holds consecutive tokens in the order of p/q. Along that order a law's containment g and the mass p(H)
-are convex functions of q(H) (Hu et al. 2025, Theorem 6). This bounds p − g for every prefix that ends inside
-a block. p lies above two lines: one through the lower end of the block, with its smallest ratio as slope, one
-through the upper end, with its largest ratio. g lies below its chord. So p − g is at least the smallest of
-the bounds at the two ends and where the lines cross.
+are convex functions of q(H) (Hu et al. 2025, Theorem 6). So inside a block p lies above two lines, one
+through each end with the smallest or the largest ratio as slope, and g below its chord. p − g is at least
+the smallest of the bounds at the two ends and where the lines cross.
 
 Only blocks that may hold the minimum are split: groups of 1/16 octave of p/q into some 64 parts with about
 equal numbers of tokens, and parts of at most 64 tokens into single ratios.

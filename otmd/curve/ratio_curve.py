@@ -78,8 +78,9 @@ class RatioCurve:
         curve._set(target, draft)
         return curve
 
-    def _set(self, target: FloatArray, draft: FloatArray) -> None:
-        self.batch_shape = np.broadcast_shapes(target.shape[:-1], draft.shape[:-1])
+    def _set(self, target: FloatArray, draft: FloatArray, *shape: tuple[int, ...]) -> None:
+        self._given = target, draft
+        self.batch_shape = np.broadcast_shapes(target.shape[:-1], draft.shape[:-1], *shape)
         self._target = Rows.of(target, self.batch_shape)
         self._draft = Rows.of(draft, self.batch_shape)
 
@@ -109,8 +110,9 @@ class RatioCurve:
             raise ValueError(f"C: got {C!r}, wanted finite numbers ≥ 0")
         shape = np.broadcast_shapes(scale.shape, self.batch_shape)
         each = np.array(np.broadcast_to(scale, shape)).reshape(-1, 1)
-        filled = self._broadcast(shape)._filled(_kernels.fill_hockey_sticks, (each,), 1)
-        values = filled[0].reshape(shape)
+        wider = RatioCurve.__new__(RatioCurve)
+        wider._set(*self._given, shape)
+        values = wider._filled(_kernels.fill_hockey_sticks, (each,), 1)[0].reshape(shape)
         return values if shape else float(values)
 
     def maximal_coupling_rate(self) -> FloatArray | float:
@@ -245,16 +247,6 @@ class RatioCurve:
     def _position(self, b: int) -> tuple[FloatArray, FloatArray]:
         """P and q of one position of the flattened leading axes."""
         return self._target.values[self._target.row[b]], self._draft.values[self._draft.row[b]]
-
-    def _broadcast(self, batch: tuple[int, ...]) -> "RatioCurve":
-        """The curve with its leading axes broadcast to these."""
-        wider = RatioCurve.__new__(RatioCurve)
-        wider.batch_shape = batch
-        for name in ("_target", "_draft"):
-            rows = getattr(self, name)
-            row = np.broadcast_to(rows.row.reshape(self.batch_shape), batch).ravel()
-            setattr(wider, name, Rows(rows.values, row))
-        return wider
 
     def _filled(
         self, kernel: Callable[..., None], arguments: tuple[FloatArray | IntArray, ...], *sizes: int

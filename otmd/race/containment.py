@@ -77,8 +77,10 @@ class ExponentialRace:
         Blocks are of p/q, p being ``target`` (V,); ``low`` (K,) is the smallest ratio of each, ascending.
         Powers in the ``sums`` (K, S) are read where a count is above 2.
         """
-        outside, several = np.empty(low.size + 1), np.zeros((len(counts), low.size + 1))
-        _fill_outside(sums, RATE_UNIT, outside)
+        # The rate of all tokens from each block on.
+        outside = RATE_UNIT * np.append(sums[::-1, DRAFT].cumsum()[::-1], 0.0)
+        waits = 1.0 / RATE_UNIT + np.append(0.0, sums[:, ALONE].cumsum())
+        waits = np.tile(waits, (len(counts), 1))
         if max(counts) > 2:
             assert self._arrivals is not None
             ratio = ratios_of(target, self.draft, self._arrivals.heavy.astype(np.int32))
@@ -86,10 +88,9 @@ class ExponentialRace:
             block = np.searchsorted(low, ratio[heavy], side="right") - 1
             moments = np.ascontiguousarray(sums[:, ALONE:])
             times = self._arrivals.times(moments, heavy, block, outside)
-            for own, count in zip(several, counts, strict=True):
-                own[:] = times[count - 3] if count > 2 else 0.0
-        contained = np.empty(several.shape)
-        _fill_contained(sums, RATE_UNIT, outside, several, contained)
+            for own, count in zip(waits, counts, strict=True):
+                own += times[count - 3] if count > 2 else 0.0
+        contained = np.clip(1.0 - outside * waits, 0.0, 1.0)
         if 1 in counts:
             contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
         return contained
@@ -251,30 +252,6 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
             p[i], q[i] = target[own[i]], draft[own[i]]
         some = block[start : start + AT_A_TIME]
         add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
-
-
-@kernel()
-def _fill_outside(sums, unit, outside):
-    """The rate of all tokens from each block on, shape (K + 1,)."""
-    total = 0.0
-    outside[-1] = 0.0
-    for k in range(len(sums) - 1, -1, -1):
-        total += sums[k, DRAFT]
-        outside[k] = unit * total
-
-
-@kernel()
-def _fill_contained(sums, unit, outside, several, contained):
-    """Fill g before each block (N, K + 1).
-
-    ``several`` holds ∫ e^{−λt} P(2 ≤ N(t) < n) dt, which is 0 for two drafts.
-    """
-    waits = 1.0 / unit
-    for k in range(outside.size):
-        if k > 0:
-            waits += sums[k - 1, ALONE]
-        for i in range(len(several)):
-            contained[i, k] = min(max(1.0 - outside[k] * (waits + several[i, k]), 0.0), 1.0)
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
 from otmd.race.containment import count_one_more, power_sums
@@ -97,10 +98,7 @@ def heavy_inclusion(absent, present, slow, weights, missed):
     for t in range(num_nodes):
         after[num_heavy, 0, t] = before[0, t] = 1.0
     for i in range(num_heavy - 1, -1, -1):
-        for k in range(size):
-            # Numba takes seconds to compile an assignment of arrays.
-            for t in range(num_nodes):
-                after[i, k, t] = after[i + 1, k, t]
+        copy_numbers(after[i + 1].ravel(), after[i].ravel())
         count_one_more(after[i], absent[i], present[i])
     for i in range(num_heavy):
         _product(before, after[i + 1], others)

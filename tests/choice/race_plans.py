@@ -5,18 +5,17 @@ from __future__ import annotations
 from itertools import combinations, permutations
 
 import numpy as np
-import pytest
 from strategies import Array
 
 import otmd
-from otmd.choice import ChoicePlan, without_replacement
+from otmd.choice import ChoicePlan
 from otmd.choice.race_tail import Tail, ratio_values
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
     """Tokens at these places among the nodes."""
-    tail, _ = Tail.at_ratios(rates, rates * places, nodes, 0, inert, 1.0)
+    tail = Tail.at_ratios(rates, rates * places, places, nodes, 0, inert)
     return tail.placed(ratio_values(nodes, n, 1.0))
 
 
@@ -52,8 +51,3 @@ def assert_lossless(
     output = accepted + rejected * residual
     np.testing.assert_allclose(output, rule.target, rtol=0, atol=1e-12)
     np.testing.assert_allclose(accepted, plan.accepted, rtol=1e-11, atol=1e-300)
-
-
-def merge_from(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solve tails that are longer than this with merged tokens first."""
-    monkeypatch.setattr(without_replacement, "_LONG", size)

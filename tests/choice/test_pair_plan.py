@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from race_plans import assert_lossless, merge_from, prepared
+from race_plans import assert_lossless, prepared
 from strategies import Array, unit
 
 import otmd
@@ -30,7 +30,7 @@ def test_pairs_from_tails_of_any_shape(V: int, spread: float) -> None:
 
 
 def many_tokens(kind: str) -> tuple[Array, Array]:
-    """p and q of so many tokens that they are merged first."""
+    """p and q of so many tokens that most are in the tail."""
     rng = np.random.default_rng(103)
     z, noise = rng.standard_normal(LONG), rng.standard_normal(LONG)
     draft = unit(np.exp({"peaked": 6.0, "flat": 0.1}.get(kind, 2.0) * z))
@@ -84,8 +84,7 @@ def some_heavy_and_many_light(seed: int) -> tuple[Array, otmd.WithoutReplacement
 
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
-def test_few_heavy_tokens_and_many_light_ones(tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    merge_from(0, monkeypatch)
+def test_few_heavy_tokens_and_many_light_ones(tol: float) -> None:
     for seed in range(6):
         target, law = some_heavy_and_many_light(seed)
         rule, plan = prepared(tol, target, law)

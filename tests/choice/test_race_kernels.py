@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otmd.choice.race import silent_winners
-from otmd.choice.race_tail import locate, place_tokens, token_values
+from otmd.choice.race_tail import Tail, place_tokens, token_values
 from otmd.race.quadrature import POWERS
 
 ROUNDING = 1e-13
@@ -106,21 +106,13 @@ def test_token_values_are_polynomials(seed: int) -> None:
 NODES = np.array([0.0, 0.5, 0.9, 2.0])
 
 
-def test_tokens_are_located_between_their_nodes_and_merged() -> None:
+def test_tokens_are_located_between_their_nodes() -> None:
     place = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.9999, 2.0, 2.5])
-    rates, lower, share, sums = (
-        np.full(8, 0.01),
-        np.empty(8, np.int64),
-        np.empty(8),
-        np.zeros((1440, 3)),
-    )
-    locate(rates, place * rates / 3.0, 3.0, NODES, 0, lower, share, sums)
-    assert lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
-    found = share * NODES[lower] + (1.0 - share) * NODES[lower + 1]
+    rates, inert = np.full(8, 0.01), np.zeros(POWERS)
+    tail = Tail.at_ratios(rates, place * rates / 3.0, place, NODES, 0, inert)
+    assert tail.lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    found = tail.share * NODES[tail.lower] + (1.0 - tail.share) * NODES[tail.lower + 1]
     np.testing.assert_allclose(found, np.minimum(place, 2.0), atol=1e-15)
-    wanted = [rates.sum(), rates @ rates, place @ rates / 3.0]
-    np.testing.assert_allclose(sums.sum(axis=0), wanted, rtol=1e-13)
-    assert np.count_nonzero(sums[:, 0]) == 5
 
 
 @pytest.mark.parametrize("lowest", [0, 1])
@@ -131,15 +123,15 @@ def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
     """The value rises along the nodes, and a little with the token's own share."""
     rng = np.random.default_rng([61, seed])
     rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(NODES[lowest], 2.0, 60)
-    lower, share = np.empty(60, np.int64), np.empty(60)
-    locate(rates, rates * places, 1.0, NODES, lowest, lower, share, np.zeros((1440, 3)))
+    start = Tail.at_ratios(rates, rates * places, places, NODES, lowest, np.zeros(POWERS))
+    lower, share = start.lower, start.share
     terms = np.zeros((4, 3, POWERS))
     terms[:, 0, 1] = [0.0, 0.6, 1.0, 1.8]
     terms[1:, 1, 2] = rng.uniform(-0.5, 0.5, 3)
     below, above = terms[:-1], terms[1:]
-    wanted, count = rates * rng.uniform(0.0, 2.2, 60), rng.uniform(1.0, 3.0, 60)
+    wanted = rates * rng.uniform(0.0, 2.2, 60)
     moments, by_node, values = np.full((3, 5, POWERS), 0.25), np.zeros(4), np.empty(60)
-    tokens = rates, wanted, count, below, above, NODES, lowest
+    tokens = rates, wanted, below, above, NODES, lowest
     place_tokens(*tokens, lower, share, moments, by_node)
     token_values(rates, lower, share, below, above, values)
     at_end, at_lowest = (lower == 2) & (share == 0.0), (lower == 1) & (share == 1.0) & (lowest == 1)
@@ -151,10 +143,10 @@ def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
     np.testing.assert_allclose(values[inside], wanted[inside], rtol=1e-7)
     for g, a, r in np.ndindex(*moments.shape):
         own = np.flatnonzero(lower == g)
-        total = 0.25 + sum(count[own] * share[own] ** a * rates[own] ** r)
+        total = 0.25 + sum(share[own] ** a * rates[own] ** r)
         assert moments[g, a, r] == pytest.approx(total, rel=ROUNDING), (g, a, r)
     mass = np.zeros(4)
-    for g, s, rate, mine in zip(lower, share, rates, count * wanted, strict=True):
+    for g, s, rate, mine in zip(lower, share, rates, wanted, strict=True):
         parts = s * polynomial(below[g], s, rate), (1.0 - s) * polynomial(above[g], s, rate)
         mass[g : g + 2] += mine * np.array(parts) / sum(parts)
     np.testing.assert_allclose(by_node, mass, rtol=1e-11)

@@ -14,7 +14,7 @@ from strategies import Array, unit
 
 from otmd.choice.plan import Quadrature
 from otmd.choice.race import ClassRates, TimedRace, TimedRates
-from otmd.choice.race_pair import HEAVY_PAIR, PairRace
+from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
@@ -101,7 +101,8 @@ class Race:
         rejects = seed % 2 == 0
         if not able.any():
             able[0] = True
-        own = race.classes(tail, able_nodes, able, rejects)
+        known = tail, able_nodes, able, rejects
+        own = PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
         law = {tokens: mass for tokens, mass in law.items() if not gone or 0 not in tokens}
         classes = [0] * gone + (3 + np.arange(heavy.size)).tolist() + tail.lower.tolist()
         count = int(able_nodes.sum() + able.sum()) + rejects

@@ -1,16 +1,14 @@
-"""A race's tail in full use: lossless, optimal, and merged by few tokens."""
+"""A race's tail in full use: lossless and optimal."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from race_plans import assert_lossless, merge_from, prepared
+from race_plans import assert_lossless, prepared
 from strategies import unit
 
 import otmd
 from otmd.choice import ChoicePlan, without_replacement
-from otmd.choice.race_tail import Tail, ratio_values
-from otmd.race.quadrature import POWERS
 
 
 def mixed_tokens(plan: ChoicePlan) -> int:
@@ -23,14 +21,12 @@ def mixed_tokens(plan: ChoicePlan) -> int:
 
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
-@pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize(("V", "n", "threshold"), [(60, 2, 2.0), (90, 2, 1.0), (60, 3, 2.5)])
 def test_a_vocabulary_that_is_all_tail(
-    V: int, n: int, threshold: float, merged: bool, tol: float, monkeypatch: pytest.MonkeyPatch
+    V: int, n: int, threshold: float, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(without_replacement, "HEAVY", threshold)
     monkeypatch.setattr(without_replacement, "HEAVY_PAIR", 0.03)
-    merge_from(0 if merged else V, monkeypatch)
     for seed in range(3 if n == 2 else 1):
         rng = np.random.default_rng([V, n, seed])
         law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
@@ -61,12 +57,8 @@ def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
 
 @pytest.mark.parametrize("V", [160, 300, 400])
 @pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("merged", [False, True])
-def test_a_draft_that_is_nearly_uniform(
-    V: int, n: int, merged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_that_is_nearly_uniform(V: int, n: int) -> None:
     """A few hundred tokens, all of the tail and most of them within the cut."""
-    merge_from(0 if merged else V, monkeypatch)
     for seed in range(12):
         rng = np.random.default_rng([V, n, seed])
         draft = unit(1.0 + 0.1 * rng.random(V))
@@ -74,21 +66,3 @@ def test_a_draft_that_is_nearly_uniform(
         target = unit(draft * np.exp(spread * rng.standard_normal(V)))
         proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, n))
         assert -1e-12 <= proof.gap <= 1e-6, seed
-
-
-@pytest.mark.parametrize("n", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_long_tail_is_merged_by_few_tokens_of_the_same_sums(n: int, seed: int) -> None:
-    rng = np.random.default_rng([59, n, seed])
-    nodes, inert = np.array([0.0, 0.5, 0.9, 2.0]), np.zeros(POWERS)
-    rates, place = 10.0 ** rng.uniform(-20, -1, 5000), rng.uniform(0.1, 2.0, 5000)
-    tail, cells = Tail.at_ratios(rates, rates * place, nodes, 0, inert, 1.0)
-    few = tail.merged(cells, 1.0)
-    assert few.rates.size < 1500
-    tail, few = (each.placed(ratio_values(nodes, n, 1.0)) for each in (tail, few))
-    for r in (1, 2):
-        assert few.count @ few.rates**r == pytest.approx((rates**r).sum(), rel=1e-12)
-        np.testing.assert_allclose(few.moments[:, 0, r], tail.moments[:, 0, r], rtol=1e-12)
-    assert few.count @ few.wanted == pytest.approx(tail.wanted.sum(), rel=1e-12)
-    places = nodes[few.lower + 1] - few.share * np.diff(nodes)[few.lower]
-    np.testing.assert_allclose(few.wanted, few.rates * places, rtol=1e-9)
