@@ -1,9 +1,8 @@
 """The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
 
-A curve is all tokens by p/q, or those of a stratum. Each is drawn from as often as it has copies: n times, or
-once. The tokens of a curve are put into classes (:mod:`otmd.choice.classes`). Draft by draft the classes are
-drawn as the tokens are, with masses of their own. A rule that gives every class its share of p gives every
-token its p.
+A curve is all tokens by p/q, or those of a stratum, and is drawn from as often as it has copies: n times, or
+once. Its tokens are put into classes (:mod:`otmd.choice.classes`), which are drawn as they are. A rule that
+gives every class its share of p gives every token its p.
 """
 
 from collections.abc import Sequence
@@ -134,9 +133,8 @@ def _solve_side(
 ) -> RatioSide | None:
     """Find the weights of the classes on one side of the cut.
 
-    ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of the tokens of the other
-    side that may be drafted and are never chosen. ``rejected`` is the mass to be rejected; None outside H*,
-    where nothing is. Returns None where no class can be chosen.
+    ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
+    are never chosen, ``rejected`` the mass to be rejected; None outside H*. None if no class can be chosen.
     """
     nodes, mass = (np.concatenate(each) for each in zip(*classes, strict=True))
     sizes = [own.size for own, _ in classes]
@@ -172,11 +170,7 @@ class ClassDrafts(NamedTuple):
 
 @kernel()
 def class_weights(drafts, with_rejection, targets, capped, tol):
-    """Find log weights with which the classes are chosen with ``targets``; return them and the rates.
-
-    This is the loop of :func:`otmd.choice.weights.balance` in compiled code. The arguments are those of that
-    function and of :func:`choice_rates`.
-    """
+    """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
     size, num_drafts = targets.size, drafts.copies.sum()
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
     if num_drafts == 1 and with_rejection:
@@ -195,10 +189,9 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
 
 @kernel()
 def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling):
-    """Fill the probability that each class is chosen.
+    """Fill the rates of all classes, and −∂rates/∂log weights off the diagonal.
 
-    With a rejection ``weights``, ``rates`` and ``coupling`` have one more entry, for it. ``coupling`` gets
-    −∂rates/∂log weights off the diagonal.
+    With a rejection ``weights``, ``rates`` and ``coupling`` have one more entry, for it.
     """
     masses, curve, never, copies = drafts
     size, count = masses.size, weights.size

@@ -251,8 +251,8 @@ class TimedRates(ClassRates):
     ) -> FloatArray:
         """How often two classes are drafted together, by Hájek's approximation.
 
-        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). The
-        search uses it for its steps alone. The rates are exact, so the search ends at the exact solution.
+        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). It only
+        directs the search's steps: the rates are exact.
         """
         audible = (expected > _INAUDIBLE)[:, None]
         share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)

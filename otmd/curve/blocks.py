@@ -5,8 +5,9 @@ are convex functions of q(H) (Hu et al. 2025, Theorem 6). So inside a block p li
 through each end with the smallest or the largest ratio as slope, and g below its chord. p − g is at least
 the smallest of the bounds at the two ends and where the lines cross.
 
-Only blocks that may hold the minimum are split: groups of 1/16 octave of p/q into some 64 parts with about
-equal numbers of tokens, and parts of at most 64 tokens into single ratios.
+Only blocks that may hold the minimum are split: octaves of p/q, with which a coarse curve begins, into groups
+of 1/16 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
+into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,8 @@ _OCTAVES = 40
 _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
+# Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
+_OCTAVE, _GROUP = 0, 1
 # Where parts begin is decided from the ratios of at most so many tokens.
 _MOST_SAMPLED = 1024
 
@@ -136,8 +139,8 @@ class Blocks(NamedTuple):
     """K blocks of consecutive tokens in the order of p/q.
 
     No ratio of a block is below its ``low`` (K,), which ascend; all are ``low`` where it is ``single``.
-    ``sums`` (K, S) are p, q, and further columns of a subclass. ``level`` is 0 for groups, 1 for their parts,
-    2 for parts of these, and so on.
+    ``sums`` (K, S) are p, q, and further columns of a subclass. ``level`` is 0 for octaves, 1 for groups, 2
+    and more for parts.
     """
 
     low: FloatArray
@@ -170,7 +173,8 @@ class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
     Neither p nor q (V,) need sum to 1; ``counts`` are the numbers of drafts for which the cut is asked. A
-    subclass serves another law of drafts: it overrides :meth:`containment`, and may add columns to the sums.
+    ``coarse`` curve begins with octaves, where many groups would cost more than one more split. A subclass
+    serves another law of drafts: it overrides :meth:`containment`, and may add columns to the sums.
     """
 
     width = 2
@@ -182,7 +186,9 @@ class BlockedCurve:
     most_sorted = num_parts = 64
     """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
 
-    def __init__(self, target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> None:
+    def __init__(
+        self, target: FloatArray, draft: FloatArray, counts: Sequence[int], coarse: bool = False
+    ) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
         # The tokens of groups that were split, and their p/q.
@@ -192,10 +198,13 @@ class BlockedCurve:
             self.blocks = self._open(tokens, np.zeros(1))
             return
         self._group = np.empty(target.size, np.int16)
-        sums = np.zeros((NUM_GROUPS, self.width))
-        self.sum_groups(self._group, sums)
+        self._group_sums = np.zeros((NUM_GROUPS, self.width))
+        self.sum_groups(self._group, self._group_sums)
+        sums, low = self._group_sums, GROUP_LOW
+        if coarse:
+            sums, low = np.add.reduceat(sums, _OCTAVE_STARTS), low[_OCTAVE_STARTS]
         used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
-        self.blocks = _blocks(GROUP_LOW[used], sums[used], 0)
+        self.blocks = _blocks(low[used], sums[used], _OCTAVE if coarse else _GROUP)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
@@ -246,9 +255,14 @@ class BlockedCurve:
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
         starts = blocks.low[wanted]
-        if level == 0:
+        first = np.searchsorted(GROUP_LOW, starts)
+        if level == _OCTAVE:
+            used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
+            groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
+            split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
+        elif level == _GROUP:
             opened = np.zeros(NUM_GROUPS, dtype=bool)
-            opened[np.searchsorted(GROUP_LOW, starts)] = True
+            opened[first] = True
             split = self._open(tokens_of_groups(self._group, opened), starts)
         else:
             split = self._parts(*self._tokens_in(wanted), starts, level + 1)
@@ -262,7 +276,7 @@ class BlockedCurve:
         ratio = ratios_of(self.target, self.draft, tokens)
         before, known = self._opened
         self._opened = np.append(before, tokens), np.append(known, ratio)
-        return self._parts(tokens, ratio, starts, 1)
+        return self._parts(tokens, ratio, starts, _GROUP + 1)
 
     def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
         """The tokens of these parts, and their p/q."""
@@ -307,7 +321,7 @@ def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArra
 
 
 def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:
-    """Blocks of one level. Of groups only the first has a single ratio, 0."""
+    """Blocks of one level. Of octaves and groups only the first has a single ratio, 0."""
     return Blocks(low, low == 0.0, sums, np.full(low.size, level, np.int8))
 
 
@@ -320,3 +334,7 @@ def _lowest_ratios() -> FloatArray:
 
 
 GROUP_LOW = _lowest_ratios()
+# The octave of each group, and the first group of each: those at the ends are octaves of their own.
+_OCTAVE_OF = 1 + (np.arange(NUM_GROUPS) + (1 << _GROUP_BITS) - 2 >> _GROUP_BITS)
+_OCTAVE_OF[0] = 0
+_OCTAVE_STARTS = np.flatnonzero(np.diff(_OCTAVE_OF, prepend=-1))

@@ -145,7 +145,7 @@ class RaceCurve(BlockedCurve):
         self.width = race.width if max(counts) > 2 else POWER
         # g before each of the blocks that were last asked about, and these blocks' lower ends.
         self._known = np.empty(0), np.empty((len(counts), 1))
-        super().__init__(target, race.draft, counts)
+        super().__init__(target, race.draft, counts, coarse=True)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""

@@ -30,12 +30,10 @@ _FIRST = np.finfo(float).tiny
 # More than the rounding of the largest C.
 _MARGIN = 1e-9
 ONE = 1.0 / RATE_UNIT
-# Larger than any C: masses are at least 2⁻¹⁰⁷⁴, so that C is at most n·2¹⁰⁷⁴/RATE_UNIT.
+# Larger than any C, which is at most n·2¹⁰⁷⁴/RATE_UNIT.
 FARTHEST = 2.0**1000
-# Rounding of a draft mass left, relative.
-_MASS_ROUNDING = 1e-15
-# Children of a walk's nodes that are looked at together: few, to hold few numbers.
-_TOGETHER = 4096
+# Rounding of a draft mass left, relative; children of nodes looked at together, to hold few numbers.
+_MASS_ROUNDING, _TOGETHER = 1e-15, 4096
 
 Bounds = tuple[FloatArray, FloatArray]
 
@@ -253,9 +251,8 @@ class RejectionWalk:
         fill_deficits(np.stack(nodes.state[:2], axis=1), *self.classes[4:], deficit)
         shares, left = self._shares(nodes, deficit), self._left(nodes)
         before = State(*(each[:, None] for each in nodes.state))
-        state = self.curve.next_state(before, *left)
+        state, possible = self.curve.next_state(before, *left), shares[1] > 0.0
         low, high = state.W_low, state.W_high
-        possible = shares[1] > 0.0
         self.looked += int(np.count_nonzero(possible))
         if row < self.num_drafts - 1:
             low, high = self._outlook(row + 1, state, *left)
