@@ -136,7 +136,7 @@ def refine_nodes(
     where its corner takes part in such a combination.
     """
     size = edges.size + copies.size
-    ends = Ends(np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
+    ends = Ends(np.empty(size), np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
     left, right = np.empty(size, np.int64), np.empty(size, np.int64)
     halved = True
     while halved:
@@ -150,7 +150,7 @@ def refine_nodes(
                 p, q = target_before[e], draft_before[e]
                 if before >= 0 and chosen[e]:
                     p, q = corner(edges, target_before, draft_before, before, e)
-                ends.target[k] = p
+                ends.target[k], ends.slope[k] = p, edges[e]
                 ends.draft[k] = _chord(draft_before, contained, q) if linear else q
                 left[k], right[k] = before, e if chosen[e] else before
                 before = e

@@ -153,6 +153,12 @@ class Blocks(NamedTuple):
         """The lower ends of the blocks, and inf, shape (K + 1,)."""
         return np.append(self.low, np.inf)
 
+    @property
+    def ratio(self) -> FloatArray:
+        """p/q of each block as a whole, inf where q = 0, shape (K,)."""
+        p, q = self.sums[:, TARGET], self.sums[:, DRAFT]
+        return np.divide(p, q, out=np.full(q.size, np.inf), where=q > 0)
+
     def before(self, column: int) -> FloatArray:
         """The sum of a column over all tokens before each block, and over all, shape (K + 1,)."""
         return np.concatenate([[0.0], self.sums[:, column].cumsum()])

@@ -42,11 +42,13 @@ class Ends(NamedTuple):
     """Where the prefixes of R curves may end, in ascending order for each curve, E places in all.
 
     ``target`` and ``draft`` (E,) are p and q of the curve's tokens up to each end, first where the scan
-    begins; ``starts`` (R + 1,) is where the ends of each curve begin.
+    begins, and ``slope`` (E,) is p/q of its tokens from there to the next end; ``starts`` (R + 1,) is where
+    the ends of each curve begin.
     """
 
     target: FloatArray
     draft: FloatArray
+    slope: FloatArray
     starts: IntArray
 
 
@@ -75,12 +77,21 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     Returns how many blocks of each curve it holds, (n,), the ratio it ends below, (n,), and its p − g.
     """
     columns = [
-        (x.edges, x.before(TARGET), x.before(DRAFT), np.append(x.single, True)) for x in blocks
+        (
+            x.edges,
+            x.before(TARGET),
+            x.before(DRAFT),
+            np.append(x.ratio, np.inf),
+            np.append(x.single, True),
+        )
+        for x in blocks
     ]
-    edges, target, draft, single = (np.concatenate(each) for each in zip(*columns, strict=True))
+    edges, target, draft, slope, single = (
+        np.concatenate(each) for each in zip(*columns, strict=True)
+    )
     starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
     lowest = np.empty(edges.size)
-    best = scan(Ends(target, draft, starts), copies, lowest)
+    best = scan(Ends(target, draft, slope, starts), copies, lowest)
     least = lowest.min()
     scan(corners_of(edges, target, draft, single, starts), copies, lowest)
     marked = lowest <= least - SLACK
@@ -125,7 +136,8 @@ def corners_of(edges, target_before, draft_before, single, starts):
             target[k], draft[k] = target_before[k], draft_before[k]
             if k > starts[r] and not single[k - 1]:
                 target[k], draft[k] = corner(edges, target_before, draft_before, k - 1, k)
-    return Ends(target, draft, starts)
+    # The line from a corner to the next is the tangent at the edge between them.
+    return Ends(target, draft, edges, starts)
 
 
 @kernel()
@@ -168,10 +180,10 @@ def _entry(ends, k, stop, copies):
     """The t from which the tokens between an end and the next one are taken; inf after the last end."""
     if k + 1 == stop:
         return np.inf
-    before, after = ends.draft[k], ends.draft[k + 1]
+    before = ends.draft[k]
     if before <= 0.0:
         return 0.0
-    mass = max(ends.target[k + 1] - ends.target[k], 0.0)
-    gain = copies * np.log1p((after - before) / before)
-    # A gain that underflows is that of tokens which are all but never drafted.
-    return min(mass / gain, _LAST) if gain > 0.0 else _LAST
+    # x/log(1 + x) is 1 where q of these tokens is lost in rounding. So no token of little q stops the scan.
+    x = max(ends.draft[k + 1] - before, 0.0) / before
+    growth = x / np.log1p(x) if x > 0.0 else 1.0
+    return min(ends.slope[k] * before * growth / copies, _LAST)

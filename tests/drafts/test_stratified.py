@@ -214,6 +214,29 @@ def test_a_large_vocabulary_has_no_better_neighbour() -> None:
     assert (gain[~best.subset] >= -1e-14).all()
 
 
+def two_strata_optimum(target: np.ndarray, law: otmd.Stratified) -> float:
+    """1 + the least p(H) − q_1(H) q_2(H) over all pairs of prefixes by p/q_j."""
+    sums = []
+    for j in range(2):
+        p, q = target[law.strata == j], law.inclusion_probs()[law.strata == j]
+        order = np.argsort(np.divide(p, q, out=np.full(q.size, np.inf), where=q > 0))
+        sums.append([np.append(0.0, mass[order].cumsum()) for mass in (p, q)])
+    (p, q), (other, own) = sums
+    return 1.0 + float(np.min([a + other - b * own for a, b in zip(p, q, strict=True)]))
+
+
+def test_tokens_that_are_all_but_never_drafted_do_not_hide_the_optimum() -> None:
+    """q of most tokens is lost in rounding beside that of the tokens before them in the order of p/q."""
+    for seed in range(60):
+        rng = np.random.default_rng([11, seed])
+        logits = rng.choice([5.0, 15.0, 40.0]) * rng.standard_normal(int(rng.integers(50, 1500)))
+        noise = rng.choice([0.5, 3.0, 10.0]) * rng.standard_normal(logits.size)
+        target, draft = map(otmd.probs_from_logits, (logits, logits + noise))
+        law = otmd.Stratified(draft, 2)
+        found = otmd.optimal_acceptance(target, law).rate
+        assert found == pytest.approx(two_strata_optimum(target, law), abs=1e-12), seed
+
+
 def test_prefixes_of_one_order_miss_the_optimum() -> None:
     """A control: the prefixes of p/q over all strata are not enough."""
     rng, missed = np.random.default_rng(6), 0
