@@ -40,11 +40,11 @@ RESAMPLES = 2000
 
 
 class Means(NamedTuple):
-    """Tokens and steps of each prompt, shape (prompts, 2), by the two ways; and the product of mean rates."""
+    """Tokens and steps of each prompt, shape (prompts, 2), by the two ways; and :func:`level_rates`."""
 
     estimated: FloatArray
     decoded: FloatArray
-    product: float
+    rates: FloatArray
 
 
 def estimates(dataset, workers: int) -> tuple[Evidence, int]:
@@ -57,11 +57,18 @@ def estimates(dataset, workers: int) -> tuple[Evidence, int]:
     return Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, DEPTH), cut_at
 
 
-def product_of_means(evidence: Evidence, rule: str, choice: Choice) -> float:
-    """What the mean rates of the levels would give if positions were alike and independent."""
+def level_rates(evidence: Evidence, rule: str, choice: Choice) -> FloatArray:
+    """Sums of each level's rates and numbers of positions, by prompt, shape (prompts, levels, 2)."""
     column = evidence.columns[rule, choice.variant, choice.draft_temperature]
-    rates = [np.minimum(np.concatenate(column[n]), 1.0).mean() for n in choice.shape]
-    return 1.0 + float(np.cumprod(rates).sum())
+    of_prompts = [[np.minimum(rates, 1.0) for rates in column[n]] for n in choice.shape]
+    return np.array([[(own.sum(), own.size) for own in level] for level in of_prompts]).swapaxes(
+        0, 1
+    )
+
+
+def product(sums: FloatArray) -> FloatArray:
+    """Tokens per step if positions were alike and independent, from sums over prompts (…, levels, 2)."""
+    return 1.0 + np.cumprod(sums[..., 0] / sums[..., 1], axis=-1).sum(axis=-1)
 
 
 def decoded(dataset, cut_at: int, repeats: int) -> pl.DataFrame:
@@ -121,18 +128,24 @@ def interval(value: float, samples: FloatArray) -> str:
 
 
 def print_table(found: dict[str, Means]) -> None:
-    """Print both, their difference, and how far the product of means is off the decoded number."""
-    heads = ("tree", "estimated", "decoded", "difference", "product of mean rates", "less decoded")
+    """Print both, and by how much the estimate and the product of mean rates exceed what was decoded.
+
+    The product is also held against the estimate, which is of the same texts.
+    """
+    heads = ("tree", "estimated", "decoded", "less decoded", "product of mean rates")
+    heads += ("less estimated", "less decoded")
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for name, (along, own, product) in found.items():
+    for name, (along, own, rates) in found.items():
         weights = prompt_weights(len(along), RESAMPLES, 0)
         (first, firsts), (second, seconds) = ratio(along, weights), ratio(own, weights)
+        third, thirds = product(rates.sum(axis=0)), product(np.tensordot(weights, rates, axes=1))
         cells = [
             interval(first, firsts),
             interval(second, seconds),
             interval(first - second, firsts - seconds),
-            f"{product:.3f}",
-            interval(product - second, product - seconds),
+            f"{third:.3f}",
+            interval(third - first, thirds - firsts),
+            interval(third - second, thirds - seconds),
         ]
         print("| " + " | ".join([name, *cells]) + " |")
 
@@ -155,8 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
             by_prompt = {name: (tokens, count) for name, tokens, count in sums.iter_rows()}
             own = np.array([by_prompt[text.prompt_id] for text in evidence.texts], dtype=float)
             along = np.stack([tokens, steps], axis=1)
-            product = product_of_means(evidence, rule, choice)
-            found[f"{rule} {choice.tree}"] = Means(along, own, product)
+            found[f"{rule} {choice.tree}"] = Means(along, own, level_rates(evidence, rule, choice))
         print(f"\n{path.name}\n")
         print_table(found)
 
