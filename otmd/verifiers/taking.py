@@ -30,7 +30,7 @@ from otmd.curve.blocks import (
     tokens_of_groups,
 )
 from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
-from otmd.kernel import REASSOCIATE, kernel
+from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.prepared import accept_prob
 
@@ -247,7 +247,7 @@ def _group_tokens(cell, places, target, draft, grouped):
         places[c] += 1
 
 
-@kernel(error_model="numpy", fastmath=REASSOCIATE)
+@kernel(error_model="numpy")
 def _take_cells(target, draft, starts, walk, num_strata):
     """Take the tokens (V,), grouped by cell: T of each cell, and Π_j s_j at the end."""
     others, s = np.ones(walk.size), np.ones(num_strata)
