@@ -36,9 +36,8 @@ from otmd.verifiers.prepared import accept_prob
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
-_EDGES = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
-"""Where p/q_j is cut into classes: 1, and half octaves below, but not at ratios that round numbers have."""
-
+# Classes of p/q_j: from 1 on, and half octaves below, which are not cut at ratios that round numbers have.
+_NUM_CLASSES = 11
 _MOST_STEPS = 100
 # How all tokens of a group are taken.
 _WHOLE, _THINNED, _SORTED, _UNKNOWN = range(4)
@@ -124,11 +123,11 @@ class Cells:
         self, target: FloatArray, draft: FloatArray, number: NDArray[np.int16], num_strata: int
     ) -> None:
         self.target, self.draft, self.num_strata = target, draft, num_strata
-        edges = np.array(_EDGES if num_strata > 1 else ())
+        num_classes = _NUM_CLASSES if num_strata > 1 else 1
         # Wide enough for ten thousand strata.
         self.of_token = np.empty(target.size, np.int32)
-        sizes = np.zeros(num_strata * (edges.size + 1), np.int64)
-        _fill_cells(target, draft, number, edges, num_strata, self.of_token, sizes)
+        sizes = np.zeros(num_strata * num_classes, np.int64)
+        _fill_cells(target, draft, number, num_classes, num_strata, self.of_token, sizes)
         self.starts = np.concatenate([[0], sizes.cumsum()])
         self.grouped = np.empty((2, target.size))
         _group_tokens(self.of_token, self.starts[:-1].copy(), target, draft, self.grouped)
@@ -222,17 +221,21 @@ def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
     return probs, np.ones(law.num_drafts, np.int64)
 
 
-@kernel()
-def _fill_cells(target, draft, number, edges, num_strata, cell, sizes):
+@kernel(error_model="numpy")
+def _fill_cells(target, draft, number, num_classes, num_strata, cell, sizes):
     """Fill the cell of each token (V,) and the sizes of the cells."""
+    ratio = np.empty(AT_A_TIME)
+    bits = ratio.view(np.int64)
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
         own = cell[start : start + AT_A_TIME]
         for y in range(p.size):
-            own[y] = num_strata - 1 - number[start + y]
-        for edge in edges:
-            for y in range(p.size):
-                own[y] += num_strata if p[y] < edge * q[y] else 0
+            ratio[y] = p[y] / q[y] if q[y] > 0.0 else np.inf
+            # The exponent of √2 (p/q)² counts half octaves.
+            ratio[y] = np.sqrt(2.0) * ratio[y] * ratio[y] if ratio[y] < 1.0 else np.inf
+        for y in range(p.size):
+            level = min(max(1024 - (bits[y] >> 52), 0), num_classes - 1)
+            own[y] = level * num_strata + num_strata - 1 - number[start + y]
         for y in range(p.size):
             sizes[np.uint64(own[y])] += 1
 
