@@ -42,7 +42,7 @@ WORDS = {
     "POT emd, full": "POT",
     "Global Resolution": "Global Resolution,\nV is the top k",
     "torch chain": "torch, RRS",
-    "torch, ONE verification": "torch, RRSw:\none verification",
+    "torch, ONE verification": "torch, one RRSw",
 }
 MILLISECOND, MEGABYTE = 1e-3, 1e6
 TICKS = (10, 100, 1000)
