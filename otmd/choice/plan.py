@@ -28,19 +28,19 @@ class Quadrature(NamedTuple):
 
 
 @kernel()
-def clock_quadrature(slowest, fastest):
+def clock_quadrature(slowest, fastest, spacing=_SPACING):
     """Nodes and steps for sums of exponentials with rates from ``slowest`` to ``fastest``.
 
     The substitution s = exp(v − e^{−v}) makes the trapezoidal rule converge double exponentially at the
-    early end (Takahasi and Mori 1974). At this spacing the rule is exact to rounding.
+    early end (Takahasi and Mori 1974). At the default spacing the rule is exact to rounding.
     """
     latest = np.log(_SILENT * fastest / slowest)
-    first, last = int(np.floor(-3.7 / _SPACING)), int(np.ceil(latest / _SPACING))
+    first, last = int(np.floor(-3.7 / spacing)), int(np.ceil(latest / spacing))
     times, steps = np.empty(last - first + 1), np.empty(last - first + 1)
     for k in range(times.size):
-        v = (first + k) * _SPACING
+        v = (first + k) * spacing
         times[k] = np.exp(v - np.exp(-v)) / fastest
-        steps[k] = _SPACING * times[k] * (1.0 + np.exp(-v))
+        steps[k] = spacing * times[k] * (1.0 + np.exp(-v))
     return Quadrature(times, steps)
 
 

@@ -156,8 +156,9 @@ class Blocks(NamedTuple):
     @property
     def ratio(self) -> FloatArray:
         """p/q of each block as a whole, inf where q = 0, shape (K,)."""
-        p, q = self.sums[:, TARGET], self.sums[:, DRAFT]
-        return np.divide(p, q, out=np.full(q.size, np.inf), where=q > 0)
+        ratio = np.empty(self.low.size)
+        fill_ratios(self.sums[:, TARGET].copy(), self.sums[:, DRAFT].copy(), ratio)
+        return ratio
 
     def before(self, column: int) -> FloatArray:
         """The sum of a column over all tokens before each block, and over all, shape (K + 1,)."""

@@ -21,6 +21,7 @@ from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import kernel
 from otmd.optimum.acceptance import positions
+from otmd.optimum.stratified import entry_times
 from otmd.probabilities import FloatArray, IntArray, accumulated
 
 # The interval of a bisection is halved this often, down to the rounding of 1.
@@ -235,25 +236,12 @@ def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
     ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
     for first, end in pairwise(strata.starts):
         own = strata.tokens[first:end]
-        own = own[np.argsort(ratios_of(target, strata.inclusion, own))]
-        ordered[first:end] = own
-        entry[first:end] = _entries(target[own], strata.inclusion[own])
+        ratio = ratios_of(target, strata.inclusion, own)
+        ascending = np.argsort(ratio)
+        ordered[first:end] = own = own[ascending]
+        entry[first:end] = entry_times(ratio[ascending], strata.inclusion[own])
     # Stable: tokens of one stratum that enter together stay in their order.
     return ordered[np.argsort(entry, kind="stable")]
-
-
-def _entries(target: FloatArray, draft: FloatArray) -> FloatArray:
-    """The t of :mod:`otmd.optimum.stratified` from which each token is taken, ascending; inf without q_j."""
-    before = np.concatenate([[0.0], draft[:-1].cumsum()])
-    entry = np.full(target.size, np.inf)
-    drawn = draft > 0.0
-    entry[drawn & (before == 0.0)] = 0.0
-    later = drawn & (before > 0.0)
-    gain = np.log1p(draft[later] / before[later])
-    # A gain that underflows to 0 is that of a token with almost no q_j: it comes last.
-    entry[later] = np.divide(target[later], gain, out=np.full(gain.size, np.inf), where=gain > 0.0)
-    # By rounding, an entry may fall below the one before it.
-    return np.maximum.accumulate(entry)
 
 
 class _Levels:

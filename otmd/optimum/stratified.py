@@ -180,10 +180,29 @@ def _entry(ends, k, stop, copies):
     """The t from which the tokens between an end and the next one are taken; inf after the last end."""
     if k + 1 == stop:
         return np.inf
-    before = ends.draft[k]
+    return _entry_time(ends.slope[k], ends.draft[k], ends.draft[k + 1] - ends.draft[k], copies)
+
+
+@kernel(error_model="numpy")
+def _entry_time(ratio, before, mass, copies):
+    """The t from which tokens of this p/q are taken; their q is ``mass``, after tokens of q ``before``."""
     if before <= 0.0:
         return 0.0
     # x/log(1 + x) is 1 where q of these tokens is lost in rounding. So no token of little q stops the scan.
-    x = max(ends.draft[k + 1] - before, 0.0) / before
+    x = max(mass, 0.0) / before
     growth = x / np.log1p(x) if x > 0.0 else 1.0
-    return min(ends.slope[k] * before * growth / copies, _LAST)
+    return min(ratio * before * growth / copies, _LAST)
+
+
+@kernel()
+def entry_times(ratio, draft):
+    """The t from which each token of a stratum is taken (K,), given by p/q ascending; inf without q."""
+    entry, before, latest = np.empty(draft.size), 0.0, 0.0
+    for k in range(draft.size):
+        # By rounding, an entry may fall below the one before it.
+        latest = (
+            max(latest, _entry_time(ratio[k], before, draft[k], 1)) if draft[k] > 0.0 else np.inf
+        )
+        entry[k] = latest
+        before += draft[k]
+    return entry

@@ -2,15 +2,15 @@
 
 import numpy as np
 
+from otmd.choice.plan import clock_quadrature
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
 
-# The integral over s, by the trapezoidal rule in v, s = exp(v − e^{−v}), is exact to 1e-12. What the target
-# emits before the first node or after the last one is less than that.
-_SPACING, _ENDS = 1 / 16, 3.375
+# Of the quadrature over s. The integrand is a product of many exponentials; this is exact to 1e-12.
+_SPACING = 1 / 16
 # Exponents beyond which e^{−x} is 0 or 1, to 1e-15.
 _GONE, _UNSEEN = 35.0, 1e-15
 
@@ -47,10 +47,8 @@ class GumbelList(InvariantCoupling):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithReplacement)
         p, q, _, excess = sorted_masses(target, law.draft_probs)
-        # Nodes and steps, in units of the target's mean time 1/n.
-        v = np.arange(-_ENDS, _ENDS, _SPACING)
-        nodes = np.exp(v - np.exp(-v))
-        steps = _SPACING * nodes * (1.0 + np.exp(-v))
+        # In units of the target's mean time 1/n.
+        nodes, steps = clock_quadrature(1.0, 1.0, _SPACING)
         # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
         first = np.searchsorted(excess, _UNSEEN * law.num_drafts / nodes)
         last = np.searchsorted(excess, _GONE * law.num_drafts / nodes)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, power, ratios_of
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
 from otmd.curve.blocks import (
     DRAFT,
     GROUP_LOW,
@@ -229,8 +229,8 @@ def _fill_cells(target, draft, number, num_classes, num_strata, cell, sizes):
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
         own = cell[start : start + AT_A_TIME]
+        fill_ratios(p, q, ratio)
         for y in range(p.size):
-            ratio[y] = p[y] / q[y] if q[y] > 0.0 else np.inf
             # The exponent of √2 (p/q)² counts half octaves.
             ratio[y] = np.sqrt(2.0) * ratio[y] * ratio[y] if ratio[y] < 1.0 else np.inf
         for y in range(p.size):

@@ -219,7 +219,8 @@ def two_strata_optimum(target: np.ndarray, law: otmd.Stratified) -> float:
     sums = []
     for j in range(2):
         p, q = target[law.strata == j], law.inclusion_probs()[law.strata == j]
-        order = np.argsort(np.divide(p, q, out=np.full(q.size, np.inf), where=q > 0))
+        with np.errstate(over="ignore"):
+            order = np.argsort(np.divide(p, q, out=np.full(q.size, np.inf), where=q > 0))
         sums.append([np.append(0.0, mass[order].cumsum()) for mass in (p, q)])
     (p, q), (other, own) = sums
     return 1.0 + float(np.min([a + other - b * own for a, b in zip(p, q, strict=True)]))
@@ -235,6 +236,16 @@ def test_tokens_that_are_all_but_never_drafted_do_not_hide_the_optimum() -> None
         law = otmd.Stratified(draft, 2)
         found = otmd.optimal_acceptance(target, law).rate
         assert found == pytest.approx(two_strata_optimum(target, law), abs=1e-12), seed
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_ratio_beyond_the_largest_float_is_no_overflow() -> None:
+    draft = np.append(np.ones(2999), 1e-312)
+    target = np.append(np.full(2999, 1e-5), 1.0)
+    law, target = otmd.Stratified(draft / draft.sum(), 2), target / target.sum()
+    found = otmd.optimal_acceptance(target, law).rate
+    assert found == pytest.approx(two_strata_optimum(target, law), abs=1e-12)
+    assert otmd.lossy_frontier(target, law).rate_at(0.0) == pytest.approx(found, abs=1e-12)
 
 
 def test_prefixes_of_one_order_miss_the_optimum() -> None:
