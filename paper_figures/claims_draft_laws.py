@@ -115,16 +115,16 @@ def rule(table: pl.DataFrame) -> list[str]:
 
 
 def gap(table: pl.DataFrame) -> list[str]:
-    """What the rule leaves of its laws' optima, and what the better of two orders regains."""
+    """What the rule leaves of its laws' optima: in its own order, and in the better of two, its default."""
     without = of(table, "without, optimum", "stratified")
     rows = pl.read_parquet(ORDERS)
     cells = rows.group_by("draft", "temperature", "num_drafts").agg(
         own=100 * (pl.col("optimum") - pl.col("own_order")).mean(),
-        better=100 * (pl.col("optimum") - pl.col("better_order")).mean(),
+        better=100 * (pl.col("optimum") - pl.col("default")).mean(),
     )
     parts = [
         f"T = {t:g}: {own['own'].mean():.1f} (up to {own['own'].max():.1f}), "
-        f"with the better order {own['better'].mean():.1f} (up to {own['better'].max():.1f})"
+        f"by the better of two orders {own['better'].mean():.1f} (up to {own['better'].max():.1f})"
         for t in cells["temperature"].unique().sort().to_list()
         for own in [cells.filter(temperature=t)]
     ]

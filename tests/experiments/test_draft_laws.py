@@ -154,6 +154,24 @@ def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) 
         assert row["better_order"] <= row["optimum"] + 1e-9
 
 
+def test_shares_are_chosen_on_other_prompts() -> None:
+    """The share that is best on one half is not the best on the other, which shows in the gain."""
+    import law_orders
+
+    names = [f"shares_{falling:g}" for falling in law_orders.FALLING]
+    own = {"a": dict.fromkeys(names, 0.5) | {"shares_0.4": 0.9}}
+    own["b"] = dict.fromkeys(names, 0.5) | {"shares_1.6": 0.7}
+    table = pl.DataFrame(
+        [{"prompt_id": id, "num_drafts": 2, "top_draft": 0.5, **own[id]} for id in ("a", "b")]
+    )
+    ((_, one, binned, best),) = law_orders.shares_by_position(table).rows()
+    assert (one, binned) == (0.0, 0.0)
+    assert best == pytest.approx((0.4 + 0.2) / 2)
+    both = table.with_columns(pl.lit(0.9).alias("shares_0.4"))
+    ((_, one, _, best),) = law_orders.shares_by_position(both).rows()
+    assert one == best == pytest.approx(0.4)
+
+
 def test_the_stored_table_has_every_cell_of_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "paper_figures"))
     monkeypatch.chdir(ROOT)
