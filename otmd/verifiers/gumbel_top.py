@@ -68,8 +68,7 @@ class GumbelTop(InvariantCoupling):
         while True:
             places = np.append(np.searchsorted(alone, w[:-1]), p.size)
             mass, weighted = np.diff(masses[places]), np.diff(weights[places])
-            means = np.divide(weighted, mass, out=w[:-1].copy(), where=mass > 0.0)
-            means = np.clip(means, w[:-1], w[1:])
+            means = np.divide(weighted, mass, out=w[:-1].copy(), where=mass > 0).clip(w[:-1], w[1:])
             low = (mass * np.interp(means, w, drafted)).reshape(-1, 2).sum(axis=1)
             gap = np.maximum(mass.reshape(-1, 2).sum(axis=1) * drafted[1::2] - low, 0.0)
             if gap.sum() <= tol or w.size > _MOST_CHANCES:
@@ -108,7 +107,8 @@ class _Chances:
         for mass, ratio in zip(*self._heavy, strict=True):
             absent = np.exp(np.outer(-mass * w * np.maximum(scale - ratio, 0), self._times)).ravel()
             count_one_more(counts, absent, 1.0 - absent)
-        return w * self._end * (counts.sum(axis=0).reshape(silent.shape) @ self._steps)
+        chances = w * self._end * (counts.sum(axis=0).reshape(silent.shape) @ self._steps)
+        return np.where(np.searchsorted(self._scales[1], scale) < self._n, 1.0, chances)
 
 
 @kernel()
