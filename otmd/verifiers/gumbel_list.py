@@ -11,8 +11,8 @@ from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_ma
 
 # Of the quadrature over s, which is exact to 1e-11.
 _SPACING = 0.3
-# Smaller weights and exponents do not count, and e^{−x} does not where x is larger.
-_UNSEEN, _GONE = 1e-13, 30.0
+# Smaller parts of it do not count.
+_UNSEEN = 1e-13
 
 
 class GumbelList(InvariantCoupling):
@@ -47,14 +47,14 @@ class GumbelList(InvariantCoupling):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithReplacement)
         p, q, _, excess = sorted_masses(target, law.draft_probs)
-        # In units of the target's mean time 1/n. Before 1e-15 of it the target hardly ever emits.
-        nodes, steps = clock_quadrature(1.0, min(1.0 + excess[-1] / law.num_drafts, 1e15), _SPACING)
-        weights = steps * np.exp(-nodes)
-        nodes, weights = nodes[weights > _UNSEEN], weights[weights > _UNSEEN]
-        # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
-        first = np.searchsorted(excess, _UNSEEN * law.num_drafts / nodes)
-        last = np.searchsorted(excess, _GONE * law.num_drafts / nodes)
         after = np.append(p[::-1].cumsum()[::-1], 0.0)
+        # In units of the target's mean time 1/n. Before 1e-15 of it the target hardly ever emits.
+        fastest = 1.0 + excess[np.count_nonzero(after > _UNSEEN) - 1] / law.num_drafts
+        nodes, steps = clock_quadrature(1.0, min(fastest, 1e15), _SPACING)
+        weights = steps * np.exp(-nodes)
+        # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
+        first = np.searchsorted(excess, _UNSEEN / weights * law.num_drafts / nodes)
+        last = np.searchsorted(excess, np.log(weights / _UNSEEN) * law.num_drafts / nodes)
         per_mass, room = 1.0 / np.maximum(q.cumsum(), 1e-300), np.empty(p.size)
         missed = np.empty(nodes.size)
         for i, s in enumerate(nodes / law.num_drafts):

@@ -17,8 +17,8 @@ _MOST_CHANCES = 4000
 # Tokens with larger rates at the end of the race enter one by one. For the others, powers below the eighth
 # are exact to 1e-13, and for faint ones powers below the fifth.
 _HEAVY, _POWERS, _FAINT, _FEW = 0.5, 8, 1e-3, 5
-# Tokens of a block of sums, and numbers that the processor's cache holds.
-_BLOCK, _AT_ONCE = 256, 2**14
+# Tokens of a block of sums, and numbers that are computed at once.
+_BLOCK, _AT_ONCE = 256, 2**16
 
 
 class GumbelTop(InvariantCoupling):
@@ -28,7 +28,6 @@ class GumbelTop(InvariantCoupling):
     it at rates (C q_z − p_z)₊ against 1. Its chance is a concave function of that with one draft, w = 1/T(C)
     (theory of couplings, theorem 3). So between two w it lies above the chord, and its mean over some tokens
     is at most its value at their mean w. Cells of w are split until these bounds of α are ``tol`` apart.
-
     With one draft this is Daliri et al. (2024, arXiv:2408.07978).
     """
 
