@@ -13,7 +13,7 @@ from otmd.race.containment import count_one_more
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
 
 # About so many chances are computed at most; what is left open then stays within certain bounds.
-_MOST_CHANCES = 4000
+_MOST_CHANCES = 20_000
 # Tokens with larger rates at the end of the race enter one by one. For the others, powers below the eighth
 # are exact to 1e-13, and for faint ones powers below the fifth.
 _HEAVY, _POWERS, _FAINT, _FEW = 0.5, 8, 1e-3, 5
