@@ -113,8 +113,8 @@ def sorted_masses(
     ascending = np.argsort(ratio)
     tokens, ratio = drawn[ascending], ratio[ascending]
     p, q = target[tokens], draft[tokens]
-    excess = ratio * q.cumsum() - p.cumsum()
-    return p, q, ratio, np.maximum.accumulate(np.maximum(excess, 0.0))
+    # From one ratio to the next, A has the q so far as its slope.
+    return p, q, ratio, np.append(0.0, (np.diff(ratio) * q[:-1].cumsum()).cumsum())
 
 
 def arrival_times(clocks: FloatArray, probs: FloatArray) -> FloatArray:

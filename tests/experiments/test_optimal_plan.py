@@ -86,3 +86,15 @@ def test_multisets_carry_all_probability() -> None:
     assert chance.sum() == pytest.approx(1.0, abs=1e-13)
     twice = (sets == [0, 0, 1, 1]).all(axis=1)
     assert chance[twice] == pytest.approx(6 * q[0] ** 2 * q[1] ** 2)
+
+
+def test_the_couplings_on_a_small_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
+    from couplings import NUM_DRAFTS, RULES, main
+
+    main(["--vocab-size", "300", "--rounds", "1"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "noise" in line]
+    assert len(rows) == 2 * len(RULES) * len(NUM_DRAFTS)
+    for row in rows:
+        assert float(row[4]) > 0.0
+        assert 0.0 < float(row[6]) < 1.0
+        assert float(row[7].rstrip(" |")) <= 1e-6

@@ -38,22 +38,27 @@ def excess(p, q, scale):
     return [max(scale * b - a, 0 * a) for a, b in zip(p, q, strict=True)]
 
 
+def drafted_by_top(p, q, n: int, scale: Fraction) -> Fraction:
+    """P(a token of this p/q is drafted | the target emits it), by the race of the others with it."""
+    rates = excess(p, q, scale)
+    if sum(rate > 0 for rate in rates) < n:
+        return Fraction(1)
+    raced = [rate / (1 + sum(rates)) for rate in [*rates, Fraction(1)]]
+    contained = exact.WithoutReplacement(raced, n).containment(
+        len(raced), lambda name, values: list(values)
+    )
+    return 1 - contained[2 ** len(p) - 1]
+
+
 @pytest.mark.parametrize("num_drafts", [1, 2, 3])
 def test_poisson_and_top_in_fractions(num_drafts):
     for seed in range(5):
         p, q = fraction_pair(seed)
         by_poisson = by_top = Fraction(0)
         for a, b in zip(p, q, strict=True):
-            rates = excess(p, q, a / b)
-            total = 1 + sum(rates)
+            total = 1 + sum(excess(p, q, a / b))
             by_poisson += a * (1 - (1 - 1 / total) ** num_drafts)
-            raced = [rate / total for rate in [*rates, Fraction(1)]]
-            first = Fraction(1)
-            if sum(rate > 0 for rate in rates) >= num_drafts:
-                law = exact.WithoutReplacement(raced, num_drafts)
-                contained = law.containment(5, lambda name, values: list(values))
-                first = 1 - contained[0b1111]
-            by_top += a * first
+            by_top += a * drafted_by_top(p, q, num_drafts, a / b)
         target, draft = ([float(x) for x in row] for row in (p, q))
         for coupling, law, rate in (
             (otmd.PoissonCoupling(), otmd.WithReplacement, by_poisson),
@@ -61,6 +66,39 @@ def test_poisson_and_top_in_fractions(num_drafts):
         ):
             found = coupling.acceptance_bounds(target, law(draft, num_drafts))
             assert found == pytest.approx((float(rate), float(rate)), abs=1e-12)
+
+
+@pytest.mark.parametrize("num_drafts", [1, 2, 3])
+def test_the_top_is_concave_in_the_chance_with_one_draft(num_drafts):
+    for seed in range(8):
+        p, q = fraction_pair(seed, size=5)
+        scales = {a / b for a, b in zip(p, q, strict=True)} | {Fraction(k, 4) for k in range(1, 16)}
+        chances = {
+            1 / (1 + sum(excess(p, q, scale))): drafted_by_top(p, q, num_drafts, scale)
+            for scale in scales
+        }
+        slopes = [(chances[b] - chances[a]) / (b - a) for a, b in pairwise(sorted(chances))]
+        assert all(one >= two >= 0 for one, two in pairwise(slopes))
+
+
+@pytest.mark.parametrize(("size", "noise", "num_drafts"), [(900, 0.5, 2), (700, 2.0, 5)])
+def test_the_top_against_one_race_a_token(size, noise, num_drafts):
+    rng = np.random.default_rng(9)
+    logits = rng.normal(size=size)
+    p, q = (otmd.probs_from_logits(x) for x in (logits, logits + noise * rng.normal(size=size)))
+    rate = 0.0
+    for y in range(size):
+        race = np.append(np.maximum(p[y] / q[y] * q - p, 0.0), 1.0)
+        race[y] = 0.0
+        chance = 1.0
+        if np.count_nonzero(race) > num_drafts:
+            raced = otmd.WithoutReplacement(race / race.sum(), num_drafts)
+            chance -= float(raced.containment(np.arange(size + 1) < size))
+        rate += p[y] * chance
+    law = otmd.WithoutReplacement(q, num_drafts)
+    low, high = otmd.GumbelTop().acceptance_bounds(p, law)
+    assert low - 1e-13 <= rate <= high + 1e-13
+    assert high - low <= 1e-6
 
 
 def missed_by_list(p, q, n: int, y: int) -> float:
@@ -92,6 +130,19 @@ def test_the_list_against_adaptive_quadrature(num_drafts):
         law = otmd.WithReplacement(q, num_drafts)
         rate = otmd.acceptance_rate(otmd.GumbelList(), p, law)
         assert rate == pytest.approx(1.0 - missed, abs=1e-6)
+
+
+@pytest.mark.parametrize("num_drafts", [2, 4, 30])
+def test_the_list_takes_enough_times(num_drafts, monkeypatch):
+    rng = np.random.default_rng(10)
+    for size, sharp in ((3, 0.05), (4, 1.0), (40, 0.3), (400, 0.05)):
+        p, q = rng.dirichlet(np.full(size, sharp), size=2)
+        law = otmd.WithReplacement(q, num_drafts)
+        rate = otmd.acceptance_rate(otmd.GumbelList(), p, law)
+        with monkeypatch.context() as finer:
+            finer.setattr("otmd.verifiers.gumbel_list._SPACING", 0.1)
+            wanted = otmd.acceptance_rate(otmd.GumbelList(), p, law)
+        assert rate == pytest.approx(wanted, abs=2e-11)
 
 
 @EVERY
@@ -173,6 +224,39 @@ def test_published_floors(name):
             floor = (n * p[drawn] / (grown + n)).sum()
             if name == "list":
                 assert coupling.acceptance_rate(p, law(q, n)) >= floor - 1e-12
+
+
+TINY = 5e-324
+HOSTILE = {
+    "one token": ([1.0], [1.0]),
+    "one and the same": ([1.0, 0.0], [1.0, 0.0]),
+    "disjoint": ([1.0, 0.0, 0.0], [0.0, 0.5, 0.5]),
+    "one target token": ([1.0, 0.0, 0.0], [0.2, 0.3, 0.5]),
+    "ties": ([0.1, 0.1, 0.4, 0.4], [0.2, 0.2, 0.3, 0.3]),
+    "equal": ([0.25] * 4, [0.25] * 4),
+    "subnormal target": ([TINY, 1.0, 0.0], [0.5, 0.25, 0.25]),
+    "subnormal draft": ([0.5, 0.25, 0.25], [TINY, 0.5, 0.5]),
+    "the rest subnormal": ([0.0, 0.5, 0.5], [1.0, TINY, 2 * TINY]),
+    "both subnormal": ([1.0, TINY, 3 * TINY], [1.0, 2 * TINY, TINY]),
+    "swapped": ([1.0, 1e-310, 0.0, 1e-320], [1e-310, 1.0, 1e-320, 0.0]),
+    "far apart": ([1e-150, 0.5, 0.5], [1.0, 1e-100, 2e-100]),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_pairs(name, case):
+    coupling, law = COUPLINGS[name]
+    p, q = HOSTILE[case]
+    for n in range(1, 1 + (np.count_nonzero(q) if name == "top" else 4)):
+        low, high = coupling.acceptance_bounds(p, law(q, n))
+        assert 0.0 <= low <= high <= 1.0
+        if case in ("one token", "one and the same", "equal"):
+            assert low == pytest.approx(1.0, abs=1e-11)
+        elif case == "disjoint":
+            assert high == 0.0
+        elif name == "top" and n == np.count_nonzero(q):
+            assert high == pytest.approx(sum(a for a, b in zip(p, q, strict=True) if b > 0))
 
 
 def test_bounds_of_the_top_are_certain_at_every_tolerance():
