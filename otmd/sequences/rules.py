@@ -15,6 +15,9 @@ from otmd.verifiers import UnsupportedLaw, Verifier
 class SequenceRule(ABC):
     """A lossless rule. It accepts a path of a draft tree, and adds one more token."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         """Decide on a tree: the accepted path and the token after it, 1 to depth + 1 tokens.
@@ -51,8 +54,7 @@ class TokenLevel(SequenceRule):
     Parameters
     ----------
     verifier : Verifier
-        Decides at each node. It must serve the law of the node's drafts. Anything else than a verifier is a
-        ValueError.
+        Decides at each node, and must serve the law of its drafts. Anything else is a ValueError.
 
     Notes
     -----
@@ -109,9 +111,6 @@ class Traversal(SequenceRule):
     and D its draft distribution. The child's token is then removed from D.
     """
 
-    def __repr__(self) -> str:
-        return "Traversal()"
-
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         emitted = self._below((), 1.0, context, tree, chance)
         assert emitted is not None
@@ -154,9 +153,6 @@ class BlockVerification(Traversal):
     The longest accepted prefix is emitted. Looking at the longest first gives the rule of :class:`Traversal`
     for trees that are a single path.
     """
-
-    def __repr__(self) -> str:
-        return "BlockVerification()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         prefix: Prefix = ()

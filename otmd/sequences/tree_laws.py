@@ -26,15 +26,10 @@ class TokenTree(TreeLaw):
     branching : tuple
         Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on. Or a shape, as
         :func:`budget_shape` returns: the tuple of the shapes below the first draft, the second, and so on;
-        () is a leaf.
+        () is a leaf. Anything else, or no draft at all, is a ValueError.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node: a class of laws, or a
         ``functools.partial`` of one. Where a token is drafted twice, the tree continues below the first.
-
-    Raises
-    ------
-    ValueError
-        For a ``branching`` that is neither, or that has no draft.
 
     Notes
     -----
@@ -80,17 +75,11 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     Parameters
     ----------
     rank_rates : array_like, shape (B,)
-        P(the draft of rank i is accepted), descending, of a sum of at most 1. It is assumed to be the same
-        at every node, and independent of what happens at other nodes.
-    budget : int
-        The most tokens that the tree may have, at least 1.
-    depth : int
-        The length of the longest path, at least 1.
-
-    Raises
-    ------
-    ValueError
-        For rates or counts outside these ranges.
+        P(the draft of rank i is accepted), descending, of a sum of at most 1, else ValueError. It is
+        assumed to be the same at every node, and independent of what happens at other nodes.
+    budget, depth : int
+        The most tokens that the tree may have, and the length of its longest path; at least 1, else
+        ValueError.
 
     Notes
     -----
@@ -112,7 +101,7 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
 def _best_shape(
     children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int
 ) -> Shape:
-    """The shape of the ``budget`` nodes that are reached with the largest probabilities.
+    """The shape of at most ``budget`` nodes, those that are reached with the largest probabilities.
 
     A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below it with their
     probabilities, likeliest first.

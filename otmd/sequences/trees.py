@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Self
 
 import numpy as np
@@ -113,44 +114,33 @@ class Node:
 
 
 class Context:
-    """A target model and a law of trees, with a cache of their answers."""
+    """A target model and a law of trees, with a cache of their answers.
+
+    ``target(prefix)`` and ``draft(prefix)`` are the distributions after a prefix, shape (V,).
+    ``node_law(prefix, state)`` is the law of the drafts there, None at a leaf.
+    """
 
     def __init__(self, target_model: Model, law: TreeLaw) -> None:
         self.law = law
-        self._target_model = target_model
-        self._known: dict[Hashable, Any] = {}
-
-    def target(self, prefix: Prefix) -> FloatArray:
-        """The target distribution after a prefix, shape (V,)."""
-        return self._row("target_model", self._target_model, prefix)
-
-    def draft(self, prefix: Prefix) -> FloatArray:
-        """The draft distribution after a prefix, shape (V,)."""
-        return self._row("draft_model", self.law.draft_model, prefix)
-
-    def node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
-        """The law of the drafts after a prefix, None at a leaf."""
-        make = lambda: self.law.node_law(self.draft(prefix), state)  # noqa: E731
-        return self._keep(("law", prefix, state), make)
+        self.target = cache(partial(_distribution, "target_model", target_model))
+        self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
+        self.node_law = cache(lambda prefix, state: law.node_law(self.draft(prefix), state))
+        self._rules: dict[Hashable, PreparedVerifier] = {}
 
     def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> PreparedVerifier:
         """A verifier prepared for the drafts at a node."""
-        make = lambda: verifier.prepare(self.target(prefix), node.law)  # noqa: E731
-        return self._keep((verifier, prefix, node.state), make)
+        key = verifier, prefix, node.state
+        if key not in self._rules:
+            self._rules[key] = verifier.prepare(self.target(prefix), node.law)
+        return self._rules[key]
 
-    def _row(self, name: str, model: Model, prefix: Prefix) -> FloatArray:
-        def make() -> FloatArray:
-            probs = validate_probs(f"{name}({prefix})", model(prefix))
-            if probs.ndim != 1:
-                raise wrong(f"{name}({prefix})", f"the shape {probs.shape}", "(V,)")
-            return probs
 
-        return self._keep((name, prefix), make)
-
-    def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
+    """A model's distribution after a prefix, checked, shape (V,)."""
+    probs = validate_probs(f"{name}({prefix})", model(prefix))
+    if probs.ndim != 1:
+        raise wrong(f"{name}({prefix})", f"the shape {probs.shape}", "(V,)")
+    return probs
 
 
 class DraftTree:

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
+from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
 from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
 
@@ -159,17 +159,6 @@ def _read_max_flow(problem: TransportProblem, values: FloatArray, row_duals: Flo
     sets = problem.num_sets
     accepted = values[sets : sets + problem.num_arcs]
     return Reading(accepted, 1.0 + row_duals[:sets], -row_duals[sets:])
-
-
-def flow_values(problem: TransportProblem, flow: FloatArray) -> FloatArray:
-    """The max-flow program's variables, given the flow on the arcs (E,): what enters a node leaves it."""
-    return np.concatenate([problem.by_set(flow), flow, problem.by_token(flow)])
-
-
-def cut_duals(problem: TransportProblem, subset: BoolArray) -> FloatArray:
-    """The row multipliers of a cut H (V,): −1 for each token of H and each draft set within H."""
-    within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
-    return -np.concatenate([within, subset]).astype(np.float64)
 
 
 FORMS = {

@@ -22,13 +22,8 @@ class TransportPlan:
     problem : TransportProblem
         The problem that the plan solves.
     accepted : array_like, shape (E,)
-        The mass on each arc of the problem; negative mass counts as none. The attribute of this name
-        holds the mass scaled down, in float64.
-
-    Raises
-    ------
-    ValueError
-        For another shape, or mass that is not finite.
+        The mass on each arc of the problem, finite, else ValueError; negative mass counts as none. The
+        attribute of this name holds the mass scaled down, in float64.
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:

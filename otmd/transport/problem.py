@@ -132,7 +132,7 @@ class TransportProblem:
     """Mass to be moved from draft sets to the tokens that they contain.
 
     Set i consists of the tokens ``tokens[starts[i]:starts[i + 1]]``, each once. A pair of a set and one of
-    its tokens is called an arc. Use :meth:`of` to make a problem.
+    its tokens is called an arc. Use :meth:`of` to make a problem; inconsistent arrays are a ValueError.
 
     Attributes
     ----------
@@ -148,11 +148,6 @@ class TransportProblem:
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
         The drafts of each row in their order; None where tuples with equal token sets were merged.
-
-    Raises
-    ------
-    ValueError
-        For arrays that contradict the above.
     """
 
     target: FloatArray

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, wrong
+from otmd.transport import solvers
 from otmd.transport.forms import (
     DEFAULT_MAX_BYTES,
     FORMS,
@@ -28,16 +29,9 @@ from otmd.transport.program import (
     SolverError,
     certify,
 )
-from otmd.transport.solvers import (
-    HighsSession,
-    solve_cvxpy,
-    solve_dinic,
-    solve_highs,
-    solve_networkx,
-)
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
-_GRAPH_SOLVERS = {"networkx": solve_networkx, "dinic": solve_dinic}
+_GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}
 _LEVEL_DECIMALS = 6
 
 ADVICE = {
@@ -173,7 +167,7 @@ def solve_path(
         As for :func:`solve_transport`, for errors as well.
     """
     validate_form(form)
-    session = HighsSession(method, options)
+    session = solvers.HighsSession(method, options)
     solutions = []
     for problem in problems:
         program = build_program(problem, form, max_bytes)
@@ -190,9 +184,9 @@ def ask_solver(
 ) -> SolverAnswer:
     """A solver's answer to a program, not yet checked."""
     if solver == "highs":
-        return solve_highs(program, method or "simplex", options)
+        return solvers.solve_highs(program, method or "simplex", options)
     if solver == "cvxpy":
-        return solve_cvxpy(program, method, options or {})
+        return solvers.solve_cvxpy(program, method, options or {})
     return _GRAPH_SOLVERS[solver](problem, method, options or {})
 
 

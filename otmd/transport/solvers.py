@@ -9,7 +9,6 @@ import numpy as np
 
 from otmd.optimum.minimum_cut import CLOSED, max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray, wrong
-from otmd.transport.forms import cut_duals, flow_values
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, SolverAnswer
 
@@ -200,9 +199,11 @@ def solve_networkx(
 
 
 def _answer(problem: TransportProblem, flow: FloatArray, detail: str) -> SolverAnswer:
-    """The answer of a maximum flow on the arcs (E,), with the multipliers of its minimum cut."""
-    supply = problem.supply - problem.by_set(flow)
-    demand = problem.target - problem.by_token(flow)
-    arcs = problem.starts, problem.tokens
-    subset = tokens_short_of_demand(*arcs, supply, demand, flow.copy(), CLOSED)
-    return SolverAnswer("optimal", detail, flow_values(problem, flow), cut_duals(problem, subset))
+    """The answer to the max-flow program of a maximum flow on the arcs (E,)."""
+    drawn, output = problem.by_set(flow), problem.by_token(flow)
+    arcs, supply, demand = (problem.starts, problem.tokens), problem.supply, problem.target
+    subset = tokens_short_of_demand(*arcs, supply - drawn, demand - output, flow.copy(), CLOSED)
+    # The multipliers are those of the cut: −1 for each token of H and for each draft set within H.
+    within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
+    duals = -np.concatenate([within, subset]).astype(np.float64)
+    return SolverAnswer("optimal", detail, np.concatenate([drawn, flow, output]), duals)
