@@ -16,16 +16,7 @@ import numpy as np
 from otmd.probabilities import wrong
 from otmd.sequences.chance import every_outcome
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
-from otmd.transport.program import (
-    TOLERANCE,
-    Certificate,
-    LinearProgram,
-    ProgramSize,
-    SolverError,
-    certify,
-    program_of,
-    sparse_columns,
-)
+from otmd.transport import program as lp
 from otmd.transport.solvers import solve_highs
 
 DEFAULT_MAX_BYTES = 2.0**30
@@ -48,11 +39,11 @@ class SequenceOptimum:
     """
 
     value: float
-    size: ProgramSize
-    certificate: Certificate
+    size: lp.ProgramSize
+    certificate: lp.Certificate
 
 
-def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
+def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:
     """The size of the program of :func:`optimal_block_efficiency`; too many trees are a ValueError."""
     context = Context(target_model, law)
     return _size(context, _trees(context))
@@ -92,10 +83,12 @@ def optimal_block_efficiency(
     if answer.values is None:
         answer = solve_highs(program, method="simplex")
     if answer.values is None or answer.row_duals is None:
-        raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
-    certificate = certify(program, answer.values, answer.row_duals)
-    if certificate.worst > TOLERANCE:
-        raise SolverError(f"the sequence-level program's solution fails the check: {certificate}")
+        raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
+    certificate = lp.certify(program, answer.values, answer.row_duals)
+    if certificate.worst > lp.TOLERANCE:
+        raise lp.SolverError(
+            f"the sequence-level program's solution fails the check: {certificate}"
+        )
     return SequenceOptimum(float(program.objective @ answer.values), program.size, certificate)
 
 
@@ -107,15 +100,15 @@ def _trees(context: Context) -> dict[Tree, float]:
     return dict(found)
 
 
-def _size(context: Context, trees: dict[Tree, float]) -> ProgramSize:
+def _size(context: Context, trees: dict[Tree, float]) -> lp.ProgramSize:
     """The size of :func:`_program`, without building it."""
     emitted = [each for tree in trees for each in _emittable(context, tree)]
     rows = len(_continuations(context, ()))
     begun = sum(len(_continuations(context, each)) for each in emitted)
-    return ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
+    return lp.ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
 
 
-def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
+def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
     """The linear program: a variable for each tree and each path of it with one more token.
 
     A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
@@ -133,10 +126,10 @@ def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
     drawn = [trees[tree] for tree in ordered]
     wanted = [_prob(context, (), sequence) for sequence in sequences]
     sides = np.array(drawn + [-np.inf] * len(wanted)), np.array(drawn + wanted)
-    return program_of(
+    return lp.program_of(
         "sequences",
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
-        sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
+        lp.sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
         rows=sides,
         labels=(
             lambda: (

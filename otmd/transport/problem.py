@@ -9,16 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    Hub,
-    Independent,
-    TopThen,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd import drafts
+from otmd.drafts import DraftLaw
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
     BoolArray,
@@ -78,15 +70,16 @@ def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
     validate_one_position(law)
     # The exact class is compared, since a subclass may draw other tuples.
     kind = type(law)
-    if kind is Independent:
+    if kind is drafts.Independent:
         return _independent(law.draft_probs > 0, merge)
-    rest, top = (law.rest, law.top) if kind in (TopThen, Greedy, Hub) else (kind, 0)
+    has_top = kind in (drafts.TopThen, drafts.Greedy, drafts.Hub)
+    rest, top = (law.rest, law.top) if has_top else (kind, 0)
     if rest not in _COUNTS:
         return None
     support = int(np.count_nonzero(law.draft_probs)) - top
     sets, arcs = _COUNTS[rest](support, law.num_drafts - top, merge)
     # Hub draws its two tokens in either order.
-    orders = 2 if kind is Hub and not merge else 1
+    orders = 2 if kind is drafts.Hub and not merge else 1
     return orders * sets, orders * (arcs + top * sets)
 
 
@@ -105,9 +98,9 @@ def _distinct(support: int, drawn: int, merge: bool) -> tuple[int, int]:
 
 
 _COUNTS: dict[type, Callable[[int, int, bool], tuple[int, int]]] = {
-    WithReplacement: _with_replacement,
-    WithoutReplacement: _distinct,
-    ConditionalPoisson: _distinct,
+    drafts.WithReplacement: _with_replacement,
+    drafts.WithoutReplacement: _distinct,
+    drafts.ConditionalPoisson: _distinct,
 }
 
 

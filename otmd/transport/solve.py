@@ -10,15 +10,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, wrong
-from otmd.transport import solvers
-from otmd.transport.forms import (
-    DEFAULT_MAX_BYTES,
-    FORMS,
-    Reading,
-    build_program,
-    refuse_too_large,
-    validate_form,
-)
+from otmd.transport import forms, solvers
 from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import (
@@ -95,7 +87,7 @@ def solve_transport(
     method: str | None = None,
     options: Mapping[str, object] | None = None,
     merge: bool = True,
-    max_bytes: float = DEFAULT_MAX_BYTES,
+    max_bytes: float = forms.DEFAULT_MAX_BYTES,
     throw: bool = True,
 ) -> TransportSolution:
     """Solve the optimal transport problem of one position as a linear program or a maximum flow.
@@ -130,14 +122,14 @@ def solve_transport(
     SolverError
         With ``throw``, where the solver did not end optimal or its answer failed the check.
     """
-    validate_form(form)
+    forms.validate_form(form)
     if solver not in SOLVERS:
         raise wrong("solver", repr(solver), f"one of {', '.join(SOLVERS)}")
     if solver in _GRAPH_SOLVERS and form != "max_flow":
         raise wrong("form", repr(form), f"'max_flow', the one that {solver!r} takes")
-    refuse_too_large(law, form, merge, max_bytes)
+    forms.refuse_too_large(law, form, merge, max_bytes)
     problem = TransportProblem.of(target_probs, law, merge)
-    program = build_program(problem, form, max_bytes)
+    program = forms.build_program(problem, form, max_bytes)
     answer = ask_solver(problem, program, solver, method, options)
     return conclude(problem, program, answer, throw)
 
@@ -148,7 +140,7 @@ def solve_path(
     *,
     method: str = "simplex",
     options: Mapping[str, object] | None = None,
-    max_bytes: float = DEFAULT_MAX_BYTES,
+    max_bytes: float = forms.DEFAULT_MAX_BYTES,
     throw: bool = True,
 ) -> list[TransportSolution]:
     """Solve problems one after another by HiGHS, each from the basis of the one before it.
@@ -166,11 +158,11 @@ def solve_path(
     form, options, max_bytes, throw
         As for :func:`solve_transport`, for errors as well.
     """
-    validate_form(form)
+    forms.validate_form(form)
     session = solvers.HighsSession(method, options)
     solutions = []
     for problem in problems:
-        program = build_program(problem, form, max_bytes)
+        program = forms.build_program(problem, form, max_bytes)
         solutions.append(conclude(problem, program, session.solve(program), throw))
     return solutions
 
@@ -201,7 +193,7 @@ def conclude(
     elif status == "optimal":
         certificate, apart = certify(program, answer.values, answer.row_duals), 0.0
         if math.isfinite(certificate.worst):
-            read = FORMS[program.form].read
+            read = forms.FORMS[program.form].read
             found = _found(problem, read(problem, answer.values, answer.row_duals))
             apart = found["bounds"][1] - found["rate"]
         if max(certificate.worst, apart) > TOLERANCE:
@@ -212,7 +204,7 @@ def conclude(
     return TransportSolution(status, message, certificate, answer.iterations, **found)
 
 
-def _found(problem: TransportProblem, reading: Reading) -> dict[str, Any]:
+def _found(problem: TransportProblem, reading: forms.Reading) -> dict[str, Any]:
     """The fields of a solution whose solver gave a plan."""
     plan, subset = TransportPlan(problem, reading.accepted), best_level_set(problem, reading)
     return {
@@ -225,7 +217,7 @@ def _found(problem: TransportProblem, reading: Reading) -> dict[str, Any]:
     }
 
 
-def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
+def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:
     """The level set {v ≥ t} of the duals v with the smallest cut (V,), at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])
