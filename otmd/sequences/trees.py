@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -104,8 +103,7 @@ class TreeLaw(ABC):
         return state[int(np.flatnonzero(tokens == token)[0])]
 
 
-@dataclass(frozen=True, eq=False)
-class Node:
+class Node(NamedTuple):
     """The drafts ``tokens`` (n,) after a prefix, the law that drew them, and the node's ``state``."""
 
     law: DraftLaw

@@ -1,7 +1,6 @@
 """The four ways to write the transport problem as a linear program: full, compact, dual and maximum flow."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -17,8 +16,7 @@ Shaped = TransportProblem | ProblemShape
 """Both have ``num_sets``, ``num_arcs`` and ``vocab_size``, which give the size of a program."""
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
+class Reading(NamedTuple):
     """A solution of the transport problem, read from a solution of one of its linear programs.
 
     ``accepted`` (E,) is the mass π(x, y) on the arcs. ``set_duals`` (S,) and ``token_duals`` (V,) are u and v
