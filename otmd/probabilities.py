@@ -54,7 +54,8 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         further from 1 than the dtype's tolerance.
     """
     array = as_real_array(name, value)
-    tolerance = sum_tolerance(array.dtype)
+    # NumPy has no bfloat16, so a tensor of that type comes as float32.
+    dtype = "torch.bfloat16" if _is_bfloat16(value) else array.dtype
     known = array.dtype in (np.float32, np.float64)
     rows = np.ascontiguousarray(array if known else _in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
@@ -62,8 +63,8 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
     # A negative number makes its sum NaN, and this comparison refuses NaN.
     off = np.abs(totals - 1.0)
-    if not (off <= tolerance).all():
-        _refuse(name, rows.reshape(array.shape), totals, array.dtype)
+    if not (off <= sum_tolerance(dtype)).all():
+        _refuse(name, rows.reshape(array.shape), totals, dtype)
     exact = off <= _ROUNDING
     if rows.dtype == np.float64 and exact.all():
         own = rows is not array and not np.may_share_memory(rows, array)
@@ -97,7 +98,7 @@ def _sum_rows(values, totals):
         totals[b] = total
 
 
-def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: np.dtype) -> NoReturn:
+def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:
     """Raise ValueError with the first number that is not finite or negative, else with the worst sum."""
     with np.errstate(invalid="ignore"):
         _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
@@ -114,11 +115,13 @@ def _refuse_any(name: str, array: NDArray, bad: BoolArray, wanted: str) -> None:
         raise wrong(name, f"{array[where]} at index {where}", wanted)
 
 
-def sum_tolerance(dtype: np.dtype) -> float:
+def sum_tolerance(dtype: Any) -> float:
     """How much a sum over the vocabulary may differ from 1: √eps of the dtype, as in NumPy's ``choice``.
 
-    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16.
+    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16, 8.8e-2 for bfloat16.
     """
+    if str(dtype) == "torch.bfloat16":
+        return 2.0**-3.5
     floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
     return float(np.sqrt(np.finfo(floating).eps))
 
@@ -142,7 +145,11 @@ def from_tensor(value: Any) -> Any:
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    return (tensor.float() if _is_bfloat16(tensor) else tensor).numpy()
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")) == "torch.bfloat16"
 
 
 def _in_float64(array: NDArray) -> FloatArray:
