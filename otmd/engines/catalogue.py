@@ -71,7 +71,8 @@ class EngineRule:
     ) -> "Verdict":
         """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
 
-        Invalid distributions, or more drafts than the rule takes, are a ValueError.
+        A rate without a closed form is the middle of bounds at most 1e-4 apart. Invalid distributions, or
+        more drafts than the rule takes, are a ValueError.
         """
         validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
         p = validate_probs("target_probs", target_probs)
