@@ -11,16 +11,9 @@ from numpy.typing import ArrayLike
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, wrong
 from otmd.transport import forms, solvers
+from otmd.transport import program as lp
 from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import (
-    TOLERANCE,
-    Certificate,
-    LinearProgram,
-    SolverAnswer,
-    SolverError,
-    certify,
-)
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
 _GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}
@@ -68,7 +61,7 @@ class TransportSolution:
 
     status: str
     message: str
-    certificate: Certificate
+    certificate: lp.Certificate
     iterations: int
     rate: float = math.nan
     plan: TransportPlan | None = None
@@ -169,11 +162,11 @@ def solve_path(
 
 def ask_solver(
     problem: TransportProblem,
-    program: LinearProgram,
+    program: lp.LinearProgram,
     solver: str,
     method: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> SolverAnswer:
+) -> lp.SolverAnswer:
     """A solver's answer to a program, not yet checked."""
     if solver == "highs":
         return solvers.solve_highs(program, method or "simplex", options)
@@ -183,24 +176,27 @@ def ask_solver(
 
 
 def conclude(
-    problem: TransportProblem, program: LinearProgram, answer: SolverAnswer, throw: bool = True
+    problem: TransportProblem,
+    program: lp.LinearProgram,
+    answer: lp.SolverAnswer,
+    throw: bool = True,
 ) -> TransportSolution:
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
-    status, certificate = answer.status, Certificate(math.inf, math.inf, math.inf)
+    status, certificate = answer.status, lp.Certificate(math.inf, math.inf, math.inf)
     found, doubts = {}, ""
     if answer.values is None or answer.row_duals is None:
         status = "failed" if status == "optimal" else status
     elif status == "optimal":
-        certificate, apart = certify(program, answer.values, answer.row_duals), 0.0
+        certificate, apart = lp.certify(program, answer.values, answer.row_duals), 0.0
         if math.isfinite(certificate.worst):
             read = forms.FORMS[program.form].read
             found = _found(problem, read(problem, answer.values, answer.row_duals))
             apart = found["bounds"][1] - found["rate"]
-        if max(certificate.worst, apart) > TOLERANCE:
+        if max(certificate.worst, apart) > lp.TOLERANCE:
             status, doubts = "not certified", f" ({certificate}; plan and cut {apart:.1e} apart)"
     message = f"{status}: {ADVICE[status]}{doubts}; the solver said {answer.detail!r}"
     if throw and status != "optimal":
-        raise SolverError(f"form {program.form!r}: {message}")
+        raise lp.SolverError(f"form {program.form!r}: {message}")
     return TransportSolution(status, message, certificate, answer.iterations, **found)
 
 
