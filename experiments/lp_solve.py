@@ -14,7 +14,7 @@ from scipy.sparse import vstack
 
 import otmd
 from otmd.transport import LinearProgram, ProblemShape, TransportProblem, program_size
-from otmd.transport.forms import FORMS, build_program, refuse_too_large
+from otmd.transport.forms import build_program, refuse_too_large
 from otmd.transport.program import SolverAnswer
 from otmd.transport.solve import ask_solver, conclude
 
@@ -142,7 +142,7 @@ def _solve(target: np.ndarray, law: otmd.DraftLaw, case: Case) -> dict[str, Any]
         start = time.perf_counter()
         answer = run()
         seconds.append(time.perf_counter() - start)
-    solution = conclude(problem, FORMS[case.form], program, answer, throw=False)
+    solution = conclude(problem, program, answer, throw=False)
     return {
         "status": solution.status,
         "list_seconds": listed - started,

@@ -1,6 +1,6 @@
-"""How Numba kernels are run: as plain Python at first, so that a first answer waits for no compiler.
+"""Numba kernels run as plain Python at first, so that a first answer does not wait for the compiler.
 
-Both ways run the same source. Compiled code is kept on disk; it releases Python's lock, so that threads help.
+Both ways run the same source. Compiled code is kept on disk. It releases Python's lock, so that threads help.
 """
 
 import os
@@ -19,24 +19,24 @@ import numpy as np
 from numba import config, get_num_threads, njit
 from numba.np.ufunc import threading_layer
 
-# When a kernel is compiled: at the first input of more numbers, or after so many plain runs, or so many
-# seconds of them.
+# A kernel is compiled at the first input of more than this many numbers, or after so many plain runs, or
+# after so many seconds of plain runs.
 _MOST_NUMBERS = 256
 _MOST_CALLS = 32
 _MOST_SECONDS = 0.1
-# Seconds after which a waiting user is told what is going on.
+# Seconds of compiling after which the user is told about it.
 _PATIENCE = 1.0
 # For fewer numbers than this, waking a thread takes longer than the work.
 _WORTH_A_THREAD = 100_000
-# Several parts for each thread, so that a thread that is done early takes over from slower ones.
+# The parts of the work for each thread: several, so that a quick thread takes parts from a slow one.
 _PARTS = 4
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
-"""Fast-math flags of sums: terms may be added in any order. NaN and infinity keep their meaning."""
+"""Fast-math flags for sums whose terms may be added in any order. NaN and infinity keep their meaning."""
 
 
 class _Mode(threading.local):
-    """How the kernels of this thread run: inside a plain run every kernel is plain."""
+    """How this thread runs kernels: ``plain`` inside a plain run, ``compiled`` where that is demanded."""
 
     plain = False
     compiled = False
@@ -52,7 +52,7 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        # No kernel is called as a C function: a wrapper for that would only take time to compile.
+        # Without a wrapper for C callers, which no kernel has, compiling is quicker.
         jit: Any = njit
         self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
         self._hot, self._calls, self._seconds = False, 0, 0.0
@@ -97,7 +97,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 @contextmanager
 def every_kernel_compiled() -> Iterator[None]:
-    """Within it, every call from this thread is compiled, however small its input is."""
+    """Within this context every kernel call of this thread is compiled, even for small inputs."""
     before, _mode.compiled = _mode.compiled, True
     try:
         yield
@@ -113,7 +113,7 @@ def _size(arguments: tuple[Any, ...]) -> int:
 
 @contextmanager
 def _waiting_is_explained() -> Iterator[None]:
-    """Say once, on a terminal, that kernels are being compiled, if it takes a while."""
+    """If the block takes long, say on a terminal that kernels are being compiled; once per process."""
 
     def tell() -> None:
         if not _told.is_set():
@@ -132,7 +132,7 @@ def _waiting_is_explained() -> Iterator[None]:
 
 
 def num_threads() -> int:
-    """How many threads Numba would use. Numba's own are not started, since that changes torch's number."""
+    """How many threads Numba would use. Numba's are not started, since that would change torch's number."""
     try:
         threading_layer()
     except ValueError:
@@ -141,10 +141,10 @@ def num_threads() -> int:
 
 
 def in_threads(work: Callable[[int, int], object], count: int, size: int) -> None:
-    """Call ``work(start, stop)`` for parts of range(count); in threads if there is much to do.
+    """Call ``work(start, stop)`` for parts of range(count), in threads if there is much to do.
 
-    A position has ``size`` numbers. There are as many threads as Numba would use, this one among them, and
-    exceptions are raised here.
+    Each of the ``count`` positions has ``size`` numbers. The threads, the caller's among them, are at most as
+    many as Numba would use. An exception in any of them is raised here.
     """
     threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
     if threads <= 1:
@@ -166,7 +166,7 @@ def in_threads(work: Callable[[int, int], object], count: int, size: int) -> Non
         take_turns()
     finally:
         left.clear()
-        # Where calls lie within calls, no helper may ever have begun.
+        # Helpers that have not begun are cancelled. In a call within a call they might never begin.
         helpers = [helper for helper in helpers if not helper.cancel()]
         wait(helpers)
     for helper in helpers:

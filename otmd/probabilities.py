@@ -1,6 +1,6 @@
-"""Next-token distributions: what is valid, and how logits become probabilities.
+"""Next-token distributions: their validation, and probabilities from logits.
 
-Everything else works on float64 arrays of shape (…, V) that passed :func:`validate_probs`.
+All other modules work on float64 arrays of shape (…, V) that :func:`validate_probs` has returned.
 """
 
 import math
@@ -18,14 +18,14 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _LARGEST_INDEX = 2**63 - 1
-# A sum over the vocabulary that is this close to 1 is off by rounding alone: nothing is divided out.
+# A sum over the vocabulary this close to 1 differs by rounding alone, and is not divided out.
 _ROUNDING = 64 * float(np.finfo(float).eps)
-# A long chain of additions loses digits. So partial sums of this many terms are added up.
+# A long chain of additions loses digits, so numbers are summed in parts of this many.
 _SUMMED_AT_ONCE = 1024
 
 
 def wrong(name: object, got: object, wanted: object) -> ValueError:
-    """The error of an argument, a file or a field: what it holds, and what it should."""
+    """The ValueError of an argument, a file or a field: its name, what was given, and what is valid."""
     return ValueError(f"{name}: got {got}, wanted {wanted}")
 
 
@@ -35,17 +35,17 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     Parameters
     ----------
     name : str
-        What the argument is called, for the error message.
+        The name of the argument, for the error message.
     value : array_like, shape (…, V)
-        A torch tensor is taken from any device and any float dtype.
+        A torch tensor may be on any device and of any float dtype.
     copy : bool
         Whether the answer must not share memory with ``value``.
 
     Returns
     -------
     ndarray of float64, shape (…, V)
-        A deviation of the sum beyond rounding and within :func:`sum_tolerance` of the input's dtype is
-        divided out. Anything beyond that is an error, never silently renormalised.
+        A sum that differs from 1 by more than rounding, and by at most :func:`sum_tolerance` of the
+        input's dtype, is divided out. A larger difference is an error.
 
     Raises
     ------
@@ -54,7 +54,8 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         further from 1 than the dtype's tolerance.
     """
     array = as_real_array(name, value)
-    tolerance = sum_tolerance(array.dtype)
+    # NumPy has no bfloat16, so a tensor of that type comes as float32.
+    dtype = "torch.bfloat16" if _is_bfloat16(value) else array.dtype
     known = array.dtype in (np.float32, np.float64)
     rows = np.ascontiguousarray(array if known else _in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
@@ -62,15 +63,15 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
     # A negative number makes its sum NaN, and this comparison refuses NaN.
     off = np.abs(totals - 1.0)
-    if not (off <= tolerance).all():
-        _refuse(name, rows.reshape(array.shape), totals, tolerance, array.dtype)
-    as_it_is = off <= _ROUNDING
-    if rows.dtype == np.float64 and as_it_is.all():
-        # Numba would compile the kernels once more for read-only arrays.
+    if not (off <= sum_tolerance(dtype)).all():
+        _refuse(name, rows.reshape(array.shape), totals, dtype)
+    exact = off <= _ROUNDING
+    if rows.dtype == np.float64 and exact.all():
         own = rows is not array and not np.may_share_memory(rows, array)
+        # A read-only array is copied, since Numba would compile the kernels once more for it.
         fits = own or (not copy and array.flags.writeable)
         return (rows if fits else rows.copy()).reshape(array.shape)
-    totals[as_it_is] = 1.0
+    totals[exact] = 1.0
     probs = np.empty(rows.shape)
     in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
     return probs.reshape(array.shape)
@@ -97,15 +98,13 @@ def _sum_rows(values, totals):
         totals[b] = total
 
 
-def _refuse(
-    name: str, array: NDArray, totals: FloatArray, tolerance: float, dtype: np.dtype
-) -> NoReturn:
-    """Raise ValueError with the first number that is not finite or negative, else the worst sum."""
+def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:
+    """Raise ValueError with the first number that is not finite or negative, else with the worst sum."""
     with np.errstate(invalid="ignore"):
         _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
         _refuse_any(name, array, array < 0, "numbers ≥ 0")
     worst = float(totals[np.abs(totals - 1.0).argmax()])
-    wanted = f"1 within {tolerance:.1e}, the tolerance of its dtype {dtype}"
+    wanted = f"1 within {sum_tolerance(dtype):.1e}, the tolerance of its dtype {dtype}"
     raise wrong(name, f"a distribution that sums to {worst!r}", wanted)
 
 
@@ -116,11 +115,13 @@ def _refuse_any(name: str, array: NDArray, bad: BoolArray, wanted: str) -> None:
         raise wrong(name, f"{array[where]} at index {where}", wanted)
 
 
-def sum_tolerance(dtype: np.dtype) -> float:
-    """How far from 1 a sum over the vocabulary may lie: √eps of the input's dtype, as in NumPy's ``choice``.
+def sum_tolerance(dtype: Any) -> float:
+    """How much a sum over the vocabulary may differ from 1: √eps of the dtype, as in NumPy's ``choice``.
 
-    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16.
+    It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16, 8.8e-2 for bfloat16.
     """
+    if str(dtype) == "torch.bfloat16":
+        return 2.0**-3.5
     floating = dtype if dtype.kind == "f" else np.dtype(np.float64)
     return float(np.sqrt(np.finfo(floating).eps))
 
@@ -140,22 +141,26 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
 
 
 def from_tensor(value: Any) -> Any:
-    """A torch tensor as an array on the CPU, bfloat16 widened to float32; anything else as it is."""
+    """Return a torch tensor as an array on the CPU, bfloat16 as float32; return anything else as it is."""
     if not hasattr(value, "detach"):
         return value
     tensor = value.detach().cpu()
-    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    return (tensor.float() if _is_bfloat16(tensor) else tensor).numpy()
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")) == "torch.bfloat16"
 
 
 def _in_float64(array: NDArray) -> FloatArray:
-    # A longdouble beyond float64 becomes infinite, which is refused by name.
+    # A longdouble beyond float64 becomes infinite, and the caller refuses infinity.
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Distributions ``values`` (R, V), and which of them each of B positions reads, ``row`` (B,)."""
+    """Distributions ``values`` (R, V), and the number of the one at each of B positions, ``row`` (B,)."""
 
     values: FloatArray
     row: IntArray
@@ -174,7 +179,7 @@ class Rows:
 
 
 def accumulated(mass: FloatArray) -> FloatArray:
-    """Sums of the first 0, 1, … V numbers, in extended precision where the machine has it."""
+    """Sums of the first 0, 1, … V numbers, added in extended precision where the machine has it."""
     sums = np.zeros((*mass.shape[:-1], mass.shape[-1] + 1))
     sums[..., 1:] = np.cumsum(mass, axis=-1, dtype=np.longdouble)
     return sums
@@ -183,7 +188,7 @@ def accumulated(mass: FloatArray) -> FloatArray:
 def validate_same_vocabulary(
     target_probs: NDArray, vocab_size: int, batch_shape: tuple[int, ...] = ()
 ) -> None:
-    """Raise ValueError unless ``target_probs`` has V = ``vocab_size`` and its leading axes broadcast."""
+    """Raise ValueError unless ``target_probs`` fits drafts over V tokens with these leading axes."""
     if target_probs.shape[-1] != vocab_size:
         tokens = f"{target_probs.shape[-1]} tokens"
         raise wrong("target_probs", tokens, f"{vocab_size}, the vocabulary of the drafts")
@@ -195,13 +200,13 @@ def validate_same_vocabulary(
 
 
 def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index into an array with leading axes ``shape``, given one into axes that it is broadcast to."""
+    """Turn an index into broadcast leading axes into one for the array's own leading axes ``shape``."""
     own = index[len(index) - len(shape) :]
     return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
 
 
 def validate_tol(tol: object) -> float:
-    """Return a tolerance of a rate, or raise ValueError. Rates are at most 1, so a larger one means 1."""
+    """Return the tolerance of a rate, at most 1; ValueError unless it is a positive number."""
     number = as_float(tol)
     if not number > 0.0:
         raise wrong("tol", repr(tol), "a positive number")
@@ -220,7 +225,7 @@ def validate_count(
 
 
 def as_float(value: object) -> float:
-    """Return a real number in float64, and NaN for what is none."""
+    """Return a real number as a float; NaN for anything that is not a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return np.nan
     try:
@@ -232,10 +237,10 @@ def as_float(value: object) -> float:
 
 @dataclass(frozen=True)
 class Processing:
-    """How logits become the probabilities that a model samples from.
+    """The steps from logits to the probabilities that a model samples from.
 
-    Applied in the order of transformers' generation: temperature, top-k, top-p, min-p. Calling it
-    with logits of shape (…, V) returns float64 probabilities of the same shape.
+    They are applied in the order of transformers' generation: temperature, top-k, top-p, min-p. Calling
+    the object with logits of shape (…, V) returns float64 probabilities of the same shape.
 
     Parameters
     ----------
@@ -318,7 +323,7 @@ def _softmax(scores: FloatArray) -> FloatArray:
 
 
 def _keep_top_p(scores: FloatArray, top_p: float) -> None:
-    # Ascending, the highest id first among equals: of tokens that tie at the edge, the lowest ids are kept.
+    # Ascending, with the highest id first among ties: of tokens that tie, those of lowest id are kept.
     ascending = np.argsort(-scores, axis=-1, kind="stable")[..., ::-1]
     mass = np.take_along_axis(_softmax(scores), ascending, axis=-1).cumsum(axis=-1)
     removed = mass <= 1.0 - top_p

@@ -50,3 +50,14 @@ def test_tensors_of_any_float_dtype(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.tensor([0.5, 0.25, 0.25], dtype=getattr(torch, dtype), requires_grad=True)
     assert otmd.validate_probs("p", tensor).tolist() == [0.5, 0.25, 0.25]
+
+
+def test_a_tensor_in_bfloat16_may_be_off_by_its_own_rounding() -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    peaked = torch.softmax(6 * torch.randn((20, 32_000), generator=generator), -1).bfloat16()
+    assert (peaked.double().sum(-1) - 1).abs().max() > 3.5e-4
+    probs = otmd.validate_probs("p", peaked)
+    np.testing.assert_allclose(probs.sum(-1), 1.0, rtol=1e-13)
+    with pytest.raises(ValueError, match=r"sums to 1\.1.* within 8\.8e-02.* dtype torch\.bfloat16"):
+        otmd.validate_probs("p", torch.tensor([0.5, 0.6], dtype=torch.bfloat16))

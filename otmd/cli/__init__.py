@@ -15,11 +15,11 @@ OK, FAILED, USAGE, FAULT_FOUND, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 class UsageError(Exception):
-    """An option whose value makes no sense."""
+    """An option with an invalid value."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (these arguments in place of ``sys.argv``) and return its exit code."""
+    """Run the command line and return its exit code; ``arguments`` replace those of ``sys.argv``."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
     tokens = [token for token in tokens if token != "--debug"]
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
-        # The reader closed the pipe (`otmd report … | head`). Python must not complain at exit.
+        # The reader closed the pipe (`otmd report … | head`). Without this, Python reports an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The command-line application with all its commands."""
 
 import inspect
 from collections.abc import Callable
@@ -25,13 +25,13 @@ app = App(
     version=__version__,
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
-    # Interrupts are handled by main, which says what was kept.
+    # Interrupts are handled by main, which reports what was kept.
     suppress_keyboard_interrupt=False,
 )
 
 
 def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
-    """Join the lines of each paragraph of a docstring, for a terminal of any width to wrap."""
+    """Join the lines of each paragraph of a docstring, so that a terminal of any width can wrap them."""
 
     def paragraph(line: str) -> str | int:
         apart = not line.strip() or " : " in line or line.startswith("---")

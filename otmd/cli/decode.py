@@ -1,4 +1,4 @@
-"""``otmd decode``: write texts with draft trees, and see what it took."""
+"""``otmd decode``: write texts with draft trees, and measure the cost."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*VERIFIERS, *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
-# The rule for each kind of tree: of those in closed form, the one that accepts most. target-only for others.
+# The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
 DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
@@ -31,7 +31,7 @@ DEFAULT_RULES = {
     "top-then": "preference",
     "independent": "recursive-rejection",
 }
-# Before any model is loaded, a rule is tried on a toy tree over this many tokens.
+# Before a model is loaded, the rule is tried on a tree over this many tokens.
 TOY_TOKENS = 64
 
 EXAMPLES = """
@@ -70,35 +70,35 @@ def decode(
 ) -> None:
     """Write texts with draft trees, with a single draft path, and by the target alone, and compare.
 
-    Every way gets the same prompts, in turn, on this machine. Times are wall-clock, and begin when the prompt
-    has been read. On a CPU the target's weights are packed first, for all ways alike.
+    All ways decode the same prompts in turn on this machine. Times are wall-clock, and begin when the prompt
+    has been read. On a CPU the target's weights are packed first, for all ways.
 
     Parameters
     ----------
     prompt : str
-        One prompt in place of --prompts, continued as it is.
+        One prompt in place of --prompts. Its text is continued without a chat template.
     paths : int
-        Tree: so many paths drawn independently, each --depth long.
+        Tree of this many paths drawn independently, each --depth long.
     branching : str
-        Tree: numbers of drafts level by level, 3,2,1, drawn by --law.
+        Tree with these numbers of drafts, level by level, such as 3,2,1, drawn by --law.
     law : str
-        Of the drafts below a node of --branching, as for otmd measure; without-replacement unless given.
+        The law of the drafts in a --branching tree, as for otmd measure; without-replacement unless given.
     likeliest : int
-        Tree: so many tokens on the draft's likeliest paths, at most --depth long. The default, with 12.
+        Tree of this many tokens on the draft's likeliest paths, at most --depth long. The default, with 12.
     depth : int
-        The longest path; 4 unless given.
+        The length of the longest path; 4 unless given.
     rule : str
         recursive-rejection, k-sequential, spec-hub, greedy-coupling, target-only, optimal, maximal-coupling,
         block-verification or traversal; by default one that serves the tree.
     temperature : float
-        Of the target, and of a draft that is sampled from.
+        The temperature of the target, and of a draft that is sampled from.
     repeats : int
         How often everything is decoded. Speeds of single runs differ by the noise of the machine; the
         intervals are over the repeats.
     threads : int
-        Of torch on the CPU.
+        How many threads torch uses on the CPU.
     show : bool
-        Print the texts of the first repeat too.
+        Also print the texts of the first repeat.
     """
     from otmd import harness
     from otmd.harness.progress import progress_bar
@@ -114,7 +114,7 @@ def decode(
         raise UsageError("--prompt: got an empty text, wanted one to go on from")
     tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
-    # Not before the options are known to be right: this imports torch.
+    # This imports torch, so the options are checked first.
     from otmd.harness.collection import held_out_corpus
 
     progress = not (quiet or json_output)
@@ -172,7 +172,7 @@ def _report(
 ) -> None:
     from otmd.measurement import decoding_costs, decoding_json, draw_decoding, print_decoding
 
-    # An interrupted run leaves the last repeat unfinished, which is then left out.
+    # The unfinished last repeat of an interrupted run is left out.
     repeats = max(1, len(texts) // len(prompts))
     texts = texts[: repeats * len(prompts)]
     costs = decoding_costs(texts, repeats)
@@ -187,7 +187,7 @@ def _report(
     else:
         for one in shown:
             for name, text in one["texts"].items():
-                # A terminal would obey control characters.
+                # Control characters could change the terminal's state.
                 safe = "".join(own if own.isprintable() or own == "\n" else "�" for own in text)
                 print(f"--- {one['prompt']}, {name}\n{safe}\n")
         print_decoding(costs)
@@ -197,14 +197,14 @@ def _report(
         )
         if repeats == 1:
             print("One repeat: a difference in speed may be noise; --repeats 5 tells.")
-    # Drawn last: if the file cannot be written, the numbers have been printed.
+    # The figure comes last: if its file cannot be written, the numbers have been printed.
     written = draw_decoding(costs, figures, source="otmd decode") if figures else []
     for path in () if json_output else written:
         print(f"Figure: {path}")
 
 
 class Tree(NamedTuple):
-    """A draft tree as the options name it: its ``kind``, and ``label``, a heading."""
+    """A draft tree that the options name: its kind, a label for headings, its depth, and its law."""
 
     kind: str
     label: str
@@ -220,7 +220,7 @@ def read_tree(
     depth: int | None,
     top: int = 1,
 ) -> Tree:
-    """Read the options of a tree: one of ``paths``, ``branching`` and ``likeliest``, or none."""
+    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``likeliest``."""
     from otmd.sequences import IIDPaths, LikeliestTree, TokenTree
 
     given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
@@ -248,7 +248,7 @@ def read_tree(
 
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
-    """Read the name of a rule, by default the one for this kind of tree, and see that it serves the tree."""
+    """Read the name of a rule, by default the one for this kind of tree, and check that it serves it."""
     from otmd import sequences, verifiers
 
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
@@ -269,14 +269,14 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
 def ways_of_decoding(
     draft: "Draft", tree: Tree, rule_name: str, rule: "SequenceRule", processing: "Processing"
 ) -> "dict[str, Speculation | None]":
-    """The target alone, a single path as long as the tree is deep, and the tree, by their names in tables."""
+    """The ways, by their names in tables: the target alone, a path as deep as the tree, and the tree."""
     from otmd.harness import Speculation
     from otmd.probabilities import Processing
     from otmd.sequences import IIDPaths, TokenLevel
     from otmd.verifiers import MaximalCoupling
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
-    # The likeliest paths are the draft's own, and temperature 0 leaves a node no second draft.
+    # The likeliest paths follow the unprocessed draft. At temperature 0 a node would have a single draft.
     own = tree.kind == "likeliest" or processing.temperature == 0
     return {
         "target alone": None,

@@ -1,4 +1,4 @@
-"""``otmd demo``: the whole way from two language models to the table and the figure."""
+"""``otmd demo``: all steps from two language models to the table and the figure."""
 
 import json
 import sys
@@ -42,15 +42,15 @@ def demo(
     """Measure every verifier on a real pair of models, and end with a table and a figure.
 
     Fetches the default model and prompts once into the cache, runs target and draft over prompts
-    of code, maths, chat and prose, and measures each verifier against the optimum. Run again, it
-    takes what is there; --fresh measures anew.
+    of code, maths, chat and prose, and measures each verifier against the optimum. A second run
+    uses the stored results; --fresh measures again.
 
     Parameters
     ----------
     output : Path
         The folder for the dataset, the results and the figure.
     fresh : bool
-        Measure again even where results are there; the models are not run again.
+        Measure again even if there are results; the models are not run again.
     """
     from otmd.measurement import draw_gaps, print_report, report_json, summarise
     from otmd.measurement.run import LAYOUT, RESULTS
@@ -94,7 +94,7 @@ def demo(
 
 
 def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
-    """Open what an earlier run collected, or collect it; torch is imported only for the latter."""
+    """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
     from otmd import harness
     from otmd.storage.files import write_atomically
 

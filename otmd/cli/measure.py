@@ -39,7 +39,7 @@ def measure(
 ) -> None:
     """Measure each verifier's acceptance rate and its gap to the optimum at every position.
 
-    An interrupted run goes on where it stopped when the same command is given again.
+    If a run is interrupted, the same command continues it.
 
     Parameters
     ----------
@@ -49,10 +49,11 @@ def measure(
     output : Path
         The folder for the results; by default NAME-results beside the dataset.
     verifier : str
-        Comma-separated; each is measured with the laws that it serves. Only if named: optimal, whose
-        rate is the optimum that is there in any case, poisson-coupling, gumbel-list and gumbel-top.
+        Comma-separated; each is measured with the laws that it serves. Four are measured only if named:
+        poisson-coupling, gumbel-list, gumbel-top, and optimal, whose rate is the optimum of every row.
     device : str
-        Compute rates in closed form there, as torch calls it: cuda. On the CPU without torch unless given.
+        Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
+        torch.
     """
     from otmd.measurement import print_report, report_json, summarise
     from otmd.measurement.run import RESULTS
@@ -80,7 +81,7 @@ def measure(
 def measure_into(
     dataset: Any, folder: Path, settings: dict[str, Any], progress: bool
 ) -> "pl.DataFrame":
-    """Measure into a folder; where it is interrupted, say what was kept."""
+    """Measure into a folder; an interrupt's message says what was kept."""
     from otmd.measurement import measure as run
     from otmd.measurement import positions_stored
 

@@ -71,7 +71,7 @@ def report(
 
 
 def _refuse_other_files(results: Path) -> None:
-    """Say what else the user has named, and which command takes it."""
+    """Raise ValueError for files of other kinds, with the command that takes them."""
     if results.is_dir() and (results / "manifest.parquet").is_file():
         what = f"is a data set, not results; `otmd measure {results}` measures it"
     elif results.is_file() and results.suffix in (".npz", ".safetensors"):

@@ -1,4 +1,4 @@
-"""``otmd warmup``: compile every kernel now, so that no later answer waits for the compiler."""
+"""``otmd warmup``: compile every kernel now, so that later answers do not wait for the compiler."""
 
 import time
 
@@ -12,14 +12,14 @@ otmd warmup > warmup.log
 otmd warmup && otmd measure runs/pair"""
 
 VOCAB_SIZE = 20_000
-# The optimum for independent drafts looks at all V^n tuples.
+# The optimum for independent drafts lists all V^n tuples.
 FEW_TOKENS = 6
 
 
 def warmup() -> None:
-    """Compile all kernels ahead, law by law, and keep them on disk, as for a container.
+    """Compile all kernels now, law by law, and keep them on disk, for example in a container image.
 
-    They are kept beside the package, or in the folder that the environment's NUMBA_CACHE_DIR names.
+    They are kept beside the package, or in the folder that the environment variable NUMBA_CACHE_DIR names.
     """
     for name in LAWS:
         start = time.perf_counter()
@@ -28,7 +28,7 @@ def warmup() -> None:
 
 
 def compile_law(name: str) -> None:
-    """Compile what a law needs: its optimum, draws, and every verifier's rate and answer."""
+    """Compile the kernels of a law: its optimum, its draws, and every verifier's rate and answer."""
     from otmd import optimal_acceptance
     from otmd.kernel import every_kernel_compiled
     from otmd.verifiers import verifiers_serving
@@ -42,9 +42,9 @@ def compile_law(name: str) -> None:
             try:
                 law = make(draft_probs, num_drafts)
             except ValueError:
-                # Some laws exist for some numbers of drafts only.
+                # Some laws do not exist for every number of drafts.
                 continue
-            # Probabilities come in float32 as well, and are checked by kernels of their own.
+            # Probabilities in float32 are checked by other compiled kernels than those in float64.
             optimal_acceptance(target_probs.astype(np.float32), law)
             _ = optimal_acceptance(target_probs, law).subset
             draft_tokens = law.sample(rng)

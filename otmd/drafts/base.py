@@ -1,4 +1,4 @@
-"""What a draft law is: the joint distribution of the draft tokens at one position."""
+"""The interface of draft laws: joint distributions of the draft tokens at one position."""
 
 import copy
 import math
@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.kernel import kernel
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
@@ -18,6 +17,7 @@ from otmd.probabilities import (
     validate_count,
     validate_probs,
     validate_same_vocabulary,
+    wrong,
 )
 
 _MOST_TUPLES = 5_000_000
@@ -42,8 +42,8 @@ class DraftLaw(ABC):
 
     Notes
     -----
-    A subclass sets ``num_drafts`` and ``vocab_size`` and writes these methods. Those named ``position_…`` and
-    ``can_draw`` are called for a law without leading axes, with input that was checked.
+    A subclass sets ``num_drafts`` and ``vocab_size`` and has these methods. Those named ``position_…`` and
+    ``can_draw`` are called for a law without leading axes, with input that has been checked.
 
     ================================  ========  =======================================================
     method                            required  default
@@ -60,8 +60,8 @@ class DraftLaw(ABC):
     ``with_num_drafts``               no        itself for its own n; needed for other n
     ================================  ========  =======================================================
 
-    Enumeration tries ``len(position_support()) ** n`` tuples. It is for small vocabularies and for laws that
-    draw few of the tokens.
+    Enumeration goes through ``len(position_support()) ** n`` tuples. It is for small vocabularies and for
+    laws that draw few of the tokens.
     """
 
     num_drafts: int
@@ -123,10 +123,9 @@ class DraftLaw(ABC):
     def with_num_drafts(self, num_drafts: int) -> Self:
         """Return the law of the same family that draws ``num_drafts`` tokens."""
         if validate_count("num_drafts", num_drafts) != self.num_drafts:
-            raise ValueError(
-                f"num_drafts: got {num_drafts}, wanted {self.num_drafts}: {type(self).__name__} is not "
-                "defined for another number of drafts"
-            )
+            kind = type(self).__name__
+            wanted = f"{self.num_drafts}: {kind} is not defined for another number of drafts"
+            raise wrong("num_drafts", num_drafts, wanted)
         return self
 
     def sample(
@@ -179,10 +178,8 @@ class DraftLaw(ABC):
         """
         mask = np.asarray(subset)
         if mask.dtype != np.bool_ or mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
-            raise ValueError(
-                f"subset: got {mask.dtype} of shape {mask.shape}, wanted bool of shape "
-                f"(…, {self.vocab_size})"
-            )
+            wanted = f"bool of shape (…, {self.vocab_size})"
+            raise wrong("subset", f"{mask.dtype} of shape {mask.shape}", wanted)
         shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
         mask = np.broadcast_to(mask, (*shape, self.vocab_size))
         values = np.empty(shape)
@@ -201,19 +198,20 @@ class DraftLaw(ABC):
     def enumerate(self) -> tuple[IntArray, FloatArray]:
         """List every tuple with positive probability: tokens (T, n), and their probabilities (T,).
 
-        Raises ValueError for a law with leading axes, or with more than five million tuples to look at.
+        A law with leading axes, or with more than five million tuples to go through, is a ValueError.
         """
         if self.batch_shape:
-            raise ValueError(f"enumerate: got leading axes {self.batch_shape}, wanted one position")
+            raise wrong("enumerate", f"leading axes {self.batch_shape}", "one position")
         support = self.position_support()
         size = support.size**self.num_drafts
         if size > _MOST_TUPLES:
-            raise ValueError(
-                f"enumerate: got {support.size}^{self.num_drafts} = {size} tuples, wanted at most "
-                f"{_MOST_TUPLES}; position_containment and position_inclusion_probs, where a law writes "
-                "them, need no enumeration"
+            raise wrong(
+                "enumerate",
+                f"{support.size}^{self.num_drafts} = {size} tuples",
+                f"at most {_MOST_TUPLES}; a law with its own position_containment and "
+                "position_inclusion_probs needs no enumeration",
             )
-        # Each tuple is a number, in lexicographic order, and its digits are places in the support.
+        # In lexicographic order, the places of a tuple's tokens in the support are the digits of its number.
         digits = support.size ** np.arange(self.num_drafts - 1, -1, -1)
         tokens = support[np.arange(size)[:, None] // digits % support.size]
         probs = self.position_tuple_prob(tokens)
@@ -227,7 +225,7 @@ class DraftLaw(ABC):
         """Return drafts (n,) as int64, or raise ValueError for what a single position never draws."""
         ids = self.validate_tokens(draft_tokens)
         if ids.ndim != 1:
-            raise ValueError(f"draft_tokens: got shape {ids.shape}, wanted ({self.num_drafts},)")
+            raise wrong("draft_tokens", f"shape {ids.shape}", f"({self.num_drafts},)")
         if not self.can_draw(ids):
             raise ValueError(f"draft_tokens: got {ids.tolist()}, which {self!r} never draws")
         return ids
@@ -237,22 +235,18 @@ class DraftLaw(ABC):
         try:
             array = np.asarray(draft_tokens)
         except ValueError as reason:
-            raise ValueError(f"{name}: got rows of different lengths, wanted (…, n)") from reason
+            raise wrong(name, "rows of different lengths", "(…, n)") from reason
         if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:
-            raise ValueError(
-                f"{name}: got {array.dtype} of shape {array.shape}, wanted integers of shape "
-                f"(…, {self.num_drafts})"
-            )
+            wanted = f"integers of shape (…, {self.num_drafts})"
+            raise wrong(name, f"{array.dtype} of shape {array.shape}", wanted)
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
-            raise ValueError(
-                f"{name}: got ids from {array.min()} to {array.max()}, wanted ids in "
-                f"[0, {self.vocab_size})"
-            )
+            wanted = f"ids in [0, {self.vocab_size})"
+            raise wrong(name, f"ids from {array.min()} to {array.max()}", wanted)
         return array.astype(np.int64)
 
 
 def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
-    """The law at an index of its leading axes; IndexError where the index would reach into the last ones."""
+    """The law at an index of its leading axes; ``own_axes`` more axes of ``draft_probs`` follow them."""
     if not law.batch_shape and index == ():
         return law
     leading = index if isinstance(index, tuple) else (index,)
@@ -265,21 +259,25 @@ def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
 def validate_rng(rng: object) -> None:
     """Raise ValueError unless ``rng`` is a numpy Generator."""
     if not isinstance(rng, np.random.Generator):
-        raise ValueError(
-            f"rng: got {type(rng).__name__}, wanted a numpy.random.Generator, e.g. "
-            "np.random.default_rng(0)"
-        )
+        wanted = "a numpy.random.Generator, e.g. np.random.default_rng(0)"
+        raise wrong("rng", type(rng).__name__, wanted)
 
 
 def draw_tokens(probs: FloatArray, rng: np.random.Generator, count: int) -> IntArray:
-    """Draw ``count`` tokens from (V,) masses, which need not sum to 1."""
-    tokens = np.empty(count, np.int64)
-    fill_draws(probs.cumsum(), rng.random(count), tokens)
-    return tokens
+    """Draw ``count`` tokens from masses (V,), which need not sum to 1."""
+    return invert(probs.cumsum(), rng.random(count))
+
+
+def invert(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
+    """Sample by inversion: the first index whose cumulative mass is above uniforms (S,) times the total."""
+    total = cumulative[-1]
+    index = np.searchsorted(cumulative, uniforms * total, side="right")
+    # Where uniform · total is rounded up to the total, the last index with mass is taken.
+    return np.minimum(index, np.searchsorted(cumulative, total))
 
 
 def validate_law(law: object) -> None:
-    """Raise TypeError for what is not a law of drafts."""
+    """Raise TypeError unless ``law`` is a DraftLaw."""
     if isinstance(law, DraftLaw):
         return
     what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
@@ -287,20 +285,8 @@ def validate_law(law: object) -> None:
 
 
 def validate_target(target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
-    """Return the target (…, V) in float64, or raise for what is none over the vocabulary of a law."""
+    """Return the target (…, V) in float64; ValueError unless it fits the vocabulary and axes of a law."""
     validate_law(law)
     target = validate_probs("target_probs", target_probs, copy=False)
     validate_same_vocabulary(target, law.vocab_size, law.batch_shape)
     return target
-
-
-@kernel()
-def fill_draws(cumulative, uniforms, out):
-    """Sample by inversion: the first index whose cumulative mass is above uniforms[s] times the total."""
-    total = cumulative[cumulative.size - 1]
-    for s in range(uniforms.size):
-        index = np.searchsorted(cumulative, uniforms[s] * total, side="right")
-        if index == cumulative.size:
-            # uniform · total was rounded up to the total: the last index with mass.
-            index = np.searchsorted(cumulative, total, side="left")
-        out[s] = index

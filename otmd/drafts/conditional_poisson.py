@@ -11,10 +11,11 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
 class ConditionalPoisson(ProposalLaw):
-    """n distinct drafts in uniform order, the subset with probability Π q_i / e_n(q).
+    """n distinct drafts in random order; a subset S has probability Π_{i∈S} q_i / e_n(q).
 
-    It is the law of independent events, token i with odds c·q_i, given that exactly n occur, whatever
-    c > 0 (Hájek 1964); c is chosen so that n are expected. g(H) = e_n(q_H)/e_n(q).
+    Here e_n is the elementary symmetric polynomial, and g(H) = e_n(q_H)/e_n(q). Let each token i be an
+    independent event with odds c·q_i. Given that exactly n events occur, their set has this law for every
+    c > 0 (Hájek 1964). The code takes the c for which n events are expected.
 
     Parameters
     ----------
@@ -23,15 +24,15 @@ class ConditionalPoisson(ProposalLaw):
 
     Notes
     -----
-    Drawing tokens one after another gives another law, :class:`WithoutReplacement`: on
-    q = (1/2, 3/10, 1/5) and n = 2, H = {0, 1} has g = 15/31 here and 18/35 there.
+    Drawing tokens one after another gives another law, :class:`WithoutReplacement`: for
+    q = (1/2, 3/10, 1/5), n = 2 and H = {0, 1}, g is 15/31 here and 18/35 there.
     """
 
     distinct = True
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
-        contained = self._prefix_chances(absent[order], present[order])
+        contained = prefix_chances(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)
 
     def position_containment(self, subset: BoolArray) -> float:
@@ -49,7 +50,7 @@ class ConditionalPoisson(ProposalLaw):
             log_q = np.log(q)
         if np.count_nonzero(q) == n:
             return np.where(q > 0, 0.0, -np.inf)
-        # Imported here: every worker process would wait for all of scipy.optimize.
+        # Imported here, since importing scipy.optimize would delay every worker process.
         from scipy.optimize import brentq
 
         def surplus(log_scale: float) -> float:
@@ -59,12 +60,6 @@ class ConditionalPoisson(ProposalLaw):
         while surplus(high) < 0:
             high *= 2.0
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
-
-    def _prefix_chances(self, absent: FloatArray, present: FloatArray) -> FloatArray:
-        """P(n of the first k events occur and none of the others), for each k, shape (V + 1,)."""
-        chances = np.empty(self.vocab_size + 1)
-        fill_prefix_chances(absent, present, self.num_drafts, chances)
-        return chances
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
@@ -80,24 +75,19 @@ class ConditionalPoisson(ProposalLaw):
         log_prob = np.where(
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
+        events = expit(-log_odds), expit(log_odds)
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (self._prefix_chances(*self._events())[-1] * orders)
+        return np.exp(log_prob) / (prefix_chances(*events, self.num_drafts)[-1] * orders)
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
         others = chances_of_others(absent, present, self.num_drafts - 1)
-        return np.minimum(present * others / self._prefix_chances(absent, present)[-1], 1.0)
-
-
-def counts_from(absent: FloatArray, present: FloatArray, size: int) -> FloatArray:
-    """P(m of the events i, i + 1, … occur) for each i and m < size, shape (V + 1, size)."""
-    counts = np.empty((absent.size + 1, size))
-    _fill_counts_from(absent, present, counts)
-    return counts
+        exactly = prefix_chances(absent, present, self.num_drafts)[-1]
+        return np.minimum(present * others / exactly, 1.0)
 
 
 def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
-    """P(``count`` of the events other than y occur), from those before y and those after it, shape (V,)."""
+    """P(``count`` of the events other than y occur) for each event y, shape (V,)."""
     after = counts_from(absent, present, count + 1)[1:]
     before = counts_from(absent[::-1].copy(), present[::-1].copy(), count + 1)[:0:-1]
     return (before * after[:, ::-1]).sum(axis=-1)
@@ -105,34 +95,36 @@ def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> Fl
 
 @kernel()
 def _count_one_more(counts, absent, present):
-    """Add one event to counts[m] = P(m events occur), in place. Every term is positive: nothing cancels."""
+    """Add one event to counts[m] = P(m events occur), in place. No term is negative, so nothing cancels."""
     for m in range(counts.size - 1, 0, -1):
         counts[m] = counts[m] * absent + counts[m - 1] * present
     counts[0] *= absent
 
 
 @kernel()
-def _fill_counts_from(absent, present, out):
-    """out[i, m] = P(m of the events i, i + 1, … occur); shape (V + 1, M)."""
-    out[-1] = 0.0
-    out[-1, 0] = 1.0
+def counts_from(absent, present, size):
+    """P(m of the events i, i + 1, … occur) for each i and m < size, shape (V + 1, size)."""
+    counts = np.zeros((absent.size + 1, size))
+    counts[-1, 0] = 1.0
     for i in range(absent.size - 1, -1, -1):
-        out[i] = out[i + 1]
-        _count_one_more(out[i], absent[i], present[i])
+        counts[i] = counts[i + 1]
+        _count_one_more(counts[i], absent[i], present[i])
+    return counts
 
 
 @kernel()
-def fill_prefix_chances(absent, present, count, out):
-    """out[k] = P(``count`` of the first k events occur and none of the others), shape (V + 1,)."""
-    out[-1] = 1.0
+def prefix_chances(absent, present, count):
+    """P(``count`` of the first k events occur and none of the others) for each k, shape (V + 1,)."""
+    chances = np.ones(absent.size + 1)
     for k in range(absent.size - 1, -1, -1):
-        out[k] = out[k + 1] * absent[k]
+        chances[k] = chances[k + 1] * absent[k]
     counts = np.zeros(count + 1)
     counts[0] = 1.0
-    out[0] *= counts[count]
+    chances[0] *= counts[count]
     for k in range(absent.size):
         _count_one_more(counts, absent[k], present[k])
-        out[k + 1] *= counts[count]
+        chances[k + 1] *= counts[count]
+    return chances
 
 
 @kernel()

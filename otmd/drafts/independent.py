@@ -13,14 +13,14 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 class Independent(DraftLaw):
     """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
 
-    There is no order of the tokens whose prefixes contain the best cut, so α* comes from a maximum flow.
+    No order of the tokens is known whose prefixes contain the best H, so α* comes from a maximum flow.
 
     Parameters
     ----------
     draft_probs : array_like, shape (…, n, V)
-        One next-token distribution for each draft, else ValueError.
+        q_j, one next-token distribution for each draft, else ValueError.
     num_drafts : int, optional
-        n, if given it must be the length of that axis.
+        n; if given, it must be the length of that axis, else ValueError.
     """
 
     draft_probs: FloatArray

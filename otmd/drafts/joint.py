@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts.base import DraftLaw, draw_tokens
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 
 MOST_TOKENS = 1 << 24
 """The largest vocabulary. Other laws have no such limit: their vocabulary is the length of an array."""
@@ -18,11 +18,11 @@ class Joint(DraftLaw):
     Parameters
     ----------
     tuples : array_like of int, shape (T, n)
-        The draft tuples, of tokens in [0, V), else ValueError. The probabilities of equal rows add up.
+        The draft tuples, with tokens in [0, V), else ValueError. The probabilities of equal rows add up.
     probs : array_like, shape (T,)
-        The probability of each row.
+        The probability of each row, of sum 1, else ValueError.
     vocab_size : int
-        V.
+        V, at most 2^24.
     """
 
     tuples: IntArray
@@ -32,14 +32,14 @@ class Joint(DraftLaw):
         try:
             rows = np.asarray(tuples)
         except ValueError as reason:
-            raise ValueError("tuples: got rows of different lengths, wanted (T, n)") from reason
+            raise wrong("tuples", "rows of different lengths", "(T, n)") from reason
         self.vocab_size = validate_count("vocab_size", vocab_size, maximum=MOST_TOKENS)
         if rows.ndim != 2 or rows.shape[-1] == 0:
-            raise ValueError(f"tuples: got shape {rows.shape}, wanted (T, n) with n ≥ 1")
+            raise wrong("tuples", f"shape {rows.shape}", "(T, n) with n ≥ 1")
         self.num_drafts = rows.shape[-1]
         self.probs = validate_probs("probs", probs)
         if self.probs.shape != rows.shape[:1]:
-            raise ValueError(f"probs: got shape {self.probs.shape}, wanted {rows.shape[:1]}")
+            raise wrong("probs", f"shape {self.probs.shape}", rows.shape[:1])
         self.tuples = self.validate_tokens(rows, "tuples")
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class Joint(DraftLaw):
         return tokens, probs
 
     def can_enumerate(self) -> bool:
-        """True: the table is at hand."""
+        """True: the tuples are stored."""
         return True
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:

@@ -15,11 +15,11 @@ Law = TypeVar("Law", bound="ProposalLaw")
 class ProposalLaw(DraftLaw):
     """A law built from one draft distribution q.
 
-    Some minimiser of p(H) − g(H) then consists of :meth:`forced_tokens` and the first of the other tokens in
-    ascending order of p/q (Hu et al. 2025, Theorem 6), so one sorted scan finds it.
+    Sort the tokens in ascending order of p/q, with :meth:`forced_tokens` first. Then some prefix of this
+    order minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so one sorted scan finds the minimum.
 
-    Parameters and errors are those of :class:`otmd.WithReplacement`. Where ``distinct``, more drafts than
-    tokens with mass are an error, too.
+    Parameters and errors are those of :class:`otmd.WithReplacement`. If ``distinct`` is True, more drafts
+    than tokens with mass are a ValueError, too.
     """
 
     draft_probs: FloatArray
@@ -39,7 +39,7 @@ class ProposalLaw(DraftLaw):
         return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
 
     def __copy__(self) -> Self:
-        # A copy is about to be changed, so it does not take over cached values.
+        # Copies are made to be changed, so cached values are left out.
         other = type(self).__new__(type(self))
         vars(other).update(self.definition())
         return other
@@ -91,7 +91,7 @@ class ProposalLaw(DraftLaw):
 
 
 def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:
-    """A law at a single position of a distribution (V,) that is known to be valid."""
+    """A law at a single position, of a distribution (V,) that has been checked."""
     law = kind.__new__(kind)
     law.draft_probs, law.num_drafts = draft_probs, num_drafts
     law.vocab_size, law.batch_shape = draft_probs.size, ()
@@ -108,7 +108,7 @@ def order_from(order: IntArray, first: IntArray) -> IntArray:
 
 
 def are_distinct(draft_tokens: IntArray) -> BoolArray:
-    """Whether no token stands twice, for tuples (…, n), shape (…)."""
+    """Whether the tokens of each tuple (…, n) are all different, shape (…)."""
     return (np.diff(np.sort(draft_tokens, axis=-1), axis=-1) != 0).all(axis=-1)
 
 

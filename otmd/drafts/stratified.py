@@ -7,24 +7,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.drafts.base import draw_tokens
-from otmd.drafts.proposal import ProposalLaw, validate_distinct_support
-from otmd.probabilities import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    validate_positive,
-    validate_shares,
-)
+from otmd.drafts.proposal import ProposalLaw
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
 
 _SMALLEST = np.finfo(np.float64).tiny
 
 
 class Strata(NamedTuple):
-    """The strata of a single position, numbered from the head 0 to the tail n − 1.
+    """The strata of a single position, numbered 0 to n − 1 from the likeliest tokens to the unlikeliest.
 
-    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) its probability to be the draft
-    of it. ``tokens`` (V,) are the tokens, stratum by stratum, ids ascending in each, ``grouped`` their
-    ``inclusion``. ``starts`` (n + 1,) says where each stratum begins among them, and V.
+    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) its probability to be drafted.
+    ``tokens`` (V,) are the tokens, stratum by stratum, with ascending ids in each stratum. ``grouped`` (V,)
+    is their ``inclusion``. ``starts`` (n + 1,) are the places in ``tokens`` where strata begin, and V.
     """
 
     number: NDArray[np.int16]
@@ -37,13 +31,13 @@ class Strata(NamedTuple):
 class Stratified(ProposalLaw):
     """One draft from each of n strata of the vocabulary: g(H) = Π_j q_j(H ∩ G_j).
 
-    Tokens in descending order of q are cut into n strata of equal weight, the weight of a token being q^β.
-    A token that outweighs an equal share of what is left is a stratum of its own. Draft j is drawn from
-    stratum G_j, the head first, with probability q_j(y) = q(y)^β/q^β(G_j). So drafts are distinct and
-    independent. Tokens of equal q are taken by their ids.
+    The tokens in descending order of q, ties by id, are cut into n strata of equal weight. The weight of a
+    token is q^β. While the next token has at least an equal share of the weight that is not yet in a
+    stratum, it is a stratum of its own. Draft j is drawn from stratum G_j, the likeliest tokens first, with
+    probability q_j(y) = q(y)^β/Σ_{x∈G_j} q(x)^β. So drafts are distinct and independent.
 
-    With n = 1 this is a single draft from q; with equal shares and n = 2 it is SpecHub's pair of sets
-    where the likeliest token has more than half of the mass.
+    Let β = 1. With n = 1 this is a single draft from q. With n = 2, equal shares, and a token that has more
+    than half of the mass, the two drafts are those of :class:`Hub` as a set.
 
     Parameters
     ----------
@@ -52,9 +46,10 @@ class Stratified(ProposalLaw):
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
-        The weights of the strata from the head to the tail, positive, in any unit; equal by default.
+        The weights of the strata, the likeliest tokens first, positive, in any unit; equal by default.
     """
 
+    distinct = True
     sharpness: float = 1.0
     shares: FloatArray | None = None
 
@@ -76,9 +71,9 @@ class Stratified(ProposalLaw):
 
     @property
     def strata(self) -> NDArray[np.int16]:
-        """The stratum of each token, from the head 0 to the tail n − 1, shape (…, V).
+        """The stratum of each token, 0 to n − 1, shape (…, V).
 
-        Tokens without mass are of the last stratum, where they are never drawn.
+        Tokens without mass are in the last stratum, and are never drawn.
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
         for index in np.ndindex(self.batch_shape):
@@ -93,7 +88,7 @@ class Stratified(ProposalLaw):
     @cached_property
     def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
-        # In units of the largest, and above zero, so that a power does not underflow.
+        # Divided by the largest, and kept above zero, so that no power underflows.
         weights = q / q.max()
         if self.sharpness != 1.0:
             weights **= self.sharpness
@@ -125,14 +120,14 @@ class Stratified(ProposalLaw):
         return self._slot_probs(draft_tokens).prod(axis=-1)
 
     def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
-        """q_j of each draft in the place of draft j, shape (…, n)."""
+        """q_j(x_j) for drafts x (…, n), shape (…, n); 0 where draft j is not in stratum j."""
         strata = self.position_strata
         in_place = strata.number[draft_tokens] == np.arange(self.num_drafts)
         return np.where(in_place, strata.inclusion[draft_tokens], 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:
         strata = self.position_strata
-        # Quicker than to pick the tokens: all are read in order.
+        # Reading all tokens in order is quicker than picking those of the subset.
         kept = np.where(subset, strata.inclusion, 0.0)
         inside = np.bincount(strata.number, kept, self.num_drafts)
         return float(np.minimum(inside, 1.0).prod())
@@ -157,9 +152,6 @@ class Stratified(ProposalLaw):
         if self.shares is not None:
             validate_shares(self.shares, self.num_drafts)
 
-    def _validate_support(self) -> None:
-        validate_distinct_support(self.draft_probs, self.num_drafts)
-
 
 def _likeliest_first(probs: FloatArray) -> IntArray:
     """The tokens by probability (V,) descending, ties to the lowest id."""
@@ -168,13 +160,13 @@ def _likeliest_first(probs: FloatArray) -> IntArray:
     differs = ordered[1:] != ordered[:-1]
     if differs.all():
         return order
-    # The default sort is much quicker than a stable one, but shuffles tokens of equal probability.
-    run = np.concatenate([[0], differs.cumsum()])
-    return np.sort(run * probs.size + order) % probs.size
+    # The default sort is much quicker than a stable one, but leaves ties in any order. They are sorted here.
+    rank = np.concatenate([[0], differs.cumsum()])
+    return np.sort(rank * probs.size + order) % probs.size
 
 
 def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
-    """Where strata of these shares begin among descending weights (V,), of which ``support`` have mass."""
+    """Where strata of these shares begin among descending weights (V,), and V; ``support`` have mass."""
     num_strata = shares.size
     after = np.append(weights[::-1].cumsum()[::-1], 0.0)
     shares_after = shares[::-1].cumsum()[::-1]
@@ -188,8 +180,8 @@ def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
     left = after[alone] / shares_after[alone]
     ends = after[alone] - left * shares[alone:-1].cumsum()
     for j, end in enumerate(ends.tolist(), start=alone + 1):
-        # A stratum begins with the token before which its share of the weight is used up.
+        # A stratum begins with the first token from which on at most ``end`` of the weight is left.
         place = int(np.searchsorted(-after[:-1], -end, side="left"))
-        # No stratum is empty, and each has a token with mass.
+        # Each stratum keeps at least one token with mass.
         starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
     return starts

@@ -1,4 +1,4 @@
-"""The likeliest tokens for certain, then any law on the rest; greedy drafts and SpecHub's are cases."""
+"""The likeliest tokens with certainty, then another law on the other tokens; greedy drafts and SpecHub's."""
 
 import copy
 from functools import cached_property
@@ -14,13 +14,13 @@ from otmd.drafts.proposal import ProposalLaw, unchecked, validate_distinct_suppo
 from otmd.drafts.stratified import Stratified
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, wrong
 
 
 class TopThen(ProposalLaw):
-    """The m likeliest tokens in order, then n − m drafts of another law on the rest, renormalised.
+    """The m likeliest tokens in order, then n − m drafts of another law on the other tokens, renormalised.
 
-    g(H) = 0 unless the top tokens are all in H, and then the rest's g.
+    g(H) is 0 unless H contains the m likeliest tokens; then it is that of the other law.
 
     Parameters
     ----------
@@ -53,10 +53,8 @@ class TopThen(ProposalLaw):
     ) -> None:
         self.top = validate_count("top", top, minimum=0, maximum=MOST_DRAFTS)
         if rest not in (WithReplacement, WithoutReplacement, ConditionalPoisson, Stratified):
-            raise ValueError(
-                f"rest: got {rest!r}, wanted WithReplacement, WithoutReplacement, "
-                "ConditionalPoisson or Stratified"
-            )
+            wanted = "WithReplacement, WithoutReplacement, ConditionalPoisson or Stratified"
+            raise wrong("rest", repr(rest), wanted)
         self.rest = rest
         super().__init__(draft_probs, num_drafts)
 
@@ -83,9 +81,9 @@ class TopThen(ProposalLaw):
 
     @cached_property
     def _rest(self) -> ProposalLaw:
-        """The law of the drafts beside the top tokens, at a single position."""
+        """The law of the drafts that are not top tokens, at a single position."""
         count = self.num_drafts - self.top
-        # To draw one token or none is the same under every law.
+        # All laws draw one token, or none, in the same way.
         return unchecked(self.rest if count > 1 else WithReplacement, self._others, count)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
@@ -124,12 +122,12 @@ class TopThen(ProposalLaw):
 
     def position_hit_rate(self, target: FloatArray) -> float:
         top = float(target[self.forced_tokens()].sum())
-        # The top tokens have no mass in the rest.
+        # The other law never draws the top tokens.
         return top + self._rest.position_hit_rate(target) if self.top < self.num_drafts else top
 
     def _validate_count(self) -> None:
         if self.top > self.num_drafts:
-            raise ValueError(f"top: got {self.top}, wanted at most num_drafts = {self.num_drafts}")
+            raise wrong("top", self.top, f"at most num_drafts = {self.num_drafts}")
 
     def _validate_support(self) -> None:
         distinct = self.num_drafts
@@ -139,7 +137,7 @@ class TopThen(ProposalLaw):
 
 
 class Greedy(TopThen):
-    """The n − 1 likeliest tokens, then one draft from the rest (Hu et al. 2025, Section 5).
+    """The n − 1 likeliest tokens Top, then one draft from the others (Hu et al. 2025, Section 5).
 
     α* = p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))).
 
@@ -154,7 +152,7 @@ class Greedy(TopThen):
         super().__init__(draft_probs, count, top=count - 1, rest=WithReplacement)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        # The number of top tokens first: it is checked against the number of drafts.
+        # The number of top tokens is set first, since it is checked against the number of drafts.
         other = copy.copy(self)
         other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
         return super(Greedy, other).with_num_drafts(num_drafts)
@@ -164,8 +162,8 @@ class Hub(TopThen):
     """Two drafts, one of them the likeliest token a (SpecHub, Sun et al. 2024).
 
     The pair (x, a) is drawn with probability q(x) and (a, x) with probability q(a)q(x)/(1 − q(a)), for
-    every x ≠ a. As a set of tokens it is the greedy law with n = 2, with the same α*; the order matters to
-    SpecHub's verifier.
+    every x ≠ a. As a set, the drafts are those of :class:`Greedy` with n = 2, so α* is the same. SpecHub's
+    verifier needs the order.
 
     Parameters
     ----------
@@ -202,11 +200,11 @@ class Hub(TopThen):
 
     def _validate_count(self) -> None:
         if self.num_drafts != 2:
-            raise ValueError(f"num_drafts: got {self.num_drafts}, wanted 2: Hub draws pairs")
+            raise wrong("num_drafts", self.num_drafts, "2: Hub draws pairs")
 
 
 def drafts_by_chance(law: DraftLaw) -> tuple[IntArray, DraftLaw | None]:
-    """The tokens that are always drafted, and the law of the other drafts; None where there are none."""
+    """The tokens that are always drafted, and the law of the other drafts; None without other drafts."""
     if not isinstance(law, ProposalLaw):
         return np.empty(0, np.int64), law
     always = law.forced_tokens()

@@ -1,4 +1,4 @@
-"""What inference engines run: rules read in their code, executable, each with its exact acceptance."""
+"""The rules that inference engines run, read in their code, each with its exact acceptance and bias."""
 
 from otmd.engines import lossy
 from otmd.engines.catalogue import CATALOGUE, SOURCES, EngineRule, Verdict

@@ -1,4 +1,4 @@
-"""The rules that inference engines run, each with the file that it was read in."""
+"""A catalogue of the rules that inference engines run, each with the source file that it was read in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,10 +37,21 @@ SOURCES = {
 class EngineRule:
     """One way in which engines draft and verify at a position.
 
-    The ``name`` is its key in :data:`CATALOGUE`; the ``title`` says what is drafted and how it is verified.
-    ``sources`` are keys of :data:`SOURCES`, the engines' files that say so. The ``rule`` decides; a Verifier
-    is lossless, with the law ``drafts(draft_probs, num_drafts)``, while a lossy rule brings its own. It takes
-    at most ``most_drafts`` drafts, None for any number.
+    Attributes
+    ----------
+    name : str
+        Its key in :data:`CATALOGUE`.
+    title : str
+        What is drafted, and how it is verified.
+    sources : tuple of str
+        Keys of :data:`SOURCES`: the engines' files that have the rule.
+    rule : Verifier or LossyRule
+        The rule. A verifier is lossless.
+    drafts : callable or None
+        ``drafts(draft_probs, num_drafts)`` is the law of a verifier's drafts. None for a lossy rule, which
+        has a law of its own.
+    most_drafts : int or None
+        The largest number of drafts that the rule takes; None for any number.
     """
 
     name: str
@@ -52,15 +63,16 @@ class EngineRule:
 
     @property
     def lossless(self) -> bool:
-        """Whether the output is distributed as the target says."""
+        """Whether the output is distributed as the target."""
         return isinstance(self.rule, Verifier)
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
     ) -> "Verdict":
-        """What the rule does at one position, exactly, with p and q of shape (V,).
+        """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
 
-        Raises ValueError for invalid distributions, or more drafts than the rule takes.
+        A rate without a closed form is the middle of bounds at most 1e-4 apart. Invalid distributions, or
+        more drafts than the rule takes, are a ValueError.
         """
         validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
         p = validate_probs("target_probs", target_probs)
@@ -78,12 +90,11 @@ class EngineRule:
 
 
 class Verdict(NamedTuple):
-    """A rule at one position.
+    """The exact acceptance and bias of a rule at one position.
 
-    ``rate`` is P(the output is a draft) and ``best`` the largest α* of drafts with replacement, greedy and
-    stratified ones.
-    ``output`` (V,) is the law of the output, ``total_variation`` its distance from the target, and
-    ``divergence`` KL(output ‖ p) in nats.
+    ``rate`` is P(the output is a draft). ``best`` is the largest α* of three laws with as many drafts: with
+    replacement, greedy and stratified. ``output`` (V,) is the law of the output token, ``total_variation``
+    its distance from the target, and ``divergence`` KL(output ‖ target) in nats.
     """
 
     name: str
@@ -137,4 +148,4 @@ _RULES = (
                ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
 )  # fmt: skip
 CATALOGUE: dict[str, EngineRule] = {rule.name: rule for rule in _RULES}
-"""What engines run, by name."""
+"""The rules that engines run, by name."""

@@ -1,6 +1,6 @@
-"""Rules of engines that change the output's distribution, with that distribution exactly.
+"""Lossy rules of engines, with the exact distribution of their output.
 
-Drafts are certain, or one is sampled; so the output law is a closed form at any vocabulary.
+The drafts are certain, or a single sampled token. So the output law has a closed form at any vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,15 @@ from otmd.verifiers.prepared import accept_prob, normalised
 
 
 def CertainTop(draft_probs: ArrayLike, num_drafts: int) -> TopThen:  # noqa: N802 - a law's name in tables
-    """The n likeliest tokens, all certain: what trees of likeliest tokens draft."""
+    """The n likeliest tokens with certainty, as trees of likeliest tokens draft them."""
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
 class LossyRule(NamedTuple):
-    """How tokens are drafted, and the rule at one position.
+    """A law of drafts and a lossy rule at one position.
 
-    ``law(q, n)`` draws certain tokens or one sampled token; ``prepare(p, q, law)`` decides on them.
+    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``prepare(p, q, law)`` is
+    the rule, prepared for that law, with p and q of shape (V,).
     """
 
     law: Callable[[FloatArray, int], DraftLaw]
@@ -32,14 +33,14 @@ class LossyRule(NamedTuple):
     def output_law(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int
     ) -> tuple[FloatArray, float]:
-        """Exact law of the output token (V,), and how often it is one of the drafts."""
+        """Exact law of the output token (V,), and P(it is one of the drafts), with p and q of shape (V,)."""
         law = self.law(draft_probs, num_drafts)
         rule = self.prepare(target, draft_probs, law)
         if isinstance(law, TopThen):
             tokens = law.forced_tokens()
             output = rule.conditional_law(tokens)
             return output, float(output[tokens].sum())
-        # One sampled draft: the rule treats each token by itself, and the residual is one for all.
+        # With one sampled draft, the residual is the same for every draft.
         drawn, every = law.inclusion_probs(), np.arange(target.size)
         accepted = drawn * rule.accept_probs(every)
         rejected = float(drawn.sum() - accepted.sum())
@@ -53,7 +54,7 @@ ByDrafts = Callable[[IntArray], FloatArray]
 
 
 class _Rule(PreparedVerifier):
-    """Accepts by one function of the drafts (n,), and falls back on the law that another gives."""
+    """``accept`` gives the acceptance probabilities for drafts (n,), and ``rest`` the residual law."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, accept: ByDrafts, rest: ByDrafts) -> None:
         super().__init__(target, law)
@@ -74,13 +75,16 @@ def _rule(
 
 
 def _tested(wanted: FloatArray, claimed: FloatArray) -> tuple[ByDrafts, ByDrafts]:
-    """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊."""
+    """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊; both (V,)."""
     residual = normalised(np.maximum(wanted - claimed, 0.0), wanted)
     return lambda x: accept_prob(wanted[x], claimed[x]), lambda _: residual
 
 
 def ratio_test(top_k: int | None) -> LossyRule:
-    """One draft, verified as if drawn from q: from its k likeliest tokens, or its argmax for None."""
+    """One draft, verified as if it were drawn from q.
+
+    It is drawn from the k likeliest tokens of q, renormalised; for None it is the likeliest token of q.
+    """
 
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
         if top_k is None:
@@ -92,7 +96,7 @@ def ratio_test(top_k: int | None) -> LossyRule:
 
 
 def _best(probs: FloatArray, count: int) -> BoolArray:
-    """The likeliest tokens (V,), ties to the lowest id."""
+    """A mask (V,) of the ``count`` likeliest tokens, ties to the lowest id."""
     best = np.zeros(probs.size, bool)
     best[np.argsort(-probs, kind="stable")[:count]] = True
     return best
@@ -108,10 +112,11 @@ def ensemble(weight: float) -> LossyRule:
 
 
 def thresholds(single: float, accumulated: float) -> LossyRule:
-    """Target-only sampling of certain drafts that accepts more readily; lossless at (1, 1).
+    """Target-only sampling of certain drafts, with two thresholds that accept more often; lossless at (1, 1).
 
-    One coin u serves the drafts of a node: one is accepted where u ≤ (p of the drafts so far)/accumulated, or
-    where its own p is at least ``single``. Else the output is drawn from p without the drafts.
+    One uniform number u decides on all drafts. A draft is accepted where its own p is at least ``single``, or
+    where u ≤ P/accumulated, with P the p-mass of the drafts up to this one. If none is accepted, the output
+    is drawn from p without the drafts.
     """
 
     def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
@@ -119,9 +124,9 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
             mass = p[draft_tokens]
             below = np.minimum(1.0, mass.cumsum() / accumulated)
             before = np.concatenate([[0.0], below[:-1]])
-            # What is left of the coin's range, given that no draft before was accepted.
-            left = np.divide(below - before, 1.0 - before, out=np.ones(mass.size), where=before < 1)
-            return np.where(mass >= single, 1.0, left)
+            # P(u accepts this draft, given that it accepted none before).
+            prob = np.divide(below - before, 1.0 - before, out=np.ones(mass.size), where=before < 1)
+            return np.where(mass >= single, 1.0, prob)
 
         def rest(draft_tokens: IntArray) -> FloatArray:
             others = p.copy()
@@ -134,7 +139,7 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
 
 
 def _largest(target: FloatArray, taken: BoolArray) -> tuple[ByDrafts, ByDrafts]:
-    """Accept the draft of the largest p among those that may be taken; else emit argmax p."""
+    """Accept the draft with the largest p among those in the mask ``taken`` (V,); else emit argmax p."""
 
     def accept(draft_tokens: IntArray) -> FloatArray:
         mass = np.where(taken[draft_tokens], target[draft_tokens], -1.0)
@@ -144,7 +149,7 @@ def _largest(target: FloatArray, taken: BoolArray) -> tuple[ByDrafts, ByDrafts]:
 
 
 def typical(threshold: float, alpha: float) -> LossyRule:
-    """Typical acceptance: the likeliest draft with p > min(threshold, alpha·exp(−entropy)), else argmax p."""
+    """Accept the draft of largest p, if p > min(threshold, alpha·exp(−entropy)); else emit argmax p."""
 
     def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
         # The engine adds 1e-5 inside the logarithm.
@@ -155,5 +160,5 @@ def typical(threshold: float, alpha: float) -> LossyRule:
 
 
 def relaxed(top_k: int, delta: float) -> LossyRule:
-    """The draft, if it is among the target's top k and p ≥ max p − delta; else argmax p."""
+    """Accept the draft if it is among the target's top k and p ≥ max p − delta; else emit argmax p."""
     return _rule(CertainTop, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))

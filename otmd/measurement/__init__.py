@@ -1,7 +1,7 @@
-"""Positions × laws × verifiers: rates and gaps measured on a dataset, summarised and drawn.
+"""Rates and gaps to the optimum, measured at every position of a dataset, summarised and drawn.
 
-Names are imported when they are first used, as the stub beside this file says, since :func:`otmd.compare`
-needs no Polars.
+Names are imported when they are first used, since :func:`otmd.compare` needs no Polars. The stub beside this
+file lists them.
 """
 
 import lazy_loader

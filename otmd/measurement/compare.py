@@ -1,4 +1,4 @@
-"""Every law × verifier for one or many pairs of distributions: mean rate, gap to α*, best first."""
+"""Compare all laws and verifiers on one or many pairs of distributions: mean rates and gaps to α*."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from otmd.drafts import ConditionalPoisson
 from otmd.measurement.page import Table
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
-from otmd.probabilities import validate_probs, validate_same_vocabulary
+from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong
 from otmd.verifiers import GumbelList, GumbelTop, Optimal, PoissonCoupling
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positio
 class ComparedRow(NamedTuple):
     """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
 
-    ``error`` is the standard error of the rate, and ``bound_width`` the width of its certain bounds.
+    ``error`` is the standard error of the rate, None for one position. ``bound_width`` is the width of the
+    rate's certain bounds.
     """
 
     law: str
@@ -42,7 +43,10 @@ class ComparedRow(NamedTuple):
 
 @dataclass(repr=False)
 class Comparison:
-    """``rows``, a list of :class:`ComparedRow`, best rate first; ``skipped``: what has no rate, and why."""
+    """The result of :func:`compare`, printed as a table.
+
+    ``rows`` is a list of :class:`ComparedRow`, best rate first. ``skipped`` names what has no rate, and why.
+    """
 
     rows: list[ComparedRow]
     skipped: list[str]
@@ -66,11 +70,11 @@ class Comparison:
         return "\n".join([*lines, *(f"left out: {said}" for said in self.skipped)])
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dictionary a row."""
+        """One dictionary for each row."""
         return [row._asdict() for row in self.rows]
 
     def to_polars(self) -> "pl.DataFrame":
-        """One line a row; needs Polars."""
+        """The rows as a Polars data frame."""
         import polars as pl
 
         return pl.DataFrame(self.to_dicts())
@@ -87,32 +91,33 @@ def compare(
 ) -> Comparison:
     """Rate every verifier with every law that it serves.
 
-    The result prints as a table; rows are ranked by their mean rate, equal ones by fewer drafts.
+    The result prints as a table. Rows are ranked by their mean rate; of equal ones, fewer drafts come first.
 
     Parameters
     ----------
     target_probs, draft_probs : array_like, shape (…, V)
-        p and q; leading axes are broadcast, and positions averaged.
+        p and q. Leading axes are broadcast, and the rates of all positions averaged.
     num_drafts : int or iterable of int
-        Numbers of drafts.
+        The numbers of drafts.
     laws, verifiers
-        As for :func:`otmd.measure`; by default all laws of one draft distribution without further
-        parameters, and all verifiers. Most of the time goes into :class:`otmd.Optimal`, whose rate is
-        α*, and into couplings: at a large vocabulary, leave them out.
+        As for :func:`otmd.measure`. By default all laws of one draft distribution without further
+        parameters, and all verifiers. :class:`otmd.Optimal`, whose rate is α*, and the couplings take most
+        of the time: at a large vocabulary, leave them out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
 
     Raises
     ------
     ValueError
-        For invalid distributions or other vocabularies, no position, or settings that make no sense.
+        For invalid distributions, different vocabularies, no position, or settings as in
+        :func:`otmd.measure`.
     """
     p = validate_probs("target_probs", target_probs)
     q = validate_probs("draft_probs", draft_probs)
     validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
     p, q = (rows.reshape(-1, q.shape[-1]) for rows in np.broadcast_arrays(p, q))
     if len(p) == 0:
-        raise ValueError("target_probs: got no position, wanted at least one")
+        raise wrong("target_probs", "no position", "at least one")
     counts = [num_drafts] if isinstance(num_drafts, int) else num_drafts
     settings = make_settings(laws, verifiers, counts, tol=tol)
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}

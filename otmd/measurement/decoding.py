@@ -1,4 +1,4 @@
-"""What ways of decoding took: summed over texts, as a table, as JSON and as a figure."""
+"""The cost of ways of decoding: summed over texts, as a table, as JSON and as a figure."""
 
 import math
 from collections import Counter
@@ -11,20 +11,21 @@ import numpy as np
 
 from otmd.harness.decoding import STAGES, Decoded
 from otmd.measurement.style import FAINT, QUIET, TWO_COLUMNS, make_table, save_figure
+from otmd.probabilities import wrong
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-# The stages of the time per token. Reading the prompt takes the same in every way, and is left out.
+# The stages of the time per token. Reading the prompt takes equally long in every way, and is left out.
 GENERATION = STAGES[1:]
 SHOWN_DEPTHS = 6
-# Of Okabe & Ito's palette, from dark to light, so that they differ in a grey print.
+# From Okabe & Ito's palette, dark to light, so that they differ in a grey print.
 COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#009E73", "rest": FAINT}
 
 
 class SpeedUp(NamedTuple):
-    """How many times as fast as the first way: mean over repeats and 95% interval (NaN for one repeat)."""
+    """Speed divided by that of the first way: mean over repeats and 95% interval, NaN for one repeat."""
 
     mean: float
     low: float = math.nan
@@ -32,7 +33,7 @@ class SpeedUp(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether it differs from the first way beyond the noise of the repeats."""
+        """Whether it differs from the first way by more than the noise of the repeats."""
         if math.isnan(self.low):
             return "unknown"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "noise"
@@ -40,21 +41,22 @@ class SpeedUp(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodingCost:
-    """What a way of decoding took, over all texts.
+    """The cost of a way of decoding, over all texts.
 
     Attributes
     ----------
     name : str
+        The name of the way.
     tokens, steps : int
-        How many tokens were written, and in how many steps, one call of the target each.
+        How many tokens were written, and in how many steps. A step is one call of the target.
     acceptance : list of float
-        For each depth: where tokens were drafted below an accepted path, how often one was accepted.
+        For each depth, how often a token was accepted where the path above was accepted and drafts followed.
     seconds_per_token : dict of str to float
         By stage: "draft", "target", "verification", "rest".
     prompt_seconds : float
-        What reading the prompts took, which counts nowhere else.
+        The time to read the prompts, in no other number.
     speed_up : SpeedUp
-        Tokens per second beside those of the first way.
+        Tokens per second divided by those of the first way.
     """
 
     name: str
@@ -72,25 +74,25 @@ class DecodingCost:
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens per second, once the prompt is read."""
+        """New tokens per second, not counting the time to read the prompt."""
         return 1.0 / sum(self.seconds_per_token.values())
 
 
 def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> list[DecodingCost]:
-    """Sum what was decoded in several ways: the cost of each, in their order.
+    """Sum the costs of several ways of decoding over texts, in the order of the ways.
 
     Parameters
     ----------
     texts : sequence of mappings
-        From :func:`otmd.harness.decode_in_turn`: for each prompt, what was decoded in each way; one
-        repeat of all prompts after another.
+        From :func:`otmd.harness.decode_in_turn`: for each prompt, the text decoded in each way. The first
+        repeat of all prompts comes first, then the second, and so on.
     repeats : int
-        How often all prompts were decoded; the number of texts is a multiple of it, else ValueError. An
+        How often all prompts were decoded. The number of texts must be a multiple of it, else ValueError. An
         interval of the speed-up needs at least two.
     """
     if not texts or repeats < 1 or len(texts) % repeats:
         got = f"{len(texts)} for {repeats} repeats" if texts else "none"
-        raise ValueError(f"texts: got {got}, wanted at least one, equally many a repeat")
+        raise wrong("texts", got, "at least one, equally many a repeat")
     size = len(texts) // repeats
     rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
     one = SpeedUp(1.0)
@@ -102,7 +104,7 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
 
 
 def _speed_up(own: list[float], first: list[float]) -> SpeedUp:
-    """The geometric mean of the repeats' ratios, with Student's interval of its logarithm."""
+    """The geometric mean of the ratios in each repeat, with Student's t interval for its logarithm."""
     from scipy.stats import t
 
     logs = np.log(np.divide(own, first))
@@ -127,7 +129,7 @@ def _cost(name: str, texts: Sequence[Mapping[str, Decoded]], speed_up: SpeedUp) 
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
-    """The costs as JSON would have them, one object a way; times in seconds, no interval as null."""
+    """The costs in JSON's types, one dictionary for each way. Times are in seconds; no interval is None."""
     return [
         vars(cost)
         | {
@@ -141,7 +143,7 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
 
 
 def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
-    """Print one column a way, to stdout unless a console is given."""
+    """Print a table with one column for each way, to stdout unless a console is given."""
     from rich.console import Console
 
     table = make_table(["", *(cost.name.replace("; ", "\n") for cost in costs)])
@@ -167,17 +169,17 @@ def _depths(acceptance: list[float]) -> str:
 def draw_decoding(
     costs: Sequence[DecodingCost], paths: Sequence[str | Path], source: str = ""
 ) -> list[Path]:
-    """Draw milliseconds per token by stage, one bar a way of decoding.
+    """Draw milliseconds per token by stage, one bar for each way of decoding.
 
     Parameters
     ----------
     costs : sequence of DecodingCost
-        One or more, from :func:`decoding_costs`.
+        The result of :func:`decoding_costs`; none is a ValueError.
     paths, source
         As for :func:`draw_gaps`, for result and errors as well.
     """
     if not costs:
-        raise ValueError("costs: got none, wanted at least one")
+        raise wrong("costs", "none", "at least one")
     return save_figure(lambda: _bars(costs), paths, source)
 
 

@@ -1,4 +1,4 @@
-"""Tables as Markdown, as CSV, and as a page of its own: one HTML file that needs nothing else."""
+"""Tables as Markdown, as CSV, and as a page: one HTML file that needs no other file."""
 
 import csv
 import io
@@ -14,10 +14,10 @@ TEMPLATE = Path(__file__).with_name("page.html")
 
 
 class Table(NamedTuple):
-    """``rows`` of cells under ``heads``; floats are shown with ``decimals``, and None and NaN as a dash.
+    """A table: ``rows`` of cells under ``heads``. Floats are shown with ``decimals``, None and NaN as a dash.
 
-    ``interval`` names the columns of a value and of its interval's ends, which the page draws as a bar. With
-    ``small`` floats that would be shown as 0 are written like 1.2e-05.
+    ``interval`` names three columns, a value and the ends of its interval, which the page draws as a bar.
+    With ``small``, floats that would be shown as 0 are written like 1.2e-05.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 
 def to_markdown(heading: str, said: Sequence[str], tables: Sequence[Table]) -> str:
-    """Everything as Markdown."""
+    """Heading, sentences and tables as Markdown."""
     lines = [f"# {heading}", *said]
     for table in tables:
         cells = [table.heads, ["---"] * len(table.heads)]
@@ -51,7 +51,7 @@ def to_markdown(heading: str, said: Sequence[str], tables: Sequence[Table]) -> s
 
 
 def to_csv(table: Table) -> str:
-    """One table as CSV, numbers in full, unknown ones empty."""
+    """One table as CSV, with numbers in full and empty cells for None and NaN."""
     out = io.StringIO()
     rows = [["" if cell is None or cell != cell else cell for cell in row] for row in table.rows]
     csv.writer(out, lineterminator="\n").writerows([table.heads, *rows])
@@ -61,7 +61,7 @@ def to_csv(table: Table) -> str:
 def to_html(
     heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
 ) -> str:
-    """One self-contained page: sentences, of which the first stands out, tables, settings and provenance."""
+    """One self-contained HTML page: sentences, the first in larger type, tables, and ``about`` as a list."""
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]
     parts += [_section(table) for table in tables]
@@ -99,11 +99,11 @@ def _kind(cell: Cell) -> str:
 
 
 def _bars(table: Table) -> list[str]:
-    """For each row its interval, all on one scale; without an interval the value alone."""
+    """A cell with a bar for each row's interval, all on one scale; empty if the table names no interval."""
     if table.interval is None or not table.rows:
         return []
     places = [list(table.heads).index(name) for name in table.interval]
-    # An unknown number is NaN here; an unknown end is the value itself.
+    # None becomes NaN here. Without an interval, its ends are the value itself.
     cells = np.array([[row[place] for place in places] for row in table.rows], dtype=np.float64)
     cells = np.where(np.isnan(cells), cells[:, :1], cells)
     known = cells[~np.isnan(cells)]

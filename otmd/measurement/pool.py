@@ -1,4 +1,4 @@
-"""Where jobs run (this process, processes, threads or an executor), and how a run keeps its parts."""
+"""Running jobs in this process, processes, threads or an executor, and keeping each result as a part."""
 
 import multiprocessing
 import os
@@ -7,14 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from functools import partial
@@ -38,14 +31,14 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
     "POLARS_MAX_THREADS",
 )
-# The last two let glibc keep freed memory for the next position: new pages from the system take longer than
-# the computation. glibc accepts at most 32 MiB for the second of them.
+# With the last two, glibc keeps freed memory for the next position: new pages from the system take longer
+# than the computation. glibc accepts at most 32 MiB for the second of them.
 WORKER_ENVIRONMENT = dict.fromkeys(THREAD_VARIABLES, "1") | {
     "MALLOC_TRIM_THRESHOLD_": str(2**28),
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
 }
 
-# Waits are no longer than this, since polars' signal handler resumes a wait that Ctrl-C interrupts.
+# The longest single wait for a result. Polars' signal handler resumes a wait that Ctrl-C interrupts.
 WAKE_SECONDS = 0.2
 
 
@@ -59,11 +52,11 @@ def available_cpus() -> int:
 def finish_run(
     store: Store[pl.DataFrame], compute: Callable[[dict[str, pl.DataFrame]], None]
 ) -> None:
-    """Bring a run to its result: ``compute(tables)`` gets the parts that are there and adds the others."""
+    """Finish a run and write its result. ``compute(tables)`` gets the stored parts and adds the others."""
     store.check()
     if not store.finished():
         with store.held():
-            # Another process may have finished it since.
+            # Another process may have finished it in the meantime.
             if not store.finished():
                 tables = dict(store.whole_parts())
                 compute(tables)
@@ -78,18 +71,18 @@ def compute_parts(
     tables: dict[str, pl.DataFrame],
     store: Store[pl.DataFrame] | None,
     workers: int,
-    executor: Executor | None,
+    executor: futures.Executor | None,
     bar: tuple[str, int, bool],
     size: Callable[[pl.DataFrame], int] = lambda _: 1,
 ) -> None:
-    """Run the jobs, each named like its part, and add each table to ``tables`` and the store at once.
+    """Run jobs, (part name, job) each. Add every table to ``tables`` and to the store when it is done.
 
-    ``bar`` is the progress bar's text, total, and whether it is shown; a table moves it by its ``size``.
+    ``bar`` is the progress bar's text, its total, and whether it is shown. A table counts as its ``size``.
     """
     with progress_bar(*bar) as update:
         done = sum(map(size, tables.values()))
         update(done, "")
-        # Closed here and not by the garbage collector, which would swallow an interrupt.
+        # The generator is closed here, since the garbage collector would swallow an interrupt.
         with closing(run_jobs(partial(_unnamed, work), jobs, workers, executor)) as running:
             for (name, _), table in running:
                 if store:
@@ -107,13 +100,13 @@ def run_jobs(
     function: Callable[[Job], Result],
     jobs: Iterable[Job],
     workers: int,
-    executor: Executor | None = None,
+    executor: futures.Executor | None = None,
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Run a function over jobs and yield each as it finishes, in any order, at most two a worker under way.
+    """Run a function over jobs, and yield each job with its result when it finishes, in any order.
 
-    One worker runs in this process, more in as many processes, or in threads where a process could not
-    import the function. An ``executor`` runs the jobs instead, and is left open. RuntimeError if a
-    process died.
+    At most two jobs per worker are submitted at a time. One worker is this process; more are processes, or
+    threads where a process could not import the function. An ``executor`` runs the jobs instead, and is left
+    open. A worker process that dies is a RuntimeError.
     """
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)
@@ -121,7 +114,7 @@ def run_jobs(
         for job in jobs:
             yield job, function(job)
     else:
-        pool = _process_pool if _processes_can_run(function) else ThreadPoolExecutor
+        pool = _process_pool if _processes_can_run(function) else futures.ThreadPoolExecutor
         with pool(workers) as own:
             yield from _windowed(function, jobs, own, 2 * workers)
 
@@ -137,17 +130,18 @@ def _processes_can_run(function: Callable[..., object]) -> bool:
 
 
 def _windowed(
-    function: Callable[[Job], Result], jobs: Iterable[Job], executor: Executor, window: int
+    function: Callable[[Job], Result], jobs: Iterable[Job], executor: futures.Executor, window: int
 ) -> Iterator[tuple[Job, Result]]:
+    """Run jobs in an executor, at most ``window`` of them at a time."""
     waiting = iter(jobs)
-    running: dict[Future[Result], Job] = {}
+    running: dict[futures.Future[Result], Job] = {}
     try:
         while True:
             while len(running) < window and (job := next(waiting, None)) is not None:
                 running[executor.submit(function, job)] = job
             if not running:
                 return
-            for future in wait(running, WAKE_SECONDS, return_when=FIRST_COMPLETED).done:
+            for future in futures.wait(running, WAKE_SECONDS, futures.FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
     finally:
         for future in running:
@@ -155,11 +149,12 @@ def _windowed(
 
 
 @contextmanager
-def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+def _process_pool(workers: int) -> Iterator[futures.ProcessPoolExecutor]:
+    """Processes with one thread each. None of them is left running at the end, or after an error."""
     before = set(multiprocessing.active_children())
     # Spawned, not forked: a fork of a process with threads (BLAS, polars, torch) can deadlock.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_enter_worker)
+    pool = futures.ProcessPoolExecutor(workers, mp_context=context, initializer=_enter_worker)
     kept = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     # Processes that start now inherit this: one thread each, since they share the CPUs.
     os.environ.update(WORKER_ENVIRONMENT)
@@ -182,9 +177,9 @@ def _process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
             child.terminate()
 
 
-def _start_workers(pool: ProcessPoolExecutor) -> None:
-    # Ctrl-C reaches all processes of a terminal; only the parent acts on it, and ends its workers. A process
-    # that is started while the signal is blocked keeps it blocked, also before it runs any code of ours.
+def _start_workers(pool: futures.ProcessPoolExecutor) -> None:
+    # Ctrl-C reaches all processes of a terminal. Only the parent is to act on it, and ends its workers. A
+    # process that is started while the signal is blocked has it blocked from its first instruction on.
     blocks = hasattr(signal, "pthread_sigmask")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if blocks else set()
     try:
@@ -200,7 +195,7 @@ def _enter_worker() -> None:
 
 
 def _leave_with_parent() -> None:
-    # Workers of a killed parent would wait forever: each keeps the queue open for the others.
+    # If the parent is killed, its workers would wait forever, since each keeps the queue open for the others.
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""The summary as tables in a terminal, as tables of a page, as JSON, and as the figure of the gaps."""
+"""A summary as tables in a terminal, as tables of a page, as JSON, and as the figure of the gaps."""
 
 import json
 import re
@@ -13,20 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from otmd.measurement import style
 from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS
-from otmd.measurement.style import (
-    FAINT,
-    INK,
-    QUIET,
-    TWO_COLUMNS,
-    Mark,
-    make_table,
-    marks,
-    print_table,
-    save_figure,
-)
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.storage.errors import one_line
 from otmd.verifiers import Optimal
@@ -40,23 +30,24 @@ Row = dict[str, Any]
 LAW_ORDER = [law.__name__ for law in DEFAULT_LAWS]
 VERIFIER_ORDER = [rule.__name__ for rule in (*DEFAULT_VERIFIERS, Optimal)]
 LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
-# Characters.
+# Widths in characters.
 FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20
 UNDEFINED = Text("undefined", style="dim")
 MOST_IN_A_LINE = 5
-# Gaps span two orders of magnitude: linear up to about this many pp, logarithmic above.
+# Gaps span two orders of magnitude: the axis is linear up to about this many percentage points (pp), and
+# logarithmic above.
 LINEAR_PP = 2.0
 EDGE: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
 TICKS = (0, 1, 3, 10, 30, 100)
 
 
 def law_label(name: str) -> str:
-    """``WithoutReplacement`` → ``without replacement``; any class name becomes words."""
+    """The words of a class name: ``without replacement`` for ``WithoutReplacement``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", one_line(name)).lower()
 
 
 def verifier_label(name: str) -> str:
-    """``KSequential`` → ``K-SEQ``: the name in the literature, or the class name as words."""
+    """A verifier's name in the literature, ``K-SEQ`` for ``KSequential``, or its class name as words."""
     return LITERATURE.get(name) or law_label(name)
 
 
@@ -66,22 +57,22 @@ def processing_label(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> str:
-    """``T = 0.6, top-p 0.9``: the steps between logits and probabilities that change anything."""
+    """The processing of logits in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
     cuts = {"top-k": top_k, "top-p": top_p, "min-p": min_p}
     given = [f"{name} {value:.9g}" for name, value in cuts.items() if value is not None]
     return ", ".join([f"T = {temperature:.9g}", *given])
 
 
 def in_order(names: set[str], order: list[str]) -> list[str]:
-    """Sort names by a given order; names that are not in it come last, by alphabet."""
+    """Sort names by a given order; names that are not in it come last, in alphabetical order."""
     return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
 
 
 def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
-    """Drop maximal coupling where others are measured: it serves n = 1 only, and is the optimum there."""
-    echo = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
-    rest = summary.filter(~echo.fill_null(False))
-    return summary if rest.is_empty() else rest
+    """Leave out maximal coupling, which serves n = 1 only and is optimal there, unless it is alone."""
+    trivial = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
+    others = summary.filter(~trivial.fill_null(False))
+    return summary if others.is_empty() else others
 
 
 def _rows(summary: pl.DataFrame) -> list[Row]:
@@ -95,17 +86,17 @@ def _rows(summary: pl.DataFrame) -> list[Row]:
 def print_report(
     summary: pl.DataFrame, console: Console | None = None, confidence: float = 0.95
 ) -> None:
-    """Print one table a draft law (and domain), then one over all laws, and what follows from it.
+    """Print a table for each draft law (and domain), then one of all laws, and a recommendation.
 
     Parameters
     ----------
     summary : polars.DataFrame
-        From :func:`otmd.measurement.summarise`, grouped by its default columns, and ``domain``
-        where the table is to be split by it; ValueError for other groups.
+        From :func:`otmd.measurement.summarise`, grouped by its default columns, and also by ``domain`` if
+        there is to be a table for each domain. Other groups are a ValueError.
     console : rich.console.Console, optional
-        By default one on stdout.
+        Where to print; by default stdout.
     confidence : float
-        What the summary was made with, for the caption.
+        The coverage of the summary's intervals, for the caption.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
@@ -125,14 +116,14 @@ def print_report(
     console.print(Text(caption, style="dim"))
     if "domain" not in summary.columns and (closing := _ranking(summary)):
         console.print()
-        print_table(closing[0], console)
+        style.print_table(closing[0], console)
         console.print(f"\n{closing[1]}", highlight=False, markup=False)
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
-    """Return the summary as JSON: ``results``, ``confidence`` and ``groups``, one a row.
+    """Return the summary as a JSON object: ``results``, ``confidence`` and ``groups``, one for each row.
 
-    Rates and gaps are fractions; what is undefined is null. ``results`` names the table's file.
+    Rates and gaps are fractions; undefined ones are null. ``results`` is the path of the results file.
     """
     groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
     whole = {"results": results or None, "confidence": confidence, "groups": groups}
@@ -140,7 +131,7 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
 
 
 def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
-    """The rows worth showing by the title of their table: a law, and a domain if it is split by it."""
+    """The rows worth showing, by the title of their table: a law, and a domain if there is one."""
     rows = _rows(summary)
     sections: dict[str, list[Row]] = {}
     for domain in dict.fromkeys(row.get("domain") for row in rows):
@@ -153,7 +144,7 @@ def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
 
 def _table(title: str, rows: list[Row], verifiers: list[str]) -> Table:
     heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
-    table = make_table(["", "n", "α* %", *heads], title)
+    table = style.make_table(["", "n", "α* %", *heads], title)
     lines: dict[str, dict[int, dict[str, Row]]] = {}
     for row in rows:
         line = lines.setdefault(row["processing"], {}).setdefault(row["num_drafts"], {})
@@ -188,7 +179,7 @@ def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
 
 
 def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
-    """What was measured, and what the signs in the tables mean."""
+    """What was measured, and the meaning of the signs in the tables."""
     shown = worth_showing(summary)
     positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
     caption = (
@@ -209,10 +200,10 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
 def report_tables(
     summary: pl.DataFrame, confidence: float = 0.95
 ) -> tuple[list[str], list[PageTable]]:
-    """Sentences and tables for :func:`otmd.measurement.page.to_html` and its siblings.
+    """Sentences and tables for the functions of :mod:`otmd.measurement.page`.
 
-    Where the summary is not split by domain, the first sentence says what to do, and the first table
-    ranks all laws.
+    Unless the summary is grouped by domain, the first sentence is a recommendation, and the first table ranks
+    all laws.
     """
     closing = None if "domain" in summary.columns else _ranking(summary)
     said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])
@@ -232,7 +223,7 @@ def report_tables(
 
 
 def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
-    """All pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
+    """A table of all pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
     rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
     steps = dict.fromkeys(row["processing"] for row in rows)
     most: dict[str, int] = {}
@@ -245,7 +236,7 @@ def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
     if len(pairs) < 2:
         return None
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
-    # Where a closed form attains the optimum, it comes before the solver that does the same.
+    # Of equal rates, a closed form comes before Optimal, which needs a solver.
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
     heads = ["drafts", "verifier", "n", *(f"{step}, rate %" for step in steps)]
     cells: list[list[Cell]] = [
@@ -282,11 +273,11 @@ def _conclusion(
 
 
 def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = "") -> list[Path]:
-    """Draw the gap to α* against the number of drafts, a panel a draft law and processing; the files written.
+    """Draw the gap to α* against the number of drafts, with a panel for each draft law and processing.
 
-    The gap's axis is linear near zero and logarithmic above 2 pp; bars are the summary's intervals; the
-    grey numbers over a panel are α* itself. ``Optimal`` is drawn at 0 for the laws that it serves,
-    measured or not. Maximal coupling, the optimum of one draft, is not drawn beside other verifiers.
+    The gap's axis is linear up to about 2 percentage points and logarithmic above. Bars are the summary's
+    intervals; the grey numbers over a panel are α*. ``Optimal`` is drawn at 0 for the laws that it serves,
+    measured or not. Maximal coupling, which is optimal for one draft, is drawn only if it is alone.
 
     Parameters
     ----------
@@ -295,7 +286,12 @@ def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = 
     paths : sequence of str or Path
         Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
     source : str
-        The result file and the script; kept in the files' metadata, not drawn.
+        The result file and the script, for the files' metadata.
+
+    Returns
+    -------
+    list of Path
+        The files written.
 
     Raises
     ------
@@ -308,23 +304,23 @@ def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = 
     drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
     if drawn.is_empty():
         raise ValueError("summary: got no defined gap, wanted at least one")
-    return save_figure(lambda: make_figure(drawn), paths, source)
+    return style.save_figure(lambda: make_figure(drawn), paths, source)
 
 
 def make_figure(drawn: pl.DataFrame) -> "Figure":
-    """Lay out a summary whose gaps are all defined; :func:`draw_gaps` says how and saves it."""
+    """The figure of :func:`draw_gaps`, of a summary whose gaps are all defined."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    # In percentage points; without an interval the bars have no length.
+    # In percentage points. Without an interval its ends are the gap itself.
     ends = (pl.col(f"gap{end}").fill_null(pl.col("gap")) for end in ("", "_low", "_high"))
     drawn = with_optimal(drawn).with_columns(end * 100 for end in ends)
     laws = in_order(set(drawn["law"]), LAW_ORDER)
     steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
     parts = drawn.partition_by("law", *PROCESSING, as_dict=True)
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
-    looks = marks(in_order(set(drawn["verifier"]), VERIFIER_ORDER))
-    figure = Figure(figsize=(TWO_COLUMNS, 0.75 + 1.55 * len(steps)), layout="constrained")
+    looks = style.marks(in_order(set(drawn["verifier"]), VERIFIER_ORDER))
+    figure = Figure(figsize=(style.TWO_COLUMNS, 0.75 + 1.55 * len(steps)), layout="constrained")
     widths = [max(len(counts[law]), 1.7) for law in laws]
     shared: dict[str, Any] = {"squeeze": False, "sharey": True, "sharex": "col"}
     panels: Any = figure.subplots(len(steps), len(laws), **shared, width_ratios=widths)
@@ -341,7 +337,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
     top = max(high, 1.0) * 1.15
-    # The highest tick stays clear of the words over the panel.
+    # The highest tick must not touch the words over the panel.
     top = max(top, *(1.5 * tick for tick in TICKS if tick <= top))
     panels[0, 0].set_ylim(min(low, 0) - 0.4, top)
     handles = [
@@ -353,9 +349,11 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: list[int]) -> None:
-    axes.axhline(0, color=INK, linewidth=0.8, zorder=1)
-    axes.grid(axis="y", color=FAINT, linewidth=0.5)
+def _panel(
+    axes: "Axes", here: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
+) -> None:
+    axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
+    axes.grid(axis="y", color=style.FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.set_yscale("asinh", linear_width=LINEAR_PP)
     axes.set_xticks(counts)
@@ -381,4 +379,6 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
 
 def _above(axes: "Axes", x: float, text: str, coordinates: Any, ha: Any) -> None:
     offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
-    axes.annotate(text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=QUIET)
+    axes.annotate(
+        text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=style.QUIET
+    )

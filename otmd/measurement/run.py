@@ -1,7 +1,8 @@
 """Measure every verifier against the optimum on a dataset of next-token distributions.
 
-A worker gets a chunk of positions with its arrays. A folder holds ``measurement.json`` (what is measured, and
-on what), finished chunks in ``parts/`` while the run is unfinished, and ``results.parquet`` afterwards.
+A worker receives a chunk: a few positions with their arrays. The output folder holds ``measurement.json``
+(settings and data set), the finished chunks in ``parts/`` while the run is unfinished, and
+``results.parquet`` afterwards.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from otmd.measurement.rows import (
     position_rows,
     rate_columns,
 )
-from otmd.probabilities import Processing, validate_probs
+from otmd.probabilities import Processing, validate_probs, wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.verifiers import (
@@ -58,7 +59,7 @@ LAYOUT = Layout(
 CHUNK_SIZE = 8
 # A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
 DEVICE_CHUNK_SIZE = 32
-# What has a closed form on tensors, by its table there. Hub drafts with SpecHub are as two greedy drafts.
+# The name in :func:`_tables` of each closed form on tensors. SpecHub's rate is that of two greedy drafts.
 CLOSED_FORMS: dict[tuple[Any, type], str] = {
     (WithReplacement, MaximalCoupling): "recursive rejection",
     (WithReplacement, RecursiveRejection): "recursive rejection",
@@ -70,7 +71,7 @@ CLOSED_FORMS: dict[tuple[Any, type], str] = {
 
 
 class Chunk(NamedTuple):
-    """Consecutive positions with arrays (k, V) as stored, and the rows that a device has computed."""
+    """Consecutive positions, their stored arrays (k, V), and the rates that a device has computed."""
 
     positions: list[Position]
     target: np.ndarray
@@ -99,36 +100,36 @@ def measure(
     Parameters
     ----------
     dataset : Dataset, str or Path
-        From :func:`otmd.harness.open_dataset`, or the path that it opens.
+        The result of :func:`otmd.harness.open_dataset`, or the path to open.
     laws : iterable
         Classes of draft laws, functions ``f(draft_probs, num_drafts) -> DraftLaw``, or pairs
         ``(name, function)``. The name is the table's ``law``.
     verifiers : iterable
         Verifier classes, verifiers, or pairs ``(name, verifier)``. A verifier is measured with
-        the laws that it serves; other pairs have no rows. Nor has ``Preference`` where a verifier
-        made for the law is the same rule and is measured: ``GreedyCoupling``, ``SpecHub``, and
-        ``TargetOnly`` with certain drafts.
+        the laws that it serves; other pairs have no rows. ``Preference`` has no rows where it is the
+        same rule as another measured verifier: ``GreedyCoupling``, ``SpecHub``, and ``TargetOnly`` with
+        certain drafts.
     num_drafts : iterable of int
-        Hub drafts exist for 2 only.
+        The numbers of drafts. ``Hub`` exists for 2 only.
     processing : iterable of Processing
-        From logits to probabilities. A dataset of probabilities takes ``Processing()`` alone.
+        The steps from logits to probabilities. A dataset of probabilities takes ``Processing()`` alone.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
     workers : int, optional
-        Processes; by default as many as there are CPUs. 1 runs in this process. With more, laws
-        and verifiers must be importable, and a script needs its ``__name__`` guard. From a prompt
-        or a notebook, which no process can import, they are threads.
+        How many processes; by default as many as there are CPUs. 1 runs in this process. With more, laws
+        and verifiers must be importable, and a script needs an ``if __name__ == "__main__"`` guard. At a
+        prompt or in a notebook, which no process can import, the workers are threads.
     progress : bool
         Show a progress bar on stderr.
     output : str or Path, optional
-        A folder in which finished chunks are kept, so that an interrupted run goes on from there,
-        and the table at the end as ``results.parquet``.
+        A folder for the finished chunks, so that an interrupted run continues from there, and for
+        the table at the end, ``results.parquet``.
     executor : concurrent.futures.Executor, optional
-        Runs the work instead of a process pool (Dask's ``client.get_executor()``, say); ``workers``
-        then says how many it has.
+        Runs the work instead of a process pool, for example Dask's ``client.get_executor()``.
+        ``workers`` is then the number of its workers.
     device : str, optional
-        As torch calls it, ``"cuda"`` for one. Rates in closed form are computed there: with replacement
-        all but ``Optimal`` and ``Preference``, greedy and hub with their couplings.
+        A device of torch, such as ``"cuda"``. Rates in closed form are computed there: with replacement
+        all but those of ``Optimal`` and ``Preference``; for greedy and hub drafts those of their couplings.
     overwrite : bool
         Remove a measurement with other settings from ``output``, instead of raising an error.
 
@@ -186,7 +187,7 @@ def _run(
     store: Store[pl.DataFrame] | None,
     tables: dict[str, pl.DataFrame],
 ) -> None:
-    """Measure the positions that no table holds, and add their tables."""
+    """Measure the positions that are in none of the tables, and add their tables."""
     done = _positions(tables)
     left = [i for i in range(len(dataset)) if i not in done]
     rows = settings.rows_per_position()
@@ -203,7 +204,7 @@ def _run(
 def read_chunks(
     dataset: Dataset, numbers: Sequence[int], settings: Settings, device: str | None
 ) -> Iterator[tuple[str, Chunk]]:
-    """Read these positions chunk by chunk, each with its part's name; rate them on a device first."""
+    """Read these positions in chunks, with the names of their parts; a device rates them first."""
     for run in consecutive_runs(numbers, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
         target, draft = map(np.asarray, dataset.arrays(list(run)))
         positions = [dataset.positions[i] for i in run]
@@ -213,7 +214,7 @@ def read_chunks(
 
 
 def closed_forms(settings: Settings) -> dict[Key, str]:
-    """Which rows of a position are closed forms on tensors: the table of each."""
+    """The rows of a position that have a closed form on tensors, and its name in :func:`_tables`."""
     laws = dict(settings.laws)
     return {
         (name, n, label): CLOSED_FORMS[laws[name], type(verifier)]
@@ -231,9 +232,8 @@ def check_device(device: str) -> None:
         torch.zeros(1, dtype=torch.float64, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
         said = str(error).splitlines()[0]
-        raise ValueError(
-            f"device: got {device!r}, wanted one of torch's with float64, such as cpu or cuda ({said})"
-        ) from error
+        wanted = f"one of torch's with float64, such as cpu or cuda ({said})"
+        raise wrong("device", repr(device), wanted) from error
 
 
 def device_rows(
@@ -241,7 +241,8 @@ def device_rows(
 ) -> list[list[dict[Key, Rates]]]:
     """Closed-form rates of k positions on a device, by position and processing.
 
-    What is undefined or invalid is left out: the CPU's code says why. Without a device, all is.
+    Undefined and invalid ones are left out, so that the CPU's code reports the reason. Without a device all
+    are left out.
     """
     forms = closed_forms(settings)
     found: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in target]
@@ -264,7 +265,7 @@ def device_rows(
 
 
 def _on_device(values: np.ndarray, kind: str, step: Processing, device: str) -> "Tensor":
-    """Distributions (k, V) on the device, which has no top-k, top-p and min-p; invalid ones may be NaN."""
+    """Distributions (k, V) on the device, NaN for invalid logits; top-k, top-p, min-p are applied here."""
     import torch
 
     from otmd.tensors import probs_from_logits
@@ -276,7 +277,7 @@ def _on_device(values: np.ndarray, kind: str, step: Processing, device: str) -> 
 
 
 def _tables(target_probs: "Tensor", draft_probs: "Tensor", most: int) -> dict[str, np.ndarray]:
-    """Each rate for 1 … ``most`` drafts, shape (k, most), NaN where it is undefined."""
+    """Tables of rates for 1 … ``most`` drafts, shape (k, most), NaN where a rate is undefined."""
     from otmd.tensors import TensorRatioCurve, greedy_rates, target_only_rates
 
     curve = TensorRatioCurve(target_probs, draft_probs, validate=False)
@@ -291,7 +292,7 @@ def _tables(target_probs: "Tensor", draft_probs: "Tensor", most: int) -> dict[st
 
 
 def consecutive_runs(numbers: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:
-    """Split ascending numbers into runs without a hole, no longer than ``size``."""
+    """Split ascending numbers into runs of consecutive ones, no longer than ``size``."""
     start = 0
     for end in range(1, len(numbers) + 1):
         full = end - start == size
@@ -323,14 +324,12 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
 
 
 def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
-    """Turn stored rows into probabilities in float64; probabilities are not processed further."""
+    """Turn stored rows into probabilities in float64. Stored probabilities are only validated."""
     if kind == "logits":
         return step(values)
     if step != Processing():
-        raise ValueError(
-            f"processing: got {step} for a dataset of probabilities, wanted Processing(): "
-            "they are taken as they are (to process them here, store their logarithms as logits)"
-        )
+        wanted = "Processing() (to process probabilities, store their logarithms as logits)"
+        raise wrong("processing", f"{step} for a dataset of probabilities", wanted)
     return validate_probs(name, values)
 
 
@@ -353,18 +352,23 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def positions_stored(folder: str | Path) -> int:
-    """How many positions an unfinished measurement's folder holds so far."""
+    """How many positions the folder of an unfinished measurement holds so far."""
     return len(_positions(Store(Path(folder), None, LAYOUT).names()))
 
 
 def _positions(parts: Iterable[str]) -> set[int]:
-    """The positions, counted along the dataset, that parts of these names hold."""
+    """The positions in parts of these names, as places in the dataset."""
     ends = (map(int, name.split("-")[1:]) for name in parts)
     return {i for first, last in ends for i in range(first, last + 1)}
 
 
 def load_results(path: str | Path) -> pl.DataFrame:
-    """Read a finished measurement: its folder, or the Parquet file itself.
+    """Read the table of a finished measurement.
+
+    Parameters
+    ----------
+    path : str or Path
+        The output folder of :func:`otmd.measure`, or its ``results.parquet``.
 
     Raises
     ------

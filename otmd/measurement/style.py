@@ -1,9 +1,10 @@
-"""The look of figures and tables: sizes in inches as printed, and colours that the colour-blind tell apart.
+"""The style of figures and tables: sizes in inches as printed, and colours for the colour-blind.
 
 The palette is Okabe & Ito's (2008), with a dark red in place of its yellow, which is too faint on white.
 """
 
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,25 +23,25 @@ TWO_COLUMNS = 7.0
 INK = "#222222"
 QUIET = "#6b6b6b"
 FAINT = "#d9d9d9"
-# What each colour becomes on a dark page; white is that of the page.
+# The colour on a dark page for each colour; white becomes the background of that page.
 DARK_PAGE = {
     "#ffffff": "#14181e",
     "#000000": "#f5f5f5",
     INK: "#e8e8e8",
     QUIET: "#a8a8a8",
     FAINT: "#454545",
-    # Deep colours of lines, which a dark page would swallow.
+    # Dark line colours, which could not be seen on a dark page.
     "#0072b2": "#2f8fd0",
     "#882255": "#b8487f",
     "#8a6d00": "#b08d1a",
     "#5a5a5a": "#9a9a9a",
 }
-# Where each format keeps the source of its numbers.
+# The metadata field in which each format keeps the source of its numbers.
 SOURCE_KEYS = {".png": "Source", ".pdf": "Subject", ".svg": "Source"}
 
 
 class Mark(NamedTuple):
-    """How a verifier is drawn in every figure; each of the two alone identifies it."""
+    """The colour and marker of a verifier in every figure; each of the two identifies it."""
 
     colour: str
     marker: str
@@ -83,7 +84,7 @@ RC: dict[Any, Any] = {
     # Type 42 embeds fonts as TrueType, which journals ask for.
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
-    # The same drawing is the same file.
+    # With a fixed salt the same drawing gives the same file.
     "svg.hashsalt": "otmd",
     "savefig.dpi": 300,
     "figure.dpi": 150,
@@ -91,11 +92,11 @@ RC: dict[Any, Any] = {
 
 
 def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) -> "Table":
-    """Begin a table for a terminal: so many columns on the left are texts, the others numbers."""
+    """An empty table for a terminal. The first ``left`` columns are texts, the others numbers."""
     from rich.table import Table
     from rich.text import Text
 
-    # Texts are taken as they are: a name that a file gives is no markup.
+    # As Text objects, so that names from files are not read as markup.
     shown = Text(title, style="bold") if title else None
     table = Table(title=shown, title_justify="left", title_style="", box=None, pad_edge=False)
     for place, head in enumerate(heads):
@@ -109,7 +110,7 @@ def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) ->
 
 
 def print_table(table: "PageTable", console: "Console", columns: int | None = None) -> None:
-    """Print a table of a page on a terminal, or its first columns; heads break at their commas."""
+    """Print a table of a page, or its first ``columns``, on a terminal. Heads are broken at commas."""
     heads = [head.replace(", ", "\n") for head in table.heads[:columns]]
     texts = [isinstance(cell, str) for cell in table.rows[0]]
     shown = make_table(heads, table.title, left=texts.index(False))
@@ -119,7 +120,7 @@ def print_table(table: "PageTable", console: "Console", columns: int | None = No
 
 
 def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[Path]:
-    """Return the paths, or raise ValueError, under that name, for an ending of no known format."""
+    """Return the paths; for an ending of no known format, raise ValueError that names the argument."""
     chosen = [Path(path) for path in paths]
     for path in chosen:
         if path.suffix not in SOURCE_KEYS:
@@ -135,14 +136,14 @@ def save_figure(
     source: str,
     argument: str = "paths",
 ) -> list[Path]:
-    """Make a figure in the house style, save it in the formats of the paths' endings, and return the paths.
+    """Make a figure in this style, save it in the formats of the paths' endings, and return the paths.
 
-    An SVG gets a twin for dark pages (``name-dark.svg``). ``source`` goes to the files' metadata.
+    For an SVG, a second file ``name-dark.svg`` is for dark pages. ``source`` goes to the files' metadata.
     """
     written = figure_paths(paths, argument)
     import matplotlib as mpl
 
-    # Drawn without a display.
+    # This backend needs no display.
     mpl.use("Agg", force=False)
     with mpl.rc_context(RC):
         figure = make()
@@ -163,7 +164,6 @@ def save_figure(
 
 
 def marks(verifiers: list[str]) -> dict[str, Mark]:
-    """Give each verifier its mark; those without one of their own take the spare ones in turn."""
-    strangers = [name for name in verifiers if name not in MARKS]
-    given = {name: SPARE_MARKS[i % len(SPARE_MARKS)] for i, name in enumerate(strangers)}
-    return {name: MARKS.get(name) or given[name] for name in verifiers}
+    """The mark of each verifier; those without one in MARKS take the spare ones in turn."""
+    spare = itertools.cycle(SPARE_MARKS)
+    return {name: MARKS.get(name) or next(spare) for name in verifiers}

@@ -1,8 +1,8 @@
-"""Means over positions with confidence intervals from a bootstrap over prompts.
+"""Means over positions, with confidence intervals from a bootstrap over prompts.
 
-Positions of one prompt resemble each other, so prompts are drawn with replacement, each with all its
-positions, and a mean is a ratio of sums (the cluster bootstrap; Davison & Hinkley, *Bootstrap Methods and
-their Application*, §3.8). A bootstrap over positions makes intervals that are too narrow.
+Positions of one prompt resemble each other, so a bootstrap over positions would give intervals that are too
+narrow. The cluster bootstrap draws prompts with replacement, each with all its positions, and takes a mean as
+a ratio of two sums (Davison & Hinkley, *Bootstrap Methods and their Application*, §3.8).
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from otmd.probabilities import wrong
 from otmd.verifiers import Optimal
 
 PROCESSING = ("temperature", "top_k", "top_p", "min_p")
@@ -35,23 +36,26 @@ def summarise(
     Parameters
     ----------
     table : polars.DataFrame
-        What :func:`otmd.measure` returns.
+        The result of :func:`otmd.measure`.
     by : sequence of str
-        The columns that make a group. Add ``domain`` for a summary a domain.
-    confidence, resamples, seed
-        Coverage of the intervals, in (0, 1); bootstrap samples of the prompts; equal seeds give equal
-        intervals.
+        The columns that define a group. Add ``domain`` for a group for each domain.
+    confidence : float
+        Coverage of the intervals, in (0, 1).
+    resamples : int
+        How many bootstrap samples of the prompts.
+    seed : int
+        Equal seeds give equal intervals.
 
     Returns
     -------
     polars.DataFrame
-        One row a group, in the table's order: the columns of ``by``; ``optimal``, ``rate`` and
-        ``gap`` (means, fractions), each with ``_low`` and ``_high``; ``positions`` and ``prompts``
-        that entered them; ``undefined``, how many positions have no rate, because they do not admit
-        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates'
-        certain bounds. An interval runs from the lower quantile of the lower bounds to the upper
-        quantile of the upper bounds, so it covers the variation between prompts and the width of the
-        bounds. It is null with fewer than two prompts; a mean is null where no position is defined.
+        One row for each group, in the table's order: the columns of ``by``; the means ``optimal``, ``rate``
+        and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
+        ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
+        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' certain
+        bounds. An interval runs from the lower quantile of the lower bounds to the upper quantile of the
+        upper bounds. So it covers the variation between prompts and the width of the bounds. It is null
+        with fewer than two prompts; a mean is null where no position has a rate.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def summarise(
 
 
 def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
-    """Add a row for ``Optimal``, whose gap is 0, to each group that it serves and was not measured in."""
+    """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
     served = [law.__name__ for law in Optimal.serves]
     group = ["law", *PROCESSING, "num_drafts"]
     measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
@@ -88,7 +92,7 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 
 @lru_cache(8)
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each prompt is drawn, (resamples, prompts); equal counts share draws, so noise cancels."""
+    """How often each prompt is drawn, (resamples, prompts). Equal counts share draws: noise cancels."""
     rng = np.random.default_rng([seed, prompts])
     return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
 
@@ -127,13 +131,13 @@ def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) ->
 
 def _check(table: pl.DataFrame, by: Sequence[str], confidence: float, resamples: int) -> None:
     if table.is_empty():
-        raise ValueError("table: got no rows, wanted at least one")
+        raise wrong("table", "no rows", "at least one")
     if not by:
-        raise ValueError("by: got nothing, wanted at least one column")
+        raise wrong("by", "nothing", "at least one column")
     unknown = [name for name in by if name not in table.columns]
     if unknown:
-        raise ValueError(f"by: got {unknown}, wanted columns of the table: {table.columns}")
+        raise wrong("by", unknown, f"columns of the table: {table.columns}")
     if not 0 < confidence < 1:
-        raise ValueError(f"confidence: got {confidence}, wanted a number between 0 and 1")
+        raise wrong("confidence", confidence, "a number between 0 and 1")
     if resamples < 1:
-        raise ValueError(f"resamples: got {resamples}, wanted at least 1")
+        raise wrong("resamples", resamples, "at least 1")

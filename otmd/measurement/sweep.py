@@ -1,7 +1,7 @@
-"""Sweeps: a function over many parameters, each answer kept as a Parquet part of its own.
+"""Sweeps: a function computed for many parameters, with a Parquet file for each answer.
 
-A part's name is a hash of everything that its rows depend on. So an interrupted sweep goes on, a sweep that
-grew computes only what is new, and the folders of several machines are merged by their union.
+Such a file is called a part. Its name is a hash of everything that its rows depend on. So an interrupted
+sweep continues where it stopped, an extended one computes only what is new, and folders can be merged.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ import polars as pl
 
 from otmd import __version__
 from otmd.measurement.pool import available_cpus, compute_parts
+from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 
@@ -31,20 +32,20 @@ Rows = Iterable[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is to be computed.
+    """A function and the tasks to compute.
 
     Attributes
     ----------
     function : callable
-        ``function(rng, **parameters)`` gives the rows of a task, mappings of equal keys. Workers import it
-        by its name.
+        ``function(rng, **parameters)`` returns the rows of a task: mappings with the same keys. Workers
+        import it by its name.
     tasks : sequence of mappings
         The parameters of each task, in JSON's types.
     seed : int
-        Each task's generator is seeded by this and by the task's parameters: neither its place among the
-        others nor an edit of the code changes what it draws.
+        Each task's generator is seeded by this number and by the task's parameters. So its random numbers
+        depend neither on the task's place among the others nor on the code.
     data : str
-        Identifies the data that the function reads, if any: a hash of it.
+        A hash of the data that the function reads, if any.
     """
 
     function: Callable[..., Rows]
@@ -53,7 +54,7 @@ class Sweep:
     data: str = ""
 
     def key(self, parameters: Parameters) -> str:
-        """What a task is called: a hash of its parameters, the seed, the data and the code."""
+        """The name of a task: a hash of its parameters, the seed, the data and the code."""
         file = Path(inspect.getfile(self.function))
         return _digest(
             function=f"{file.name}:{self.function.__qualname__}",
@@ -72,13 +73,14 @@ def run_sweep(
     executor: Executor | None = None,
     progress: bool = False,
 ) -> pl.DataFrame:
-    """Compute the tasks that the folder does not hold yet.
+    """Compute the tasks that have no part in the folder yet.
 
     Parameters
     ----------
     sweep : Sweep
+        The function and its tasks.
     folder : str or Path
-        Where the parts lie, ``<key>.parquet``. Parts of other sweeps may lie there as well.
+        The folder of the parts, ``<key>.parquet``. It may have parts of other sweeps as well.
     workers, executor, progress
         As for :func:`otmd.measure`.
 
@@ -86,7 +88,7 @@ def run_sweep(
     -------
     polars.DataFrame
         The rows of all tasks of the sweep, in their order: ``task`` (the key), the parameters, and
-        what the function gave.
+        the columns that the function returned.
 
     Raises
     ------
@@ -101,9 +103,7 @@ def run_sweep(
     store = Store(Path(folder), None, LAYOUT)
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
-        raise ValueError(
-            f"tasks: got {len(keys)}, {len(set(keys))} of them different, wanted each once"
-        )
+        raise wrong("tasks", f"{len(keys)}, {len(set(keys))} of them different", "each once")
     with store.held():
         found = ((key, store.read(key)) for key in keys)
         tables = {key: table for key, table in found if table is not None}
@@ -131,7 +131,7 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     with store.held():
         for source in map(Path, sources):
             if not source.is_dir():
-                raise ValueError(f"sources: got {source}, wanted a folder of a sweep")
+                raise wrong("sources", source, "a folder of a sweep")
             other = Store(source, None, LAYOUT)
             for key in other.names():
                 if other.read(key) is not None and store.read(key) is None:
@@ -141,10 +141,10 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
 
 
 def read_tasks(path: str | Path) -> list[dict[str, Any]]:
-    """Read the tasks of a TOML file: every combination of the lists of each table ``[[tasks]]``.
+    """Read the tasks of a TOML file: for each table ``[[tasks]]`` every combination of its lists' values.
 
-    A table's values are lists, or single values for all of its tasks. Tasks that occur twice are there once.
-    ValueError if the file is no TOML or holds no tasks.
+    A value that is no list is the same in all tasks of its table. A task that occurs twice is returned once.
+    A file that is no TOML, or has no tasks, is a ValueError.
     """
     try:
         spec = tomllib.loads(Path(path).read_text("utf-8"))
@@ -152,7 +152,7 @@ def read_tasks(path: str | Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path}: cannot be read as TOML ({error})") from error
     tables = spec.get("tasks")
     if not isinstance(tables, list) or not tables or set(spec) != {"tasks"}:
-        raise ValueError(f"{path}: got {sorted(spec)}, wanted tables [[tasks]] and nothing else")
+        raise wrong(path, sorted(spec), "tables [[tasks]] and nothing else")
     tasks = []
     for table in tables:
         lists = [value if isinstance(value, list) else [value] for value in table.values()]
@@ -165,7 +165,7 @@ def _digest(**of: Any) -> str:
 
 
 def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
-    """Compute one task, in whichever process this is called."""
+    """Compute the rows of one task, (key, parameters)."""
     key, parameters = task
     own = int(_digest(**parameters), 16)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(own,)))

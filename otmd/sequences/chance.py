@@ -1,7 +1,7 @@
 """Random choices: drawn by a generator, or enumerated.
 
-A rule asks a :class:`Chance` for each of its random choices. The same code then samples (:class:`Sampled`)
-and computes exact probabilities (:func:`every_outcome`).
+A rule asks a :class:`Chance` for each of its random choices. So the same code samples, with
+:class:`Sampled`, and computes exact probabilities, in :func:`every_outcome`.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ import numpy as np
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, wrong
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ class Chance(ABC):
 
     @abstractmethod
     def accepts(self, prob: float) -> bool:
-        """Whether something happens that has this probability."""
+        """Choose whether an event of this probability happens."""
 
     @abstractmethod
     def drafts(self, law: DraftLaw) -> IntArray:
@@ -52,7 +52,11 @@ class Sampled(Chance):
 
 
 class _Scripted(Chance):
-    """Repeat the choices of a script. After its end take the first possible one, and note the others."""
+    """Repeats the choices in ``script``. After its end it makes the first possible choice each time.
+
+    ``others`` then holds a script for each other possible choice, and ``prob`` is the probability of all
+    choices made.
+    """
 
     def __init__(self, script: tuple[int, ...], tuples: dict[DraftLaw, tuple]) -> None:
         self.script = list(script)
@@ -86,19 +90,17 @@ def every_outcome(
 ) -> Iterator[tuple[Result, float]]:
     """Run a procedure once for each sequence of its random choices: results and probabilities.
 
-    ValueError where there are more than ``most`` sequences.
+    More than ``most`` sequences are a ValueError.
     """
-    left: list[tuple[int, ...]] = [()]
+    scripts: list[tuple[int, ...]] = [()]
     tuples: dict[DraftLaw, tuple] = {}
     done = 0
-    while left:
-        chance = _Scripted(left.pop(), tuples)
+    while scripts:
+        chance = _Scripted(scripts.pop(), tuples)
         result = run(chance)
-        left += chance.others
+        scripts += chance.others
         done += 1
-        if done + len(left) > most:
-            raise ValueError(
-                f"model: got more than {most} outcomes to list, wanted a smaller vocabulary, depth or "
-                "number of drafts; or ask for num_samples"
-            )
+        if done + len(scripts) > most:
+            wanted = "a smaller vocabulary, depth or number of drafts; or ask for num_samples"
+            raise wrong("model", f"more than {most} outcomes to list", wanted)
         yield result, chance.prob

@@ -1,4 +1,4 @@
-"""How many tokens a step emits, and what their law is: exactly on small models, by sampling on others."""
+"""The number of tokens that a step emits, and their law: exact for small models, sampled for others."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from otmd.sequences.trees import Context, Model, Prefix, TreeLaw
 
 @dataclass(frozen=True)
 class BlockEfficiency:
-    """Tokens emitted per call of the target model, the one after the accepted path counted.
+    """Tokens emitted per call of the target model. The token after the accepted path counts.
 
     Attributes
     ----------
     value : float
         The mean.
     standard_error : float
-        Of the mean; 0 where it is exact.
+        The standard error of the mean; 0 where it is exact.
     num_samples : int
         How many steps were sampled; 0 where the mean is exact.
     """
@@ -41,16 +41,16 @@ def block_efficiency(
     *,
     rng: np.random.Generator | None = None,
 ) -> BlockEfficiency:
-    """Expected number of tokens that a step emits (SpecTr's block efficiency).
+    """Expected number of tokens that a step emits: the block efficiency of SpecTr (Sun et al. 2023).
 
     Parameters
     ----------
     rule : SequenceRule
-        Decides on the trees.
+        The rule that decides on each tree.
     target_model : callable
-        From a prefix to the target distribution (V,).
+        Takes a prefix and returns the target distribution (V,).
     law : TreeLaw
-        The law of the trees.
+        The law of the draft trees.
     num_samples : int, optional
         How many steps to sample. Without it every outcome is listed, and the answer is exact.
     rng : numpy.random.Generator, optional
@@ -59,8 +59,9 @@ def block_efficiency(
     Raises
     ------
     ValueError
-        For too many outcomes to list, or no ``rng`` to sample with; UnsupportedLaw for a law that
-        the rule does not serve.
+        For too many outcomes to list, or no ``rng`` to sample with.
+    UnsupportedLaw
+        For a law that the rule does not serve.
     """
     if num_samples is None:
         outcomes = every_outcome(partial(rule.run, Context(target_model, law)))
@@ -77,10 +78,10 @@ def block_efficiency(
 
 
 def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatArray:
-    """Exact law of the first depth + 1 tokens, shape (V,)·(depth + 1).
+    """Exact law of the first depth + 1 tokens, an array with depth + 1 axes of length V.
 
-    Where a step emits fewer, the target model draws the rest. It equals :func:`target_law` up to rounding
-    if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
+    Where a step emits fewer tokens, the target model draws the others. The law equals :func:`target_law` up
+    to rounding if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)
@@ -88,19 +89,18 @@ def output_law(rule: SequenceRule, target_model: Model, law: TreeLaw) -> FloatAr
         emitted[prefix] += prob
     output = np.zeros((context.target(()).size,) * (law.depth + 1))
     for prefix, prob in emitted.items():
-        output[prefix] += prob * _continued(context, prefix, law.depth + 1 - len(prefix))
+        after = lambda more, prefix=prefix: context.target((*prefix, *more))  # noqa: E731
+        output[prefix] += prob * target_law(after, law.depth + 1 - len(prefix))
     return output
 
 
 def target_law(target_model: Model, length: int) -> FloatArray:
-    """Law of the first ``length`` tokens of the target model, a callable from prefixes, shape (V,)·length."""
+    """Law of the first ``length`` tokens of the target model, an array with ``length`` axes of length V.
+
+    ``target_model`` takes a prefix and returns the target distribution (V,).
+    """
     law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
     for depth in range(length):
         rows = [np.asarray(target_model(prefix)) for prefix in product(range(size), repeat=depth)]
         law = law[..., None] * np.reshape(rows, (*law.shape, size))
     return law
-
-
-def _continued(context: Context, prefix: Prefix, length: int) -> FloatArray:
-    """Law of the next tokens of the target after a prefix."""
-    return target_law(lambda more: context.target((*prefix, *more)), length)

@@ -1,9 +1,10 @@
-"""The sequence-level optimum: the most tokens a step that any lossless rule for a law of trees can emit.
+"""The sequence-level optimum: the most tokens per step that a lossless rule can emit for a law of trees.
 
-Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted: a path of x and one
-token more. A rule is lossless if and only if for every sequence s of depth + 1 tokens
-Σ e(u)·M(rest of s | u) = M(s), summed over all trees and all u that s begins with. So the best rule is a
-linear program. Its rows say ≤ M(s); they hold with equality, since every tree emits something.
+Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted; u is a path of x and
+one more token. A rule is lossless if and only if for every sequence s of depth + 1 tokens
+Σ e_x(u)·M(rest of s | u) = M(s), where the sum is over all trees x and all u that s begins with. So the best
+rule solves a linear program. Its constraints say ≤ M(s). They hold with equality, since both sides sum to 1
+over all s.
 """
 
 import math
@@ -12,18 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from otmd.sequences.chance import Chance, every_outcome
+from otmd.probabilities import wrong
+from otmd.sequences.chance import every_outcome
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
-from otmd.transport.program import (
-    TOLERANCE,
-    Certificate,
-    LinearProgram,
-    ProgramSize,
-    SolverError,
-    certify,
-    program_of,
-    sparse_columns,
-)
+from otmd.transport import program as lp
 from otmd.transport.solvers import solve_highs
 
 DEFAULT_MAX_BYTES = 2.0**30
@@ -38,20 +31,20 @@ class SequenceOptimum:
     Attributes
     ----------
     value : float
-        Tokens per call of the target model, the one after the accepted path counted.
+        Tokens per call of the target model. The token after the accepted path counts.
     size : ProgramSize
-        Of the linear program.
+        The size of the linear program.
     certificate : Certificate
-        How far its solution is from feasible and optimal, recomputed from the program.
+        How far its solution is from an optimum, recomputed from the program.
     """
 
     value: float
-    size: ProgramSize
-    certificate: Certificate
+    size: lp.ProgramSize
+    certificate: lp.Certificate
 
 
-def sequence_program_size(target_model: Model, law: TreeLaw) -> ProgramSize:
-    """How large the program of :func:`optimal_block_efficiency` is; too many trees are a ValueError."""
+def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:
+    """The size of the program of :func:`optimal_block_efficiency`; too many trees are a ValueError."""
     context = Context(target_model, law)
     return _size(context, _trees(context))
 
@@ -66,7 +59,7 @@ def optimal_block_efficiency(
     target_model, law
         As for :func:`block_efficiency`.
     max_bytes : float
-        Refuse to build a program whose arrays are larger.
+        The largest program to build: the memory of its arrays, in bytes.
 
     Raises
     ------
@@ -79,45 +72,47 @@ def optimal_block_efficiency(
     trees = _trees(context)
     size = _size(context, trees)
     if not size.fits(max_bytes):
-        raise ValueError(
-            f"law: got {law!r}, whose program has {size.variables} variables, {size.constraints} "
-            f"constraints and {size.nonzeros} entries ({size.bytes:.3g} bytes), wanted at most "
-            f"{max_bytes:.3g} bytes"
+        found = (
+            f"{size.variables} variables, {size.constraints} constraints and {size.nonzeros} entries "
+            f"({size.bytes:.3g} bytes)"
         )
+        raise wrong("law", f"{law!r}, whose program has {found}", f"at most {max_bytes:.3g} bytes")
     program = _program(context, trees)
-    # The probabilities differ by many orders of magnitude, and the simplex fails on more such programs.
+    # The probabilities may differ by many orders of magnitude. Interior point fails on fewer such programs.
     answer = solve_highs(program, method="ipm")
     if answer.values is None:
         answer = solve_highs(program, method="simplex")
     if answer.values is None or answer.row_duals is None:
-        raise SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
-    certificate = certify(program, answer.values, answer.row_duals)
-    if certificate.worst > TOLERANCE:
-        raise SolverError(f"the sequence-level program's solution fails the check: {certificate}")
+        raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
+    certificate = lp.certify(program, answer.values, answer.row_duals)
+    if certificate.worst > lp.TOLERANCE:
+        raise lp.SolverError(
+            f"the sequence-level program's solution fails the check: {certificate}"
+        )
     return SequenceOptimum(float(program.objective @ answer.values), program.size, certificate)
 
 
 def _trees(context: Context) -> dict[Tree, float]:
     """The probability of every tree; a tree is the set of its prefixes."""
-
-    def run(chance: Chance) -> Tree:
-        return DraftTree(context, chance).prefixes()
-
     found: dict[Tree, float] = defaultdict(float)
-    for tree, prob in every_outcome(run):
+    for tree, prob in every_outcome(lambda chance: DraftTree(context, chance).prefixes()):
         found[tree] += prob
     return dict(found)
 
 
-def _size(context: Context, trees: dict[Tree, float]) -> ProgramSize:
-    """One variable for each path and next token, with an entry in the row of each sequence that begins so."""
+def _size(context: Context, trees: dict[Tree, float]) -> lp.ProgramSize:
+    """The size of :func:`_program`, without building it."""
     emitted = [each for tree in trees for each in _emittable(context, tree)]
     rows = len(_continuations(context, ()))
     begun = sum(len(_continuations(context, each)) for each in emitted)
-    return ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
+    return lp.ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
 
 
-def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
+def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
+    """The linear program: a variable for each tree and each path of it with one more token.
+
+    A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
+    """
     ordered = sorted(trees, key=sorted)
     columns = [(at, each) for at, tree in enumerate(ordered) for each in _emittable(context, tree)]
     sequences = _continuations(context, ())
@@ -131,10 +126,10 @@ def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
     drawn = [trees[tree] for tree in ordered]
     wanted = [_prob(context, (), sequence) for sequence in sequences]
     sides = np.array(drawn + [-np.inf] * len(wanted)), np.array(drawn + wanted)
-    return program_of(
+    return lp.program_of(
         "sequences",
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
-        sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
+        lp.sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
         rows=sides,
         labels=(
             lambda: (
@@ -147,7 +142,7 @@ def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
 
 
 def _emittable(context: Context, tree: Tree) -> list[Prefix]:
-    """Each path of a tree with one token more, where the target gives them positive probability."""
+    """Each path of a tree with one more token, where the target gives it positive probability."""
     return [
         (*path, token)
         for path in sorted(tree)
@@ -157,7 +152,7 @@ def _emittable(context: Context, tree: Tree) -> list[Prefix]:
 
 
 def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
-    """Every continuation of a prefix to depth + 1 tokens that has positive probability."""
+    """Every continuation of a prefix, to depth + 1 tokens in all, of positive target probability."""
     found: list[Prefix] = [()]
     for _ in range(context.law.depth + 1 - len(prefix)):
         found = [
@@ -169,7 +164,7 @@ def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
 
 
 def _prob(context: Context, prefix: Prefix, more: Prefix) -> float:
-    """M(more | prefix)."""
+    """M(more | prefix), the target's probability of the tokens ``more`` after a prefix."""
     return math.prod(
         float(context.target((*prefix, *more[:i]))[token]) for i, token in enumerate(more)
     )

@@ -6,20 +6,23 @@ import numpy as np
 
 from otmd.drafts import WithoutReplacement
 from otmd.drafts.base import validate_rng
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, wrong
 from otmd.sequences.chance import Chance, Sampled
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.verifiers import UnsupportedLaw, Verifier
 
 
 class SequenceRule(ABC):
-    """A lossless rule: from a draft tree to one of its paths, accepted, and one token more."""
+    """A lossless rule. It accepts a path of a draft tree, and adds one more token."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     @abstractmethod
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         """Decide on a tree: the accepted path and the token after it, 1 to depth + 1 tokens.
 
-        ``context`` has the models, ``tree`` what was drafted; ``chance`` makes every random choice.
+        ``context`` has the models, ``tree`` the drafts; ``chance`` makes every random choice.
         """
 
     def step(self, target_model: Model, law: TreeLaw, *, rng: np.random.Generator) -> Prefix:
@@ -28,9 +31,9 @@ class SequenceRule(ABC):
         Parameters
         ----------
         target_model : callable
-            From a prefix to the target distribution (V,).
+            Takes a prefix and returns the target distribution (V,).
         law : TreeLaw
-            The law of the tree; UnsupportedLaw for one that is not served.
+            The law of the tree. A law that the rule does not serve is an UnsupportedLaw error.
         rng : numpy.random.Generator
             Equal seeds give equal steps.
         """
@@ -43,7 +46,7 @@ class SequenceRule(ABC):
 
 
 class TokenLevel(SequenceRule):
-    """Verify one position at a time, from the root on, as long as the emitted token was drafted.
+    """Verify one position after another from the root, as long as the emitted token is a draft.
 
     SpecTr's rule with :class:`~otmd.KSequential` and :class:`~otmd.sequences.IIDPaths` (Sun et al. 2023);
     SpecInfer's with :class:`~otmd.RecursiveRejection`; SpecHub's with :class:`~otmd.SpecHub`.
@@ -51,17 +54,17 @@ class TokenLevel(SequenceRule):
     Parameters
     ----------
     verifier : Verifier
-        Decides at each node; it must serve the laws of the tree's nodes.
+        Decides at each node, and must serve the law of its drafts. Anything else is a ValueError.
 
     Notes
     -----
-    A token sampled from the residual may be among the drafts. The rule then goes on below it, as below an
-    accepted one: the drafts below a token do not depend on how it was chosen.
+    A token sampled from the residual may be one of the drafts. The rule then continues below it, as below an
+    accepted draft: the drafts below a token do not depend on how the token was chosen.
     """
 
     def __init__(self, verifier: Verifier) -> None:
         if not isinstance(verifier, Verifier):
-            raise ValueError(f"verifier: got {verifier!r}, wanted a Verifier")
+            raise wrong("verifier", repr(verifier), "a Verifier")
         self.verifier = verifier
 
     def __repr__(self) -> str:
@@ -85,27 +88,28 @@ class TokenLevel(SequenceRule):
 
 
 def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
-    """The sum of (reached·M − D)₊ and its distribution, shape (V,); M itself where the sum is 0."""
-    rest = np.maximum(reached * target - draft, 0.0)
-    left = float(rest.sum())
-    return left, rest / left if left > 0 else target
+    """The mass of (reached·M − D)₊, and that vector divided by its mass, shape (V,); M where it is 0.
+
+    M is ``target``, D is ``draft`` and ``reached`` is p_i of :class:`BlockVerification`.
+    """
+    residual = np.maximum(reached * target - draft, 0.0)
+    mass = float(residual.sum())
+    return mass, residual / mass if mass > 0 else target
 
 
-def chance_of_stopping(reached: float, left: float) -> float:
-    """P(a prefix is accepted, given that no longer one is), by p_i and the sum of :func:`leftover`."""
+def chance_of_stopping(reached: float, mass: float) -> float:
+    """P(a prefix is accepted, given that no longer one is), by p_i and the mass of :func:`leftover`."""
     refused = 1.0 - reached
-    return left / (left + refused) if left + refused > 0 else 1.0
+    return mass / (mass + refused) if mass + refused > 0 else 1.0
 
 
 class Traversal(SequenceRule):
-    """Judge the leaves of a tree first, and each node after its children (Weng et al. 2025).
+    """Decide on the leaves of a tree first, and on each node after its children (Weng et al. 2025).
 
-    Block verification for trees whose nodes draft without replacement. Where a child and all below it are
-    refused, the node's target becomes (p·M − D)₊, and the child's token is removed from D.
+    This is :class:`BlockVerification` for trees whose nodes draft without replacement. Once a child and all
+    nodes below it are rejected, the node's target M becomes (p·M − D)₊, normalised, where p is the node's p_i
+    and D its draft distribution. The child's token is then removed from D.
     """
-
-    def __repr__(self) -> str:
-        return "Traversal()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         emitted = self._below((), 1.0, context, tree, chance)
@@ -115,7 +119,7 @@ class Traversal(SequenceRule):
     def _below(
         self, prefix: Prefix, reached: float, context: Context, tree: DraftTree, chance: Chance
     ) -> Prefix | None:
-        """The tokens emitted if this prefix or one that extends it is accepted; None if all are refused."""
+        """The tokens emitted if this prefix or an extension of it is accepted; None if none is."""
         target = context.target(prefix)
         node = tree.node(prefix)
         if node is not None:
@@ -130,11 +134,11 @@ class Traversal(SequenceRule):
                 emitted = self._below((*prefix, token), own, context, tree, chance)
                 if emitted is not None:
                     return emitted
-                left, target = leftover(reached, target, draft)
-                reached = chance_of_stopping(reached, left)
+                mass, target = leftover(reached, target, draft)
+                reached = chance_of_stopping(reached, mass)
                 draft[token] = 0.0
                 others = float(draft.sum())
-                # Without others this was the last draft.
+                # Without other mass this was the last draft.
                 draft = draft / others if others > 0 else draft
         if prefix and not chance.accepts(reached):
             return None
@@ -142,16 +146,13 @@ class Traversal(SequenceRule):
 
 
 class BlockVerification(Traversal):
-    """Accept a prefix of one path, judged by its tokens together (Sun et al. 2024).
+    """Verify the tokens of a single path together (Sun et al. 2024).
 
-    M is the target, D the draft distribution. A coin of its own accepts or refuses each prefix of i tokens,
-    with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), p_0 = 1. The longest accepted
-    prefix counts. So the longest is looked at first, which makes it the rule of :class:`Traversal` for trees
-    that are a single path.
+    M is the target and D the draft distribution. Each prefix of i tokens is accepted or rejected by its own
+    random number, with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1.
+    The longest accepted prefix is emitted. Looking at the longest first gives the rule of :class:`Traversal`
+    for trees that are a single path.
     """
-
-    def __repr__(self) -> str:
-        return "BlockVerification()"
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
         prefix: Prefix = ()

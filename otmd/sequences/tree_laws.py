@@ -1,4 +1,4 @@
-"""Laws of draft trees: a fixed shape (Sequoia), i.i.d. paths (SpecTr), the likeliest paths (EAGLE-2)."""
+"""Laws of draft trees: fixed shapes (Sequoia), i.i.d. paths (SpecTr), likeliest paths (EAGLE-2)."""
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike
 from otmd.curve._kernels import likeliest
 from otmd.drafts import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.drafts.proposal import unchecked
-from otmd.probabilities import FloatArray, IntArray, validate_count
+from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
 
-# A shape is the tuple of the shapes below the first draft, the second, …; () is a leaf.
+# A shape is the tuple of the shapes below the first draft, the second draft, and so on. A leaf is ().
 Shape = tuple["Shape", ...]
 
 
@@ -22,19 +22,19 @@ class TokenTree(TreeLaw):
     Parameters
     ----------
     draft_model : callable
-        From a prefix to the draft distribution (V,).
+        Takes a prefix and returns the draft distribution (V,).
     branching : tuple
-        Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on; or a shape, such as
-        :func:`budget_shape` makes: the tuple of the shapes below the first draft, the second, …. Anything
-        else, or no draft at all, is a ValueError.
+        Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on. Or a shape, as
+        :func:`budget_shape` returns: the tuple of the shapes below the first draft, the second, and so on;
+        () is a leaf. Anything else, or no draft at all, is a ValueError.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node: a class of laws, or a
-        ``functools.partial`` of one. Where a token is drafted twice, the tree goes on below the first.
+        ``functools.partial`` of one. Where a token is drafted twice, the tree continues below the first.
 
     Notes
     -----
-    A node whose draft distribution has fewer tokens than it is to draft without replacement, or from
-    strata, drafts them all.
+    Drafts without replacement and from strata are distinct. Where fewer tokens have mass than the shape asks
+    for, the node drafts all of them.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TokenTree(TreeLaw):
         else:
             self.shape = _checked(branching)
         if not self.shape:
-            raise ValueError(f"branching: got {branching!r}, wanted at least one draft")
+            raise wrong("branching", repr(branching), "at least one draft")
         self.depth = _depth(self.shape)
 
     def __repr__(self) -> str:
@@ -70,31 +70,28 @@ class TokenTree(TreeLaw):
 
 
 def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
-    """The shape, for a TokenTree, of at most ``budget`` drafts with the longest accepted path (Sequoia).
-
-    Longest on average; counts below 1 are a ValueError.
+    """The shape for a TokenTree that maximises the expected length of the accepted path (Sequoia).
 
     Parameters
     ----------
     rank_rates : array_like, shape (B,)
         P(the draft of rank i is accepted), descending, of a sum of at most 1, else ValueError. It is
-        taken to be the same at every node, and independent of what happens at other nodes.
-    budget : int
-        How many tokens the tree may hold.
-    depth : int
-        The longest path.
+        assumed to be the same at every node, and independent of what happens at other nodes.
+    budget, depth : int
+        The most tokens that the tree may have, and the length of its longest path; at least 1, else
+        ValueError.
 
     Notes
     -----
-    A node is reached with the product of the rates along its path (Chen et al. 2024, proposition 3.4), which
-    is no larger than its parent's and its elder sibling's: the best tree holds the largest products.
+    The probability to reach a node is the product of the rates along its path (Chen et al. 2024, proposition
+    3.4). It is at most that of the node's parent and of its siblings of lower rank. So the best tree consists
+    of the nodes with the largest products.
     """
     rates = np.asarray(rank_rates, dtype=np.float64)
     proper = rates.ndim == 1 and rates.size and (rates >= 0).all() and (np.diff(rates) <= 0).all()
     if not proper or rates.sum() > 1.0 + 1e-9:
-        raise ValueError(
-            f"rank_rates: got {rates.tolist()}, wanted probabilities of a sum of at most 1, descending"
-        )
+        wanted = "probabilities of a sum of at most 1, descending"
+        raise wrong("rank_rates", rates.tolist(), wanted)
     validate_count("depth", depth, minimum=1)
     validate_count("budget", budget, minimum=1)
     ranks = list(enumerate(rates.tolist()))
@@ -104,9 +101,10 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
 def _best_shape(
     children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int
 ) -> Shape:
-    """The shape of at most ``budget`` nodes that are reached with the largest probabilities.
+    """The shape of at most ``budget`` nodes, those that are reached with the largest probabilities.
 
-    ``children(node)`` lists the ids below a node, the tuple of ids that lead to it, by probability.
+    A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below it with their
+    probabilities, likeliest first.
     """
     chosen: dict[Prefix, list[int]] = {}
     heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
@@ -127,7 +125,7 @@ def _best_shape(
 
 def _checked(shape: object) -> Shape:
     if not isinstance(shape, (tuple, list)):
-        raise ValueError(f"branching: got {shape!r} in a shape, wanted tuples all the way down")
+        raise wrong("branching", f"{shape!r} in a shape", "tuples all the way down")
     return tuple(_checked(below) for below in shape)
 
 
@@ -136,17 +134,16 @@ def _depth(shape: Shape) -> int:
 
 
 class IIDPaths(TreeLaw):
-    """K paths of L tokens from the draft model, independent and identically distributed.
+    """K independent paths of L tokens from the draft model (SpecTr; Sun et al. 2023, section 5).
 
-    As a tree: k paths that share a prefix draft the k tokens after it with replacement (SpecTr; Sun et al.
-    2023, section 5).
+    As a tree: where k paths share a prefix, the k tokens after it are drafted with replacement.
 
     Parameters
     ----------
     draft_model : callable
-        From a prefix to the draft distribution (V,).
+        Takes a prefix and returns the draft distribution (V,).
     num_paths, depth : int
-        K and L, at least 1.
+        K and L, at least 1, else ValueError.
     """
 
     def __init__(self, draft_model: Model, num_paths: int, depth: int) -> None:
@@ -169,17 +166,18 @@ class IIDPaths(TreeLaw):
 
 
 class LikeliestTree(TreeLaw):
-    """The tree of the ``budget`` paths that are likeliest under the draft model.
+    """The tree of the ``budget`` nodes that are likeliest under the draft model.
 
     EAGLE-2's dynamic draft tree (Li et al. 2024), without its limit on how many nodes of a layer are
-    expanded. The drafts are certain given the prefix, so a verifier may not treat them as samples.
+    expanded. The drafts are certain given the prefix, so a verifier must not treat them as samples.
 
     Parameters
     ----------
     draft_model : callable
-        From a prefix to the draft distribution (V,).
+        Takes a prefix and returns the draft distribution (V,).
     budget, depth, width : int
-        How many tokens the tree holds, the longest path, and the most tokens drafted at a node; at least 1.
+        The number of tokens of the tree, the length of its longest path, and the most tokens drafted at a
+        node; each at least 1, else ValueError.
     """
 
     def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 10) -> None:

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache, partial
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.sequences.chance import Chance
 from otmd.verifiers import Verifier
 from otmd.verifiers.prepared import PreparedVerifier
@@ -24,19 +24,20 @@ class TableModel:
     Parameters
     ----------
     tables : sequence of array_like
-        Table d has shape (V,)·d + (V,): the laws after d tokens. The last one serves longer prefixes too,
-        by their last tokens, so that ``[initial, transition]`` is a Markov chain. Else ValueError.
+        Table d has d + 1 axes of length V. It holds the law of the next token after each d tokens. The last
+        table is also used for longer prefixes, by their last tokens, so that ``[initial, transition]`` is a
+        Markov chain. Other shapes, or rows that are no distribution, are a ValueError.
     """
 
     def __init__(self, tables: Sequence[ArrayLike]) -> None:
         if len(tables) == 0:
-            raise ValueError("tables: got none, wanted at least one")
+            raise wrong("tables", "none", "at least one")
         self.tables = [validate_probs(f"tables[{d}]", table) for d, table in enumerate(tables)]
         self.vocab_size = self.tables[0].shape[-1]
         for d, table in enumerate(self.tables):
             wanted = (self.vocab_size,) * (d + 1)
             if table.shape != wanted:
-                raise ValueError(f"tables[{d}]: got the shape {table.shape}, wanted {wanted}")
+                raise wrong(f"tables[{d}]", f"the shape {table.shape}", wanted)
 
     @classmethod
     def random(
@@ -49,11 +50,11 @@ class TableModel:
         vocab_size : int
             V.
         order : int
-            How many of the last tokens matter.
+            On how many of the last tokens the next one depends.
         rng : numpy.random.Generator
             Equal seeds give equal models.
         concentration : float
-            The smaller, the more peaked.
+            The parameter of the symmetric Dirichlet distribution; smaller means more peaked.
         """
         validate_count("order", order, minimum=0)
         alpha = np.full(validate_count("vocab_size", vocab_size, minimum=1), concentration)
@@ -71,14 +72,14 @@ Distribution = Callable[[Prefix], FloatArray]
 class TreeLaw(ABC):
     """The law of a draft tree.
 
-    After each prefix tokens are drafted from a :class:`~otmd.drafts.DraftLaw`. It follows from the draft
-    model and a *state*, which says what is still to be drafted below. Drafts after different prefixes are
-    independent.
+    A node is a prefix after which tokens are drafted. Its :class:`~otmd.drafts.DraftLaw` follows from the
+    draft model and from the node's *state*, which determines what is drafted there and below. The drafts of
+    different nodes are independent.
 
     Attributes
     ----------
     draft_model : callable
-        From a prefix to the draft distribution (V,).
+        Takes a prefix and returns the draft distribution (V,).
     depth : int
         The length of the longest path.
     """
@@ -92,19 +93,18 @@ class TreeLaw(ABC):
 
     @abstractmethod
     def node_law(self, draft_probs: FloatArray, state: Any) -> DraftLaw | None:
-        """The law of the drafts at a node, None at a leaf; ``draft_probs`` (V,) is known to be valid."""
+        """The law of the drafts at a node, None at a leaf; ``draft_probs`` (V,) has been checked."""
 
     def child(self, state: Any, tokens: IntArray, token: int) -> Hashable:
-        """The state of the node that a token among the drafts (n,) leads to.
+        """The state of the node below ``token``, one of the drafts ``tokens`` (n,).
 
-        By default a state is the tuple of the states below the first draft, the second, ….
+        By default a state is the tuple of the states below the first draft, the second, and so on.
         """
         return state[int(np.flatnonzero(tokens == token)[0])]
 
 
-@dataclass(frozen=True, eq=False)
-class Node:
-    """A prefix at which ``tokens`` (n,) of a law were drafted; :class:`TreeLaw` has its ``state``."""
+class Node(NamedTuple):
+    """The drafts ``tokens`` (n,) after a prefix, the law that drew them, and the node's ``state``."""
 
     law: DraftLaw
     tokens: IntArray
@@ -112,55 +112,44 @@ class Node:
 
 
 class Context:
-    """A target model and a law of trees. What they give for a prefix is computed once and kept."""
+    """A target model and a law of trees, with a cache of their answers.
+
+    ``target(prefix)`` and ``draft(prefix)`` are the distributions after a prefix, shape (V,).
+    ``node_law(prefix, state)`` is the law of the drafts there, None at a leaf.
+    """
 
     def __init__(self, target_model: Model, law: TreeLaw) -> None:
         self.law = law
-        self._target_model = target_model
-        self._known: dict[Hashable, Any] = {}
-
-    def target(self, prefix: Prefix) -> FloatArray:
-        """The target distribution after a prefix, shape (V,)."""
-        return self._row("target_model", self._target_model, prefix)
-
-    def draft(self, prefix: Prefix) -> FloatArray:
-        """The draft distribution after a prefix, shape (V,)."""
-        return self._row("draft_model", self.law.draft_model, prefix)
-
-    def node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
-        """The law of the drafts after a prefix, None at a leaf."""
-        make = lambda: self.law.node_law(self.draft(prefix), state)  # noqa: E731
-        return self._keep(("law", prefix, state), make)
+        self.target = cache(partial(_distribution, "target_model", target_model))
+        self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
+        self.node_law = cache(lambda prefix, state: law.node_law(self.draft(prefix), state))
+        self._rules: dict[Hashable, PreparedVerifier] = {}
 
     def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> PreparedVerifier:
         """A verifier prepared for the drafts at a node."""
-        make = lambda: verifier.prepare(self.target(prefix), node.law)  # noqa: E731
-        return self._keep((verifier, prefix, node.state), make)
+        key = verifier, prefix, node.state
+        if key not in self._rules:
+            self._rules[key] = verifier.prepare(self.target(prefix), node.law)
+        return self._rules[key]
 
-    def _row(self, name: str, model: Model, prefix: Prefix) -> FloatArray:
-        def make() -> FloatArray:
-            probs = validate_probs(f"{name}({prefix})", model(prefix))
-            if probs.ndim != 1:
-                raise ValueError(f"{name}({prefix}): got the shape {probs.shape}, wanted (V,)")
-            return probs
 
-        return self._keep((name, prefix), make)
-
-    def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
+    """A model's distribution after a prefix, checked, shape (V,)."""
+    probs = validate_probs(f"{name}({prefix})", model(prefix))
+    if probs.ndim != 1:
+        raise wrong(f"{name}({prefix})", f"the shape {probs.shape}", "(V,)")
+    return probs
 
 
 class DraftTree:
-    """A draft tree. A node's drafts are drawn when they are first asked for."""
+    """A draft tree. The drafts of a node are drawn when they are first needed."""
 
     def __init__(self, context: Context, chance: Chance) -> None:
         self._context, self._chance = context, chance
         self._nodes: dict[Prefix, Node | None] = {}
 
     def node(self, prefix: Prefix) -> Node | None:
-        """What was drafted after a prefix; None where nothing was, as after the leaves."""
+        """The drafts after a prefix; None where nothing is drafted, as after a leaf."""
         if prefix not in self._nodes:
             self._nodes[prefix] = self._draw(prefix)
         return self._nodes[prefix]

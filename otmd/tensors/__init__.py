@@ -1,7 +1,7 @@
-"""Rates on torch tensors: any leading axes, computed on the device that the tensors are on.
+"""Rates on torch tensors with any leading axes, computed on the tensors' device.
 
 The optimum for drafts with replacement, the rates of five verifiers, and stratified drafts with the
-preference rule. Everything is computed in float64, which the device must have (CPU, CUDA). Importing this
+preference rule. Everything is computed in float64, which the device must support (CPU, CUDA). Importing this
 package imports torch; ``import otmd`` does not.
 """
 

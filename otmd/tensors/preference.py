@@ -1,6 +1,7 @@
 """The preference rule on a device, for stratified drafts and drafts with replacement.
 
-:mod:`otmd.verifiers.preference` has the rule and its proof. No step loops over the vocabulary.
+:mod:`otmd.verifiers.preference` has the rule, its proof, and what a, c and s_j are. No step loops over the
+vocabulary.
 """
 
 from typing import Any, NamedTuple, Self
@@ -8,23 +9,23 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from otmd.probabilities import validate_count
+from otmd.probabilities import validate_count, wrong
 from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
-# Where p/q_j is cut into classes, in two ways: as otmd.verifiers.taking does, which is of a later layer.
+# The lower ends of classes of p/q_j. There are two ways to cut, as in otmd.verifiers.taking.
 _LIKED, _FINE = (1.0,), (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
 
 
 class TensorVerdict(NamedTuple):
-    """What was decided at every position.
+    """The decision at every position.
 
     Attributes
     ----------
     token : torch.Tensor of int64, shape (…)
         The output token; −1 where the rate is NaN.
     draft_index : torch.Tensor of int64, shape (…)
-        Which draft it is; −1 where the output token is none of the drafts.
+        The place of the output token among the drafts; −1 where it is none of them.
     """
 
     token: Tensor
@@ -34,12 +35,13 @@ class TensorVerdict(NamedTuple):
 class TensorPreference:
     """The preference rule, prepared for every position of a batch.
 
-    It is made by :meth:`for_strata` or :meth:`with_replacement`. Numbers are float64. Where p or q is no
-    distribution the rate is NaN. For float64 the rate is that of :class:`otmd.Preference` to 1e-9.
+    Use :meth:`for_strata` or :meth:`with_replacement` to make one. For float64 input the rate is that of
+    :class:`otmd.Preference` to 1e-9.
 
     Attributes
     ----------
     rate : torch.Tensor of float64, shape (…)
+        The acceptance rate; NaN where p or q is no distribution.
     accepted : torch.Tensor of float64, shape (…, V)
         The probability that each token is accepted, at most p.
     """
@@ -51,7 +53,7 @@ class TensorPreference:
         self, target: Tensor, accepted: Tensor, chance: Tensor, rank: Tensor, left: Tensor
     ) -> None:
         self._target, self.accepted = target, accepted
-        # Drafts are accepted in ascending order of rank, each with its chance if none was before.
+        # Drafts are looked at in ascending order of rank. Each is accepted with its chance, c.
         self._chance, self._rank = chance, rank
         self.rate = (1.0 - left).clamp(0.0, 1.0)
 
@@ -67,7 +69,7 @@ class TensorPreference:
         target_probs : torch.Tensor, shape (…, V)
             p, on the device of the strata; leading axes are broadcast.
         strata : TensorStrata
-            Of :func:`otmd.tensors.stratify`.
+            The result of :func:`otmd.tensors.stratify`.
         validate : bool
             As for :class:`TensorRatioCurve`, for errors as well.
         """
@@ -75,9 +77,9 @@ class TensorPreference:
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
-        one, other = (_take_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE))
-        better = other[2] < one[2]
-        most, rank, left = (torch.where(better, b, a) for a, b in zip(one, other, strict=True))
+        liked, fine = (_take_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE))
+        better = fine[2] < liked[2]
+        most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
         accepted = torch.minimum(p, most)
         chance = torch.where(most > accepted, accepted / most, 1.0)
         return cls(p, accepted, chance, rank, left[..., 0])
@@ -88,8 +90,8 @@ class TensorPreference:
     ) -> Self:
         """Prepare the rule for drafts with replacement.
 
-        Tokens are sorted by p/q. Runs of tokens that are accepted whole take turns with runs of thinned
-        ones; on most positions there are two or three, and the device is waited for after each.
+        Tokens are sorted by p/q. Runs of tokens with c = 1 alternate with runs of tokens with c < 1. Most
+        positions have two or three runs, and the host waits for the device after each.
 
         Parameters
         ----------
@@ -102,18 +104,18 @@ class TensorPreference:
         """
         count = validate_count("num_drafts", num_drafts)
         p, q = checked_pair(target_probs, draft_probs, validate)
-        # Of the numbers as they came: dividing by the sums could part tokens of one ratio.
+        # The ratio of the numbers before they were divided by their sums, which could break ties.
         ratio = target_probs.detach().double() / draft_probs.detach().double()
         ratio = torch.where(q > 0, ratio, -1.0)
-        # Ties by id.
+        # The sort is stable: ties go by id.
         order = ratio.argsort(dim=-1, descending=True, stable=True)
         taken = _take_runs(p.gather(-1, order), q.gather(-1, order), count)
         accepted, before = (torch.empty_like(p).scatter_(-1, order, each) for each in taken[:2])
-        # The c with a = Π s − Π (s − c q).
+        # The c with a = s^n − (s − c q)^n, where s^n is ``before``.
         part = torch.where(before > 0, accepted / before, 0.0).clamp(max=1.0)
         step = -torch.expm1(torch.log1p(-part) / count)
         chance = (before ** (1.0 / count) * step / q).clamp(max=1.0)
-        # What comes later finds less left of the product.
+        # s^n falls along the order, so its negative is a rank.
         return cls(p, accepted, chance, -before, taken[2])
 
     def verify(
@@ -126,25 +128,23 @@ class TensorPreference:
         draft_tokens : torch.Tensor of int64, shape (…, n)
             The drafts of each position; the leading axes are those of p, else ValueError.
         generator : torch.Generator, optional
-            Of the device; the device's default generator without it.
+            A generator of the tensors' device; without it the device's default generator.
         """
         if draft_tokens.shape[:-1] != self._target.shape[:-1]:
-            raise ValueError(
-                f"draft_tokens: got leading axes {tuple(draft_tokens.shape[:-1])}, wanted "
-                f"{tuple(self._target.shape[:-1])}, those of target_probs"
-            )
+            wanted = f"{tuple(self._target.shape[:-1])}, those of target_probs"
+            raise wrong("draft_tokens", f"leading axes {tuple(draft_tokens.shape[:-1])}", wanted)
         by_rank = self._rank.gather(-1, draft_tokens).argsort(dim=-1, stable=True)
         chance = self._chance.gather(-1, draft_tokens).gather(-1, by_rank)
         shape, options = chance.shape, {"dtype": torch.float64, "device": chance.device}
         kept = torch.rand(shape, generator=generator, **options) < chance
-        # The first draft that is kept; the residual where none is.
+        # The first draft that is kept; where none is, a draw from the residual.
         found, first = kept.max(dim=-1, keepdim=True)
         index = by_rank.gather(-1, first)
         missing = (self._target - self.accepted).clamp(min=0.0)
         empty = missing.sum(dim=-1, keepdim=True) <= 0
         reached = torch.where(empty, self._target, missing).cumsum(dim=-1)
         total = reached[..., -1:]
-        # Below the total, or a token beyond the last one with mass would be drawn.
+        # Less than 1, so that no token beyond the last one with mass is drawn.
         chance = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
         drawn = torch.searchsorted(reached, chance * total, right=True)
         drawn = drawn.clamp(max=self._target.shape[-1] - 1)
@@ -161,7 +161,10 @@ class TensorPreference:
 def _take_cells(
     p: Tensor, draft: Tensor, number: Tensor, count: int, edges: tuple[float, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens cell by cell: what each takes unless thinned, its cell, (…, V), and Π_j s_j, (…, 1)."""
+    """Take tokens cell by cell. A cell is the tokens of one stratum and one class of p/q_j.
+
+    Returns a(y) as it is for c = 1 (…, V), the cell of each token (…, V), and Π_j s_j at the end (…, 1).
+    """
     below = torch.stack([p < edge * draft for edge in edges]).sum(dim=0)
     cell = below * count + (count - 1 - number)
     s, each = p.new_ones((*p.shape[:-1], count)), []
@@ -178,7 +181,7 @@ def _take_cells(
 
 
 def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens in their order: a of each and Π_j s_j before it, (…, V), and Π_j s_j at the end, (…)."""
+    """Take tokens in their order: a of each and s^n before it, (…, V), and s^n at the end, (…)."""
     size = p.shape[-1]
     places = torch.arange(size, device=p.device)
     # Masses of the tokens before each one.
@@ -193,7 +196,7 @@ def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
         s_whole, left_thinned = (s - q_run).clamp(min=0.0), (left - p_run).clamp(min=0.0)
         s_here = torch.where(whole, s_whole, left_thinned ** (1.0 / count))
         most = _taken_whole(s_here, q, count)
-        # A token that is never drafted joins the run, and takes nothing.
+        # A token that is never drafted stays in the run, and takes nothing.
         breaks = torch.where(whole, most > p, most <= p) & (q > 0) & (places >= start)
         end = torch.where(
             breaks.any(dim=-1, keepdim=True),

@@ -1,17 +1,17 @@
-"""Next-token distributions on a device: what is checked, and how logits become one."""
+"""Next-token distributions on a device: checks, and probabilities from logits."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from otmd.probabilities import Processing
+from otmd.probabilities import Processing, wrong
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> tuple[Tensor, Tensor]:
-    """Two of :func:`checked_probs`, broadcast; ValueError unless they fit each other."""
+    """Target and draft distributions by :func:`checked_probs`, broadcast; ValueError unless they fit."""
     check_tensors(target_probs, draft_probs)
     p = checked_probs("target_probs", target_probs, validate)
     p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
@@ -19,9 +19,9 @@ def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> tuple[T
 
 
 def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
-    """Distributions (…, V) in float64, divided by their sums; NaN where a row is none.
+    """Distributions (…, V) in float64, divided by their sums; NaN for a row that is no distribution.
 
-    With ``validate``, which waits for the device, such a row is a ValueError.
+    With ``validate`` such a row is a ValueError. The host then waits for the device.
     """
     check_tensor(name, probs)
     probs = probs.detach()
@@ -32,10 +32,12 @@ def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
     if validate and len(broken := (~whole[..., 0]).nonzero()):
         index = tuple(broken[0].tolist())
         where = f" at index {index}" if index else ""
-        raise ValueError(
-            f"{name}: got a row{where} that sums to {total[index].item()!r} and whose least number is "
-            f"{probs[index].double().min().item()!r}, wanted finite numbers ≥ 0 that sum to 1 within "
-            f"{tolerance:.1e}, the tolerance of its dtype {probs.dtype}"
+        least = probs[index].double().min().item()
+        raise wrong(
+            name,
+            f"a row{where} that sums to {total[index].item()!r} and whose least number is {least!r}",
+            f"finite numbers ≥ 0 that sum to 1 within {tolerance:.1e}, the tolerance of its dtype "
+            f"{probs.dtype}",
         )
     return probs.double() / torch.where(whole, total, torch.nan)
 
@@ -69,7 +71,7 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
         one = peak * 0 + 1  # NaN where the largest logit is not finite
         best = scores.argmax(dim=-1, keepdim=True)
         return torch.zeros_like(scores).scatter_(-1, best, one)
-    # Subtracting first keeps the division from overflowing, and from rounding the largest ones.
+    # With the largest logit subtracted first, the division cannot overflow, and does not round it.
     return torch.softmax((scores - peak) / temperature, dim=-1)
 
 
@@ -78,32 +80,23 @@ def check_tensors(target: Any, draft: Any) -> None:
     check_tensor("target_probs", target)
     check_tensor("draft_probs", draft)
     if draft.device != target.device:
-        raise ValueError(
-            f"draft_probs: got device {draft.device}, wanted {target.device}, that of target_probs"
-        )
+        wanted = f"{target.device}, that of target_probs"
+        raise wrong("draft_probs", f"device {draft.device}", wanted)
     if draft.shape[-1] != target.shape[-1]:
-        raise ValueError(
-            f"draft_probs: got {draft.shape[-1]} tokens, wanted {target.shape[-1]}, the vocabulary "
-            "of target_probs"
-        )
+        wanted = f"{target.shape[-1]}, the vocabulary of target_probs"
+        raise wrong("draft_probs", f"{draft.shape[-1]} tokens", wanted)
     try:
         torch.broadcast_shapes(target.shape, draft.shape)
     except RuntimeError as reason:
-        raise ValueError(
-            f"draft_probs: got leading axes {tuple(draft.shape[:-1])}, wanted some that broadcast "
-            f"against {tuple(target.shape[:-1])}, those of target_probs"
-        ) from reason
+        wanted = f"some that broadcast against {tuple(target.shape[:-1])}, those of target_probs"
+        raise wrong("draft_probs", f"leading axes {tuple(draft.shape[:-1])}", wanted) from reason
 
 
 def check_tensor(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a floating tensor (…, V)."""
     if not isinstance(value, Tensor):
-        raise ValueError(f"{name}: got {type(value).__name__}, wanted a torch.Tensor (…, V)")
+        raise wrong(name, type(value).__name__, "a torch.Tensor (…, V)")
     if value.dtype not in DTYPES:
-        raise ValueError(
-            f"{name}: got dtype {value.dtype}, wanted float16, bfloat16, float32 or float64"
-        )
+        raise wrong(name, f"dtype {value.dtype}", "float16, bfloat16, float32 or float64")
     if value.ndim == 0 or value.shape[-1] == 0:
-        raise ValueError(
-            f"{name}: got shape {tuple(value.shape)}, wanted (…, V) with at least one token in V"
-        )
+        raise wrong(name, f"shape {tuple(value.shape)}", "(…, V) with at least one token in V")

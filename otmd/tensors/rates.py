@@ -1,4 +1,4 @@
-"""Acceptance rates on a device: those of the ratio curve, of greedy drafts, SpecHub and target-only."""
+"""Acceptance rates on a device: from the ratio curve, and of greedy coupling, SpecHub and target-only."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ from torch.nn.functional import pad
 from otmd.probabilities import validate_count
 from otmd.tensors.probabilities import checked_pair
 
-# More bits than float64 can tell apart.
+# So many bisections use all bits of a float64.
 _BISECTIONS = 55
 _BLOCK = 512
 
 
 class TensorRatioCurve:
-    """The ratio curve of (p, q): the masses along the tokens sorted by p/q, from the largest ratio on.
+    """The ratio curve of (p, q): the p-mass and q-mass of the tokens with the largest ratios p/q.
 
-    Every rate is computed in float64 on the tensors' device, without waiting for it, and is that of
-    :class:`otmd.RatioCurve` to 1e-12.
+    Every rate is computed in float64 on the tensors' device, without waiting for the device. It equals that
+    of :class:`otmd.RatioCurve` to 1e-12.
 
     Parameters
     ----------
     target_probs, draft_probs : torch.Tensor, shape (…, V)
         p and q on one device; float16, bfloat16, float32 or float64. Leading axes are broadcast.
     validate : bool
-        Raise ValueError for values that are no distribution (logits, say), which waits for the
-        device. With False the rates of such a position are NaN. Sums within rounding of 1 are
-        divided out in either case.
+        Whether values that are no distribution, such as logits, are a ValueError; the host then waits
+        for the device. If not, the rates of such a position are NaN. In either case a sum within the
+        tolerance of its dtype around 1 is divided out.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class TensorRatioCurve:
     def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = True) -> None:
         p, q = checked_pair(target_probs, draft_probs, validate)
         self.batch_shape = tuple(p.shape[:-1])
-        # searchsorted wants ascending numbers, and the largest ratios are to come first.
+        # Negative ratios, since searchsorted needs ascending numbers and the largest ratios come first.
         negative_ratio = torch.where(q > 0, -p / q, -torch.inf)
         self._negative_ratio, order = negative_ratio.contiguous().sort(dim=-1)
         self._target_above = _accumulated(p, order)
@@ -55,7 +55,10 @@ class TensorRatioCurve:
         return f"TensorRatioCurve(shape={tuple(self._negative_ratio.shape)})"
 
     def optimal_rates(self, num_drafts: int) -> Tensor:
-        """α* for 1 … n drafts with replacement: 1 + min over prefixes of p(H) − q(H)^n, shape (…, n)."""
+        """α* for 1 … n drafts with replacement, shape (…, n): 1 + min_H p(H) − q(H)^n.
+
+        H runs over the prefixes of the tokens in ascending order of p/q.
+        """
         count = validate_count("num_drafts", num_drafts)
         draft_mass = 1.0 - self._draft_above
         contained = torch.ones_like(draft_mass)
@@ -63,7 +66,7 @@ class TensorRatioCurve:
         for _ in range(count):
             contained *= draft_mass
             rates.append(2.0 - (self._target_above + contained).amax(dim=-1))
-        # The prefix of all tokens, which is not among those above, has the rate 1.
+        # H = all tokens is not among the prefixes above; it gives the rate 1.
         return torch.stack(rates, dim=-1).clamp(0.0, 1.0)
 
     def recursive_rejection_rates(self, num_drafts: int) -> Tensor:
@@ -98,14 +101,14 @@ class TensorRatioCurve:
             W = self._hockey_stick(middle)
             lossless = (1.0 - (1.0 - W) / middle) ** counts >= W
             low = torch.where(lossless, low, middle)
-        # Every ρ ≥ ρ* is lossless, none below it is.
+        # Every ρ ≥ ρ* is lossless, and no ρ below it. So the upper end of the interval is returned.
         return low + width
 
     def _hockey_stick(self, C: Tensor) -> Tensor:
         """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C; (…, m) to (…, m)."""
         above = torch.searchsorted(self._negative_ratio, -C)
         last = (above - 1).clamp(min=0)
-        # A product where no token exceeds C, and no choice, so that NaN stays NaN.
+        # Where no ratio exceeds C, the masses are multiplied by 0, so that NaN stays NaN.
         some = above > 0
         target = self._target_above.gather(-1, last) * some
         draft = self._draft_above.gather(-1, last) * some
@@ -113,7 +116,7 @@ class TensorRatioCurve:
 
 
 def _accumulated(mass: Tensor, order: Tensor) -> Tensor:
-    """Masses of the first 1 … V tokens of an order; sums within blocks, then over blocks, drift less."""
+    """Masses of the first 1 … V tokens of an order, summed by blocks, which rounds less."""
     vocab_size = mass.shape[-1]
     block = min(_BLOCK, vocab_size)
     padded = pad(mass.gather(-1, order), (0, -vocab_size % block))
@@ -127,8 +130,8 @@ def greedy_rates(
 ) -> Tensor:
     """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*.
 
-    p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), Top the n − 1 likeliest tokens, ties to the lowest id
-    (Hu et al. 2025, Section 5).
+    p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), where Top is the n − 1 likeliest tokens of q, ties to the
+    lowest id (Hu et al. 2025, Section 5).
 
     Parameters
     ----------
@@ -146,8 +149,8 @@ def greedy_rates(
     """
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)
-    # The numbers as they came, NaN where q is: division could round two masses to one, and then another
-    # token be the likeliest.
+    # The numbers before they were divided by their sum, since division could round two masses to the same
+    # number, and change which token is the likeliest. NaN where q is NaN.
     rest = draft_probs.detach() + 0.0 * q
     certain = p.new_zeros(p.shape[:-1])
     rates = []

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from otmd.probabilities import validate_count, validate_positive, validate_shares
+from otmd.probabilities import validate_count, validate_positive, validate_shares, wrong
 from otmd.tensors.probabilities import checked_probs
 
 _SMALLEST = torch.finfo(torch.float64).tiny
@@ -22,10 +22,10 @@ class TensorStrata(NamedTuple):
     Attributes
     ----------
     number : torch.Tensor of int64, shape (…, V)
-        The stratum of each token, from the head 0 to the tail n − 1.
+        The stratum of each token, 0 to n − 1 from the likeliest tokens to the unlikeliest.
     inclusion : torch.Tensor of float64, shape (…, V)
-        The probability of each token to be the draft of its stratum; NaN where the draft distribution is
-        none, or has mass on fewer tokens than are drafted.
+        The probability of each token to be the draft of its stratum. NaN where the given values are no
+        distribution, or have mass on fewer than n tokens.
     order : torch.Tensor of int64, shape (…, V)
         The tokens, one stratum after another.
     starts : torch.Tensor of int64, shape (…, n + 1)
@@ -45,17 +45,17 @@ class TensorStrata(NamedTuple):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw the drafts of every position, draft j from stratum j, shape (…, n).
 
-        Without a generator of the strata's device, its default one draws.
+        The generator must be of the strata's device. Without it the device's default generator is used.
         """
         count = self.num_drafts
-        # Each stratum adds 1 to the cumulated probability.
+        # The probabilities of each stratum sum to 1, so stratum j covers j to j + 1.
         reached = self.inclusion.gather(-1, self.order).cumsum(dim=-1)
         shape = self.starts[..., :-1].shape
         chance = torch.rand(
             shape, generator=generator, dtype=torch.float64, device=reached.device
         ) + torch.arange(count, device=reached.device)
         place = torch.searchsorted(reached, chance, right=True)
-        # By rounding a sum may end beside a whole number.
+        # Rounding may move a place into the next stratum.
         place = torch.minimum(torch.maximum(place, self.starts[..., :-1]), self.starts[..., 1:] - 1)
         return self.order.gather(-1, place.clamp(min=0))
 
@@ -67,10 +67,10 @@ def stratify(
     shares: Sequence[float] | None = None,
     validate: bool = True,
 ) -> TensorStrata:
-    """Cut the tokens of every position into strata, by one sort.
+    """Cut the tokens of every position into the strata of :class:`otmd.Stratified`, by one sort.
 
-    Masses are added in float64. Where the sums of a device round in another way than NumPy's, a token at the
-    border of two strata may be of the other one than in :class:`otmd.Stratified`.
+    Masses are added in float64. A device's sums may round differently from NumPy's. Then a token at the
+    border of two strata may be in the other one than in :class:`otmd.Stratified`.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ def stratify(
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : sequence of float, optional
-        The weights of the n strata from the head to the tail, in any unit; equal by default.
+        The weights of the n strata, the likeliest tokens first, in any unit; equal by default.
     validate : bool
-        Raise ValueError for values that are no distribution, or have mass on fewer than n tokens, which
-        waits for the device. With False such positions hold NaN.
+        Whether values that are no distribution, or have mass on fewer than n tokens, are a ValueError; the
+        host then waits for the device. If not, such positions hold NaN.
 
     Raises
     ------
@@ -100,12 +100,10 @@ def stratify(
     q = checked_probs("draft_probs", draft_probs, validate)
     support = (q > 0).sum(dim=-1, keepdim=True)
     if validate and bool((support < count).any()):
-        raise ValueError(
-            f"num_drafts: got {count} distinct drafts, wanted at most {support.min().item()}, the number of "
-            "tokens with mass in draft_probs"
-        )
+        wanted = f"at most {support.min().item()}, the number of tokens with mass in draft_probs"
+        raise wrong("num_drafts", f"{count} distinct drafts", wanted)
     ordered, order = q.sort(dim=-1, descending=True, stable=True)
-    # In units of the largest, and above zero, so that a power does not underflow.
+    # Divided by the largest, and kept above zero, so that no power underflows.
     weight = (ordered / ordered[..., :1]) ** power
     weight = torch.where(ordered > 0, weight.clamp(min=_SMALLEST), weight * 0.0)
     starts = _starts(weight, support, parts.to(q.device))
@@ -125,14 +123,14 @@ def stratify(
 def _starts(weight: Tensor, support: Tensor, shares: Tensor) -> Tensor:
     """Where strata begin among descending weights (…, V), of which ``support`` (…, 1) have mass."""
     count = shares.numel()
-    # A vocabulary shorter than the drafts is NaN in the end.
+    # Padded to at least n tokens: with fewer, the result is set to NaN later.
     weight = pad(weight, (0, max(0, count - weight.shape[-1])))
     after = pad(weight.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
     before = pad(shares.cumsum(0), (1, 0))
     shares_after = shares.flip(0).cumsum(0).flip(0)
     alone = torch.zeros_like(support)
     for j in range(count - 1):
-        # A token that outweighs an equal share of what is left is a stratum of its own.
+        # A token with at least its share of the remaining weight is a stratum of its own.
         heavy = weight[..., j : j + 1] * shares_after[j] >= after[..., j : j + 1] * shares[j]
         alone += heavy & (alone == j)
     left = after.gather(-1, alone)
@@ -140,7 +138,7 @@ def _starts(weight: Tensor, support: Tensor, shares: Tensor) -> Tensor:
     for j in range(1, count):
         used = left / shares_after[alone] * (before[j] - before[alone])
         place = torch.searchsorted(-after[..., :-1].contiguous(), used - left)
-        # No stratum is empty, and each has a token with mass.
+        # Each stratum keeps at least one token with mass.
         place = torch.minimum(torch.maximum(place, starts[-1] + 1), support - (count - j))
         starts.append(torch.where(alone >= j, j, place))
     return torch.cat([*starts, support], dim=-1)

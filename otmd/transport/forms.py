@@ -1,26 +1,26 @@
 """The four ways to write the transport problem as a linear program: full, compact, dual and maximum flow."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
 from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
 
 Shaped = TransportProblem | ProblemShape
-"""Either has the numbers that a program's size follows from: ``num_sets``, ``num_arcs``, ``vocab_size``."""
+"""Both have ``num_sets``, ``num_arcs`` and ``vocab_size``, which give the size of a program."""
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """What a solved program says about the problem: π(set, y) on the arcs (E,), and the duals of Hu et al.
+class Reading(NamedTuple):
+    """A solution of the transport problem, read from a solution of one of its linear programs.
 
-    u of the sets (S,) and v of the tokens (V,) have u(x) + v(y) ≥ 1 wherever y ∈ x.
+    ``accepted`` (E,) is the mass π(x, y) on the arcs. ``set_duals`` (S,) and ``token_duals`` (V,) are u and v
+    of the dual of Hu et al. 2025: u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     accepted: FloatArray
@@ -28,14 +28,12 @@ class Reading:
     token_duals: FloatArray
 
 
-@dataclass(frozen=True)
-class Form:
-    """One way to write the problem: its name, the program, and how to read a solution of it.
+class Form(NamedTuple):
+    """One way to write the problem as a linear program, and to read a solution of that program.
 
-    ``read(problem, values, row_duals)`` takes the multipliers of the minimisation.
+    ``read(problem, values, row_duals)`` takes the variables and the row multipliers of the minimisation.
     """
 
-    name: str
     build: Callable[[TransportProblem], LinearProgram]
     read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
 
@@ -161,31 +159,19 @@ def _read_max_flow(problem: TransportProblem, values: FloatArray, row_duals: Flo
     return Reading(accepted, 1.0 + row_duals[:sets], -row_duals[sets:])
 
 
-def flow_values(problem: TransportProblem, flow: FloatArray) -> FloatArray:
-    """The max-flow program's variables, given the flow on the arcs (E,): what enters a node leaves it."""
-    return np.concatenate([problem.by_set(flow), flow, problem.by_token(flow)])
-
-
-def cut_duals(problem: TransportProblem, subset: BoolArray) -> FloatArray:
-    """The row multipliers of a cut H (V,): −1 for each token of H and each draft set within H."""
-    within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
-    return -np.concatenate([within, subset]).astype(np.float64)
-
-
 FORMS = {
-    "full": Form("full", _full, _read_full),
-    "compact": Form("compact", _compact, _read_coupling),
-    "dual": Form("dual", _dual, _read_dual),
-    "max_flow": Form("max_flow", _max_flow, _read_max_flow),
+    "full": Form(_full, _read_full),
+    "compact": Form(_compact, _read_coupling),
+    "dual": Form(_dual, _read_dual),
+    "max_flow": Form(_max_flow, _read_max_flow),
 }
 DEFAULT_MAX_BYTES = 4 * 2**30
 
 
-def form_named(name: str) -> Form:
-    """Return the form of that name, or raise ValueError."""
-    if name not in FORMS:
-        raise ValueError(f"form: got {name!r}, wanted one of {', '.join(FORMS)}")
-    return FORMS[name]
+def validate_form(form: str) -> None:
+    """Raise ValueError unless a form has this name."""
+    if form not in FORMS:
+        raise wrong("form", repr(form), f"one of {', '.join(FORMS)}")
 
 
 def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
@@ -194,10 +180,11 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
     Parameters
     ----------
     problem : TransportProblem or ProblemShape
-        What is to be solved, or its shape alone: ``ProblemShape.of(law)`` lists no tuples.
+        The problem, or only its shape: for most laws ``ProblemShape.of(law)`` lists no tuples.
     form : {"compact", "full", "dual", "max_flow"}
-        How it is written; ValueError for another.
+        How the problem is written. Another name is a ValueError.
     """
+    validate_form(form)
     arcs, nodes = problem.num_arcs, problem.num_sets + problem.vocab_size
     pairs = problem.num_sets * problem.vocab_size
     sizes = {
@@ -206,13 +193,13 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
         "dual": (nodes, arcs, 2 * arcs),
         "max_flow": (nodes + arcs, nodes, nodes + 2 * arcs),
     }
-    return ProgramSize(*sizes[form_named(form).name])
+    return ProgramSize(*sizes[form])
 
 
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
-    """Raise ValueError for a law whose program is too large, if that is known without listing tuples."""
+    """Raise ValueError for a law whose program is too large, where the size is known without its tuples."""
     counts = closed_counts(law, merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)
@@ -231,9 +218,8 @@ def build_program(
     max_bytes : float
         A program whose arrays are larger is a ValueError.
     """
-    chosen = form_named(form)
     _require_fits(problem, form, max_bytes)
-    return chosen.build(problem)
+    return FORMS[form].build(problem)
 
 
 def _require_fits(problem: Shaped, form: str, max_bytes: float, listable: bool = True) -> None:
@@ -245,11 +231,11 @@ def _require_fits(problem: Shaped, form: str, max_bytes: float, listable: bool =
         advice += ", as the law has too many tuples to list; optimal_acceptance lists none"
     elif fitting:
         advice = f"form {' or '.join(map(repr, fitting))} fits"
-    raise ValueError(
-        f"form: got {form!r}, which needs {_written(size.variables)} variables, "
-        f"{_written(size.constraints)} constraints and {_written(size.bytes)} bytes, wanted at most "
-        f"max_bytes={max_bytes:.0f}; {advice}"
+    needs = (
+        f"{_written(size.variables)} variables, {_written(size.constraints)} constraints and "
+        f"{_written(size.bytes)} bytes"
     )
+    raise wrong("form", f"{form!r}, which needs {needs}", f"at most {max_bytes=:.0f}; {advice}")
 
 
 def _written(count: int) -> str:

@@ -7,31 +7,31 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, wrong
 from otmd.transport.problem import TransportProblem
 
 
 class TransportPlan:
-    """The accepted mass π(set, y), y in the set; where no draft is accepted the residual is sampled.
+    """The accepted mass π(x, y) for each draft set x and token y of it. Else the residual is sampled.
 
-    Mass that exceeds a marginal, as by a solver's tolerance, is scaled down: first within each set, then
-    for each token. So the plan is feasible, and lossless.
+    A solver's tolerance may let the mass exceed a marginal. It is then scaled down, first within each set and
+    then for each token, so that the plan is feasible and lossless.
 
     Parameters
     ----------
     problem : TransportProblem
-        What the plan is for.
+        The problem that the plan solves.
     accepted : array_like, shape (E,)
-        The mass on each arc of the problem, finite (else ValueError); negative mass counts as none. The
-        attribute of this name holds it scaled down, in float64.
+        The mass on each arc of the problem, finite, else ValueError; negative mass counts as none. The
+        attribute of this name holds the mass scaled down, in float64.
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
         mass = np.asarray(accepted, dtype=np.float64)
         if mass.shape != (problem.num_arcs,):
-            raise ValueError(f"accepted: got shape {mass.shape}, wanted ({problem.num_arcs},)")
+            raise wrong("accepted", f"shape {mass.shape}", f"({problem.num_arcs},)")
         if not np.isfinite(mass).all():
-            raise ValueError("accepted: got NaN or infinite mass, wanted finite mass")
+            raise wrong("accepted", "NaN or infinite mass", "finite mass")
         mass = np.maximum(mass, 0.0)
         mass = mass * _scale(problem.by_set(mass), problem.supply)[problem.arc_sets]
         mass = mass * _scale(problem.by_token(mass), problem.target)[problem.tokens]
@@ -49,15 +49,15 @@ class TransportPlan:
 
     @cached_property
     def accepted_by_token(self) -> FloatArray:
-        """How much of each token's output is accepted drafts, shape (V,); at most p."""
+        """P(the output is this token, as an accepted draft), at most p, shape (V,)."""
         return self.problem.by_token(self.accepted)
 
     @cached_property
     def residual(self) -> FloatArray:
-        """Law of the output once no draft is accepted, ∝ (p − accepted)₊, shape (V,)."""
+        """Law of the output given that no draft is accepted, ∝ (p − accepted)₊, shape (V,)."""
         missing = np.maximum(self.problem.target - self.accepted_by_token, 0.0)
         total = missing.sum()
-        # If nothing is missing, the residual is reached with probability zero: any law serves.
+        # With nothing missing a draft is always accepted, and no output is drawn from this law.
         return missing / total if total > 0 else self.problem.target
 
     @property
@@ -69,9 +69,9 @@ class TransportPlan:
         return csr_array((self.accepted[carried], arcs), shape=shape)
 
     def accept_probs(self, draft_tokens: ArrayLike) -> FloatArray:
-        """Probability that the output is each token as an accepted draft, given the drafts (n,); shape (V,).
+        """Probability of each token to be the output as an accepted draft, given the drafts (n,); shape (V,).
 
-        1 minus the sum is P(no draft is accepted). Raises ValueError for drafts that the law never draws.
+        1 minus their sum is P(no draft is accepted). Drafts that the law never draws are a ValueError.
         """
         row = self.problem.row_of(self.problem.law.validate_drawable(draft_tokens))
         arcs = slice(self.problem.starts[row], self.problem.starts[row + 1])
@@ -98,15 +98,15 @@ class CanonicalDecomposition:
     Attributes
     ----------
     selection : ndarray of float64, shape (E,)
-        P(the drafts are this set, and this token of it is selected), one entry an arc. The entries of a set
-        sum to Q(set).
+        For each arc, P(the drafts are its set, and its token is selected). The entries of a set x sum to
+        Q(x).
     selected_probs : ndarray of float64, shape (V,)
-        Law of the selected token. It is accepted with probability min(1, p/selected_probs), and the
+        Law of the selected token. The token is accepted with probability min(1, p/selected_probs), and the
         residual is ∝ (p − selected_probs)₊.
     rate : float
         Σ min(p, selected_probs).
     plan : TransportPlan
-        What the two steps amount to.
+        The plan that the two steps carry out.
     """
 
     selection: FloatArray
@@ -116,18 +116,19 @@ class CanonicalDecomposition:
 
 
 def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
-    """Write any plan as selecting a draft and then accepting or rejecting it.
+    """Turn a plan into two steps: select a draft, then accept or reject it.
 
-    The rate equals that of an optimal plan, and is never less than the plan's.
+    The rate of the two steps is at least the plan's, and equal where the plan is optimal.
 
     Parameters
     ----------
     plan : TransportPlan
+        Any plan, optimal or not.
 
     Notes
     -----
-    The mass that a set does not accept is spread evenly over its tokens, so each token is selected at least
-    as often as the plan accepts it: Σ min(p, selected) ≥ Σ accepted. Hence some two-step rule is optimal
+    The mass that a set does not accept is spread evenly over its tokens. So each token is selected at least
+    as often as the plan accepts it, and Σ min(p, selected) ≥ Σ accepted. Hence some two-step rule is optimal
     (Khisti et al. 2025, Theorem 1).
     """
     problem = plan.problem

@@ -9,16 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    Hub,
-    Independent,
-    TopThen,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd import drafts
+from otmd.drafts import DraftLaw
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
     BoolArray,
@@ -26,19 +18,20 @@ from otmd.probabilities import (
     IntArray,
     validate_probs,
     validate_same_vocabulary,
+    wrong,
 )
 
 
 @dataclass(frozen=True)
 class ProblemShape:
-    """What the size of every form follows from; a TransportProblem has the same three numbers.
+    """The three numbers that give the size of every linear program. A TransportProblem has them too.
 
     Attributes
     ----------
     num_sets : int
-        S, how many draft sets have mass: tuples, where those with equal token sets are kept apart.
+        S, the number of draft sets with positive probability; of tuples, where none are merged.
     num_arcs : int
-        E, how many pairs of a set and one of its tokens there are.
+        E, the number of pairs of a set and one of its tokens.
     vocab_size : int
         V.
     """
@@ -51,8 +44,8 @@ class ProblemShape:
     def of(cls, law: DraftLaw, merge: bool = True) -> Self:
         """Count the draft sets of a law without leading axes; ValueError for too many tuples to enumerate.
 
-        With ``merge``, tuples with the same set of tokens count as one. Tuples whose positive probability
-        underflows to 0 count; a TransportProblem drops these.
+        With ``merge``, tuples with the same set of tokens count as one. Tuples whose probability underflows
+        to 0 may be counted; a TransportProblem leaves them out.
         """
         counts = closed_counts(law, merge)
         if counts is None:
@@ -61,31 +54,32 @@ class ProblemShape:
         return cls(*counts, law.vocab_size)
 
 
+_ONE_POSITION = "one position: a linear program is solved for each"
+
+
 def validate_one_position(law: DraftLaw) -> None:
     """Raise ValueError unless ``law`` is a law without leading axes."""
     if not isinstance(law, DraftLaw):
-        raise ValueError(f"law: got {type(law).__name__}, wanted a DraftLaw")
+        raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
-        raise ValueError(
-            f"law: got leading axes {law.batch_shape}, wanted one position: a linear program "
-            "is solved for each"
-        )
+        raise wrong("law", f"leading axes {law.batch_shape}", _ONE_POSITION)
 
 
 def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
     """Count the sets and arcs of a law; None where there is no closed form."""
     validate_one_position(law)
-    # Not by isinstance: a subclass may draw other tuples.
+    # The exact class is compared, since a subclass may draw other tuples.
     kind = type(law)
-    if kind is Independent:
+    if kind is drafts.Independent:
         return _independent(law.draft_probs > 0, merge)
-    rest, top = (law.rest, law.top) if kind in (TopThen, Greedy, Hub) else (kind, 0)
+    has_top = kind in (drafts.TopThen, drafts.Greedy, drafts.Hub)
+    rest, top = (law.rest, law.top) if has_top else (kind, 0)
     if rest not in _COUNTS:
         return None
     support = int(np.count_nonzero(law.draft_probs)) - top
     sets, arcs = _COUNTS[rest](support, law.num_drafts - top, merge)
-    # The two tokens of Hub may be drawn in either order.
-    orders = 2 if kind is Hub and not merge else 1
+    # Hub draws its two tokens in either order.
+    orders = 2 if kind is drafts.Hub and not merge else 1
     return orders * sets, orders * (arcs + top * sets)
 
 
@@ -94,7 +88,7 @@ def _with_replacement(support: int, drawn: int, merge: bool) -> tuple[int, int]:
         smallest, largest = min(drawn, 1), min(drawn, support)
         sets = {size: comb(support, size) for size in range(smallest, largest + 1)}
         return sum(sets.values()), sum(size * number for size, number in sets.items())
-    # A token's arcs are the tuples that hold it: all but those of the other tokens alone.
+    # A token is in all tuples except those made of the other tokens alone.
     return support**drawn, support * (support**drawn - (support - 1) ** drawn)
 
 
@@ -104,19 +98,19 @@ def _distinct(support: int, drawn: int, merge: bool) -> tuple[int, int]:
 
 
 _COUNTS: dict[type, Callable[[int, int, bool], tuple[int, int]]] = {
-    WithReplacement: _with_replacement,
-    WithoutReplacement: _distinct,
-    ConditionalPoisson: _distinct,
+    drafts.WithReplacement: _with_replacement,
+    drafts.WithoutReplacement: _distinct,
+    drafts.ConditionalPoisson: _distinct,
 }
 
 
 def _independent(has_mass: BoolArray, merge: bool) -> tuple[int, int] | None:
-    """The counts for drafts of which slot j draws the tokens ``has_mass[j]``, shape (n, V)."""
+    """Count sets and arcs where draft j can be any of the tokens ``has_mass[j]``, shape (n, V)."""
     if merge and len(has_mass) > 1:
         return None
     supports = has_mass.sum(axis=-1).tolist()
     tuples, arcs = prod(supports), 0
-    # As above, for all tokens at once that the same slots draw.
+    # As above. Tokens that can be the same drafts are in equally many tuples, and are counted together.
     patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
     for own, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
         arcs += count * (tuples - prod(s - o for s, o in zip(supports, own, strict=True)))
@@ -130,15 +124,15 @@ _SUPPLY_TOLERANCE = 1e-9
 class TransportProblem:
     """Mass to be moved from draft sets to the tokens that they contain.
 
-    Set i holds the tokens ``tokens[starts[i]:starts[i + 1]]``, each once; such a pair of a set and
-    one of its tokens is an arc. Made by :meth:`of`; arrays that are no such problem are a ValueError.
+    Set i consists of the tokens ``tokens[starts[i]:starts[i + 1]]``, each once. A pair of a set and one of
+    its tokens is called an arc. Use :meth:`of` to make a problem; inconsistent arrays are a ValueError.
 
     Attributes
     ----------
     target : ndarray of float64, shape (V,)
-        p, what each token takes.
+        p, the mass that each token takes.
     starts : ndarray of int64, shape (S + 1,)
-        Where each set's arcs begin.
+        The first arc of each set, and E at the end.
     tokens : ndarray of int64, shape (E,)
         The token of each arc.
     supply : ndarray of float64, shape (S,)
@@ -188,10 +182,7 @@ class TransportProblem:
         target = validate_probs("target_probs", target_probs)
         validate_same_vocabulary(target, law.vocab_size)
         if target.ndim != 1:
-            raise ValueError(
-                f"target_probs: got leading axes {target.shape[:-1]}, wanted one position: a linear "
-                "program is solved for each"
-            )
+            raise wrong("target_probs", f"leading axes {target.shape[:-1]}", _ONE_POSITION)
         tuples, probs = law.enumerate()
         starts, tokens, supply = draft_sets(tuples, probs, merge)
         return cls(target, starts, tokens, supply, law, None if merge else tuples)
@@ -203,12 +194,12 @@ class TransportProblem:
 
     @property
     def num_sets(self) -> int:
-        """S, how many draft sets have mass."""
+        """S, the number of draft sets with positive probability."""
         return self.supply.size
 
     @property
     def num_arcs(self) -> int:
-        """E, how many pairs of a set and one of its tokens there are."""
+        """E, the number of pairs of a set and one of its tokens."""
         return self.tokens.size
 
     @cached_property
@@ -218,7 +209,7 @@ class TransportProblem:
 
     @cached_property
     def rows(self) -> dict[tuple[int, ...], int]:
-        """Which row holds the drafts: by sorted token set, or by tuple where none were merged."""
+        """The row of each draft set, by its sorted tokens; by the tuple where none were merged."""
         if self.tuples is not None:
             keys = self.tuples.tolist()
         else:
@@ -239,14 +230,14 @@ class TransportProblem:
         return [left + ",".join(map(str, key)) + right for key in self.rows]
 
     def by_set(self, mass: FloatArray) -> FloatArray:
-        """Sum a mass on the arcs (E,) over each set's own, shape (S,)."""
+        """Sum a mass on the arcs (E,) over the arcs of each set, shape (S,)."""
         return np.add.reduceat(mass, self.starts[:-1])
 
     def by_token(self, mass: FloatArray) -> FloatArray:
-        """Sum a mass on the arcs (E,) over each token's own, shape (V,)."""
+        """Sum a mass on the arcs (E,) over the arcs of each token, shape (V,)."""
         return np.bincount(self.tokens, mass, minlength=self.vocab_size).astype(np.float64)
 
     def cut_value(self, subset: BoolArray) -> float:
         """1 + p(H) − g(H) of a subset H (V,): an upper bound of every acceptance rate."""
-        escapes = np.logical_or.reduceat(~subset[self.tokens], self.starts[:-1])
-        return float(self.target[subset].sum() + self.supply[escapes].sum())
+        outside = np.logical_or.reduceat(~subset[self.tokens], self.starts[:-1])
+        return float(self.target[subset].sum() + self.supply[outside].sum())

@@ -14,11 +14,12 @@ _MOST_NONZEROS = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProgramSize:
-    """How large a program is, known before it is built: columns, rows and entries of its matrix.
+    """How large a program is, known before it is built.
 
     Attributes
     ----------
     variables, constraints, nonzeros : int
+        The columns, the rows and the nonzero entries of its matrix.
     """
 
     variables: int
@@ -27,12 +28,12 @@ class ProgramSize:
 
     @property
     def bytes(self) -> int:
-        """Memory of the program's arrays; a solver needs several times as much."""
+        """Memory of the program's arrays, in bytes; a solver needs several times as much."""
         matrix = 12 * self.nonzeros + 4 * (self.variables + 1)
         return matrix + 24 * self.variables + 16 * self.constraints
 
     def fits(self, max_bytes: float) -> bool:
-        """Whether the program keeps within ``max_bytes`` and 32-bit indices."""
+        """Whether the program needs at most ``max_bytes``, and 32-bit indices suffice."""
         return self.bytes <= max_bytes and self.nonzeros <= _MOST_NONZEROS
 
 
@@ -55,7 +56,7 @@ class LinearProgram:
     row_lower, row_upper : ndarray of float64, shape (constraints,)
         Infinite where a constraint has one side only.
     label_rows, label_columns : callable
-        Return the names of rows and columns.
+        Without arguments; return the names of rows and of columns.
     """
 
     form: str
@@ -88,12 +89,12 @@ class LinearProgram:
 
     @property
     def row_names(self) -> list[str]:
-        """What each constraint is about, made on demand."""
+        """The name of each constraint, made on demand."""
         return self.label_rows()
 
     @property
     def column_names(self) -> list[str]:
-        """What each variable means, made on demand."""
+        """The name of each variable, made on demand."""
         return self.label_columns()
 
     @property
@@ -117,7 +118,7 @@ def program_of(
     sense: Literal["maximise", "minimise"] = "maximise",
     column_upper: FloatArray | float = np.inf,
 ) -> LinearProgram:
-    """A program over x ≥ 0; a number as a bound is that of every row or column."""
+    """Make a program over x ≥ 0. A single number given as a bound holds for every row or column."""
     shape: Any = matrix.shape
     lower, upper = (np.full(shape[0], side) for side in rows)
     columns = np.zeros(objective.size), np.full(objective.size, column_upper)
@@ -127,16 +128,17 @@ def program_of(
 def sparse_columns(
     entries: FloatArray, rows: np.ndarray, starts: np.ndarray, num_rows: int
 ) -> csc_array:
-    """Build a matrix from its columns, with the 32-bit indices that solvers take as they are."""
+    """Build a matrix from its columns, with 32-bit indices, which solvers take without conversion."""
     indices, pointers = rows.astype(np.int32), starts.astype(np.int32)
     return csc_array((entries, indices, pointers), shape=(num_rows, starts.size - 1))
 
 
 @dataclass(frozen=True, eq=False)
 class SolverAnswer:
-    """What a solver returns, not yet checked; no point unless the status is "optimal".
+    """A solver's answer, not yet checked.
 
-    ``row_duals`` are the rows' multipliers, of the minimisation.
+    ``values`` are the variables and ``row_duals`` the row multipliers of the minimisation; None unless the
+    status is "optimal".
     """
 
     status: str
@@ -148,14 +150,14 @@ class SolverAnswer:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a point and its multipliers are from an optimum, where all three numbers are 0.
+    """How far variables and multipliers are from an optimum. At an optimum all three numbers are 0.
 
     Attributes
     ----------
     primal_residual : float
-        The largest violation of a row or a bound.
+        The largest violation of a constraint or of a bound of a variable.
     dual_residual : float
-        The largest multiplier that pulls at an infinite side of a row or variable.
+        The largest violation of dual feasibility: the size of a multiplier that belongs to an infinite bound.
     gap : float
         The distance between the primal and the dual objective.
     """
@@ -177,7 +179,7 @@ class Certificate:
 
 
 def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
-    """Check variables and row multipliers (of the minimisation); infinite for what is not finite."""
+    """Check variables and row multipliers of the minimisation; all infinite for a wrong shape or for NaN."""
     shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
     if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
@@ -187,23 +189,22 @@ def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -
         _violation(activity, program.row_lower, program.row_upper),
         _violation(values, program.column_lower, program.column_upper),
     )
-    row_value, row_stray = _support(row_duals, program.row_lower, program.row_upper)
-    column_value, column_stray = _support(reduced, program.column_lower, program.column_upper)
+    row_value, row_excess = _dual_value(row_duals, program.row_lower, program.row_upper)
+    column_value, column_excess = _dual_value(reduced, program.column_lower, program.column_upper)
     gap = abs(float(program.costs @ values) - row_value - column_value)
-    return Certificate(primal, max(row_stray, column_stray), gap)
+    return Certificate(primal, max(row_excess, column_excess), gap)
 
 
 def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> float:
     return float(np.max(np.maximum(lower - values, values - upper), initial=0.0))
 
 
-def _support(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
-    """What multipliers add to the dual objective, and the largest that pulls at an infinite side."""
-    side = np.where(duals > 0, lower, upper)
-    pulls = duals != 0
-    bounded = pulls & np.isfinite(side)
-    stray = np.abs(duals[pulls & ~bounded]).max(initial=0.0)
-    return float(duals[bounded] @ side[bounded]), float(stray)
+def _dual_value(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
+    """The multipliers' part of the dual objective, and the largest multiplier of an infinite bound."""
+    bound = np.where(duals > 0, lower, upper)
+    finite = np.isfinite(bound)
+    excess = np.abs(duals[~finite & (duals != 0)]).max(initial=0.0)
+    return float(duals[finite] @ bound[finite]), float(excess)
 
 
 TOLERANCE = 1e-7
@@ -211,4 +212,4 @@ TOLERANCE = 1e-7
 
 
 class SolverError(RuntimeError):
-    """A solver did not end at an optimum, or its answer failed the check."""
+    """The solver did not end at an optimum, or its answer failed the check."""

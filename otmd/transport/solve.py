@@ -9,35 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.probabilities import BoolArray, FloatArray
-from otmd.transport.forms import (
-    DEFAULT_MAX_BYTES,
-    Form,
-    Reading,
-    build_program,
-    form_named,
-    refuse_too_large,
-)
+from otmd.probabilities import BoolArray, FloatArray, wrong
+from otmd.transport import forms, solvers
+from otmd.transport import program as lp
 from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import (
-    TOLERANCE,
-    Certificate,
-    LinearProgram,
-    SolverAnswer,
-    SolverError,
-    certify,
-)
-from otmd.transport.solvers import (
-    HighsSession,
-    solve_cvxpy,
-    solve_dinic,
-    solve_highs,
-    solve_networkx,
-)
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
-_GRAPH_SOLVERS = {"networkx": solve_networkx, "dinic": solve_dinic}
+_GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}
 _LEVEL_DECIMALS = 6
 
 ADVICE = {
@@ -55,7 +34,7 @@ ADVICE = {
 
 @dataclass(frozen=True, eq=False)
 class TransportSolution:
-    """What a linear program says about one position.
+    """The solution of the transport problem of one position.
 
     Attributes
     ----------
@@ -63,26 +42,26 @@ class TransportSolution:
         "optimal", "infeasible", "unbounded", "time limit", "iteration limit", "failed" or
         "not certified".
     message : str
-        How the solver ended, and what to do.
+        How the solver ended, and what to do then.
     certificate : Certificate
         Primal residual, dual residual and gap, recomputed from the program.
     iterations : int
-        Steps that the solver counted.
+        The solver's number of steps; 0 where it counts none.
     rate : float
         The plan's acceptance rate, α* where the status is "optimal"; NaN without a plan.
     plan : TransportPlan or None
         The accepted mass; None unless the solver ended optimal.
     subset : ndarray of bool, shape (V,), or None
-        H, the level set {v ≥ t} of the duals with the smallest cut.
+        H, of all level sets {v ≥ t} of the token duals v the one with the smallest 1 + p(H) − g(H).
     bounds : tuple of float
-        The plan's rate and the cut's value, 1 + p(H) − g(H): α* is between them, whatever the solver did.
+        The plan's rate and 1 + p(H) − g(H). α* lies between them, even if the solver is wrong.
     set_duals, token_duals : ndarray of float64, shape (S,) and (V,), or None
-        u and v of Hu et al.'s dual.
+        u and v of the dual of Hu et al. 2025: u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     status: str
     message: str
-    certificate: Certificate
+    certificate: lp.Certificate
     iterations: int
     rate: float = math.nan
     plan: TransportPlan | None = None
@@ -101,7 +80,7 @@ def solve_transport(
     method: str | None = None,
     options: Mapping[str, object] | None = None,
     merge: bool = True,
-    max_bytes: float = DEFAULT_MAX_BYTES,
+    max_bytes: float = forms.DEFAULT_MAX_BYTES,
     throw: bool = True,
 ) -> TransportSolution:
     """Solve the optimal transport problem of one position as a linear program or a maximum flow.
@@ -115,17 +94,18 @@ def solve_transport(
     form : {"compact", "full", "dual", "max_flow"}
         How the problem is written.
     solver : {"highs", "cvxpy", "networkx", "dinic"}
-        What solves it; the last two walk the graph of the max-flow form.
+        The solver. The last two compute a maximum flow, and take the max-flow form only.
     method : str, optional
         HiGHS: "simplex" or "ipm". cvxpy: the name of an installed solver. networkx: a flow algorithm.
     options : mapping, optional
-        Passed on to HiGHS or cvxpy by name.
+        Options of HiGHS or of cvxpy's solver, by name.
     merge : bool
-        Make one row of all tuples with the same set of tokens.
+        Make one row of all tuples with the same set of tokens; the optimum is the same.
     max_bytes : float
-        Refuse to build a program whose arrays are larger.
+        The largest program to build: the memory of its arrays, in bytes.
     throw : bool
-        Raise where there is no certified optimum; without it the solution's status says so.
+        Whether to raise SolverError where there is no certified optimum. If not, the solution's status
+        says so.
 
     Raises
     ------
@@ -135,16 +115,16 @@ def solve_transport(
     SolverError
         With ``throw``, where the solver did not end optimal or its answer failed the check.
     """
-    chosen = form_named(form)
+    forms.validate_form(form)
     if solver not in SOLVERS:
-        raise ValueError(f"solver: got {solver!r}, wanted one of {', '.join(SOLVERS)}")
+        raise wrong("solver", repr(solver), f"one of {', '.join(SOLVERS)}")
     if solver in _GRAPH_SOLVERS and form != "max_flow":
-        raise ValueError(f"form: got {form!r}, wanted 'max_flow', the one that {solver!r} takes")
-    refuse_too_large(law, form, merge, max_bytes)
+        raise wrong("form", repr(form), f"'max_flow', the one that {solver!r} takes")
+    forms.refuse_too_large(law, form, merge, max_bytes)
     problem = TransportProblem.of(target_probs, law, merge)
-    program = build_program(problem, form, max_bytes)
+    program = forms.build_program(problem, form, max_bytes)
     answer = ask_solver(problem, program, solver, method, options)
-    return conclude(problem, chosen, program, answer, throw)
+    return conclude(problem, program, answer, throw)
 
 
 def solve_path(
@@ -153,81 +133,75 @@ def solve_path(
     *,
     method: str = "simplex",
     options: Mapping[str, object] | None = None,
-    max_bytes: float = DEFAULT_MAX_BYTES,
+    max_bytes: float = forms.DEFAULT_MAX_BYTES,
     throw: bool = True,
 ) -> list[TransportSolution]:
-    """Solve problems one after another by HiGHS, each from the last one's basis.
+    """Solve problems one after another by HiGHS, each from the basis of the one before it.
 
-    Problems with the same draft sets, as along a temperature, differ only in their marginals. The simplex
-    then needs a few steps from one to the next. A problem with other draft sets is solved afresh.
+    Problems with the same draft sets, as for one position at many temperatures, differ only in their
+    marginals. From one to the next the simplex then needs few steps. A problem with other draft sets than
+    the one before it is solved from the start.
 
     Parameters
     ----------
     problems : iterable of TransportProblem
-        The path, made by ``TransportProblem.of``.
+        The problems in their order, made by ``TransportProblem.of``.
     method : {"simplex", "ipm"}
-        The interior point method always starts afresh.
+        The interior point method always begins from the start.
     form, options, max_bytes, throw
         As for :func:`solve_transport`, for errors as well.
     """
-    chosen = form_named(form)
-    session = HighsSession(method, options)
+    forms.validate_form(form)
+    session = solvers.HighsSession(method, options)
     solutions = []
     for problem in problems:
-        program = build_program(problem, form, max_bytes)
-        solutions.append(conclude(problem, chosen, program, session.solve(program), throw))
+        program = forms.build_program(problem, form, max_bytes)
+        solutions.append(conclude(problem, program, session.solve(program), throw))
     return solutions
 
 
 def ask_solver(
     problem: TransportProblem,
-    program: LinearProgram,
+    program: lp.LinearProgram,
     solver: str,
     method: str | None = None,
     options: Mapping[str, object] | None = None,
-) -> SolverAnswer:
-    """A solver's answer to a program, not checked."""
+) -> lp.SolverAnswer:
+    """A solver's answer to a program, not yet checked."""
     if solver == "highs":
-        return solve_highs(program, method or "simplex", options)
+        return solvers.solve_highs(program, method or "simplex", options)
     if solver == "cvxpy":
-        return solve_cvxpy(program, method, options or {})
+        return solvers.solve_cvxpy(program, method, options or {})
     return _GRAPH_SOLVERS[solver](problem, method, options or {})
 
 
 def conclude(
     problem: TransportProblem,
-    form: Form,
-    program: LinearProgram,
-    answer: SolverAnswer,
+    program: lp.LinearProgram,
+    answer: lp.SolverAnswer,
     throw: bool = True,
 ) -> TransportSolution:
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
-    solution = _read(problem, form, program, answer)
-    if throw and solution.status != "optimal":
-        raise SolverError(f"form {form.name!r}: {solution.message}")
-    return solution
-
-
-def _read(
-    problem: TransportProblem, form: Form, program: LinearProgram, answer: SolverAnswer
-) -> TransportSolution:
-    status, certificate = answer.status, Certificate(math.inf, math.inf, math.inf)
+    status, certificate = answer.status, lp.Certificate(math.inf, math.inf, math.inf)
     found, doubts = {}, ""
     if answer.values is None or answer.row_duals is None:
         status = "failed" if status == "optimal" else status
     elif status == "optimal":
-        certificate, apart = certify(program, answer.values, answer.row_duals), 0.0
+        certificate, apart = lp.certify(program, answer.values, answer.row_duals), 0.0
         if math.isfinite(certificate.worst):
-            found = _found(problem, form.read(problem, answer.values, answer.row_duals))
+            read = forms.FORMS[program.form].read
+            found = _found(problem, read(problem, answer.values, answer.row_duals))
             apart = found["bounds"][1] - found["rate"]
-        if max(certificate.worst, apart) > TOLERANCE:
+        if max(certificate.worst, apart) > lp.TOLERANCE:
             status, doubts = "not certified", f" ({certificate}; plan and cut {apart:.1e} apart)"
     message = f"{status}: {ADVICE[status]}{doubts}; the solver said {answer.detail!r}"
+    if throw and status != "optimal":
+        raise lp.SolverError(f"form {program.form!r}: {message}")
     return TransportSolution(status, message, certificate, answer.iterations, **found)
 
 
-def _found(problem: TransportProblem, reading: Reading) -> dict[str, Any]:
-    """The fields of a solution that has a point."""
+def _found(problem: TransportProblem, reading: forms.Reading) -> dict[str, Any]:
+    """The fields of a solution whose solver gave a plan."""
     plan, subset = TransportPlan(problem, reading.accepted), best_level_set(problem, reading)
     return {
         "rate": plan.rate,
@@ -239,7 +213,7 @@ def _found(problem: TransportProblem, reading: Reading) -> dict[str, Any]:
     }
 
 
-def best_level_set(problem: TransportProblem, reading: Reading) -> BoolArray:
+def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:
     """The level set {v ≥ t} of the duals v with the smallest cut (V,), at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])

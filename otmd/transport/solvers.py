@@ -8,8 +8,7 @@ import highspy
 import numpy as np
 
 from otmd.optimum.minimum_cut import CLOSED, max_flow, tokens_short_of_demand
-from otmd.probabilities import FloatArray
-from otmd.transport.forms import cut_duals, flow_values
+from otmd.probabilities import FloatArray, wrong
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, SolverAnswer
 
@@ -25,24 +24,24 @@ _HIGHS_STATUS = {
 }
 # The smallest that HiGHS takes: the acceptance rate is wanted to nine digits.
 _TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-# Those tolerances are absolute, and a draft set may have less mass than that. So all bounds and costs are
-# multiplied by a power of two, which rounds nothing. With 2^7 or more, HiGHS's presolve removes less of the
+# These tolerances are absolute, and a draft set may have less mass than that. So all bounds and costs are
+# multiplied by a power of two, which does not round. With 2^7 or more, HiGHS's presolve removes less of the
 # program, and the simplex takes thousands of steps more.
 _SCALE = 2.0**5
 _COLUMNWISE, _MINIMISE = 1, 1
 
 
 class HighsSession:
-    """HiGHS for several programs: one with the same matrix as the last starts from its basis.
+    """HiGHS for several programs. One with the same matrix as the one before it starts from that one's basis.
 
-    ``method`` is "simplex", the dual one, or "ipm", the interior point method with crossover to a vertex.
+    ``method`` is "simplex" (the dual simplex) or "ipm" (interior point with crossover to a vertex).
     """
 
     def __init__(
         self, method: str = "simplex", options: Mapping[str, object] | None = None
     ) -> None:
         if method not in HIGHS_METHODS:
-            raise ValueError(f"method: got {method!r}, wanted one of {', '.join(HIGHS_METHODS)}")
+            raise wrong("method", repr(method), f"one of {', '.join(HIGHS_METHODS)}")
         self._highs = highspy.Highs()
         self._highs.silent()
         self._program: LinearProgram | None = None
@@ -51,7 +50,7 @@ class HighsSession:
                 raise ValueError(f"options: HiGHS takes no {name!r} with value {value!r}")
 
     def solve(self, program: LinearProgram) -> SolverAnswer:
-        """Solve a program, from the last basis where only bounds and costs have changed."""
+        """Solve a program; from the basis before, where only bounds and costs have changed since."""
         last, self._program = self._program, None
         basis = None
         if last is not None and last.matrix.shape == program.matrix.shape:
@@ -110,7 +109,7 @@ _CVXPY_STATUS = {"infeasible": "infeasible", "unbounded": "unbounded", "user_lim
 def solve_cvxpy(
     program: LinearProgram, method: str | None, options: Mapping[str, object]
 ) -> SolverAnswer:
-    """Solve a program by cvxpy, with the solver named by ``method``; by Clarabel where none is named."""
+    """Solve a program by cvxpy with the solver that ``method`` names, by default Clarabel."""
     try:
         import cvxpy
     except ImportError as error:
@@ -118,7 +117,7 @@ def solve_cvxpy(
     name = method or "CLARABEL"
     installed = cvxpy.installed_solvers()
     if name not in installed:
-        raise ValueError(f"method: got {name!r}, wanted one of {', '.join(installed)}")
+        raise wrong("method", repr(name), f"one of {', '.join(installed)}")
     limits = [program.column_lower, program.column_upper]
     variables = cvxpy.Variable(program.num_variables, bounds=limits)
     sides = list(_sides(program, variables))
@@ -140,7 +139,7 @@ def solve_cvxpy(
 
 
 def _sides(program: LinearProgram, variables: Any) -> Iterator[tuple[np.ndarray, float, Any]]:
-    """The constraints of rows: which they are, the sign of their multipliers, and the constraint."""
+    """The constraints as cvxpy's: a mask of the rows, the sign of their multipliers, and the constraint."""
     matrix, lower, upper = program.matrix.tocsr(), program.row_lower, program.row_upper
     equal = lower == upper
     for chosen, sign, relate, limit in (
@@ -174,13 +173,11 @@ def solve_dinic(
 def solve_networkx(
     problem: TransportProblem, method: str | None, options: Mapping[str, object]
 ) -> SolverAnswer:
-    """Maximum flow by networkx: slow, and an independent check."""
+    """Maximum flow by networkx: slow, as an independent check."""
     name = method or "shortest_augmenting_path"
     if name not in NETWORKX_METHODS or options:
-        raise ValueError(
-            f"method, options: got {method!r} and {dict(options)}, wanted one of "
-            f"{', '.join(NETWORKX_METHODS)} and no options"
-        )
+        wanted = f"one of {', '.join(NETWORKX_METHODS)} and no options"
+        raise wrong("method, options", f"{method!r} and {dict(options)}", wanted)
     try:
         import networkx
     except ImportError as error:
@@ -202,9 +199,11 @@ def solve_networkx(
 
 
 def _answer(problem: TransportProblem, flow: FloatArray, detail: str) -> SolverAnswer:
-    left = problem.supply - problem.by_set(flow)
-    demand = problem.target - problem.by_token(flow)
-    subset = tokens_short_of_demand(
-        problem.starts, problem.tokens, left, demand, flow.copy(), CLOSED
-    )
-    return SolverAnswer("optimal", detail, flow_values(problem, flow), cut_duals(problem, subset))
+    """The answer to the max-flow program of a maximum flow on the arcs (E,)."""
+    drawn, output = problem.by_set(flow), problem.by_token(flow)
+    arcs, supply, demand = (problem.starts, problem.tokens), problem.supply, problem.target
+    subset = tokens_short_of_demand(*arcs, supply - drawn, demand - output, flow.copy(), CLOSED)
+    # The multipliers are those of the cut: −1 for each token of H and for each draft set within H.
+    within = np.logical_and.reduceat(subset[problem.tokens], problem.starts[:-1])
+    duals = -np.concatenate([within, subset]).astype(np.float64)
+    return SolverAnswer("optimal", detail, np.concatenate([drawn, flow, output]), duals)

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 from naive import poisson_binomial
 
-from otmd.drafts.conditional_poisson import (
-    chances_of_others,
-    counts_from,
-    fill_prefix_chances,
-)
+from otmd.drafts.conditional_poisson import chances_of_others, counts_from, prefix_chances
 
 CHANCES = {
     "mixed": np.array([0.5, 0.01, 0.99, 0.2, 0.0, 1e-12]),
@@ -27,9 +23,7 @@ def test_counts(present: np.ndarray) -> None:
 
 @pytest.mark.parametrize("present", CHANCES.values(), ids=CHANCES.keys())
 def test_prefix_chances(present: np.ndarray) -> None:
-    out = np.zeros((4, present.size + 1))
-    for m in range(4):
-        fill_prefix_chances(1 - present, present, m, out[m])
+    out = np.array([prefix_chances(1 - present, present, m) for m in range(4)])
     for k in range(present.size + 1):
         expected = np.prod(1 - present[k:]) * np.array(poisson_binomial(present[:k], 4))
         np.testing.assert_allclose(out[:, k], expected, rtol=1e-13, atol=1e-300)

@@ -4,16 +4,14 @@ import numpy as np
 from naive import likeliest as naive_likeliest
 
 from otmd.curve._kernels import likeliest
-from otmd.drafts.base import fill_draws
+from otmd.drafts.base import invert
 from otmd.drafts.without_replacement import draw_distinct
 
 MASS = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
 
 
 def _drawn(uniforms: list[float]) -> list[int]:
-    out = np.empty(len(uniforms), np.int64)
-    fill_draws(MASS.cumsum(), np.array(uniforms), out)
-    return out.tolist()
+    return invert(MASS.cumsum(), np.array(uniforms)).tolist()
 
 
 def test_each_token_owns_its_interval() -> None:
@@ -26,9 +24,7 @@ def test_a_token_without_mass_is_never_drawn() -> None:
 
 def test_a_total_that_rounds_up_ends_at_the_last_token_with_mass() -> None:
     cumulative = np.array([0.3, 0.1, 0.0]).cumsum()
-    out = np.empty(1, np.int64)
-    fill_draws(cumulative, np.array([1.0]), out)
-    assert out[0] == 1
+    assert invert(cumulative, np.array([1.0]))[0] == 1
 
 
 def test_distinct_draws_take_from_what_is_left() -> None:

@@ -144,12 +144,11 @@ def test_a_draft_model_that_is_not_what_was_drawn_from_is_caught() -> None:
     target, draft = model_pair("any", 0)
     law = IIDPaths(draft, 1, 2)
 
-    class Other(Context):
-        def draft(self, prefix: Prefix):
-            return np.roll(super().draft(prefix), 1)
-
     class Fooled(BlockVerification):
         def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-            return super().emit(Other(target, law), tree, chance)
+            other = Context(target, law)
+            drawn_from = other.draft
+            other.draft = lambda prefix: np.roll(drawn_from(prefix), 1)
+            return super().emit(other, tree, chance)
 
     assert deviation(Fooled(), target, law) > 1e-3

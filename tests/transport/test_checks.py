@@ -31,11 +31,11 @@ LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
 def solved(request):
     problem = TransportProblem.of(P, LAW)
     program = build_program(problem, request.param)
-    return problem, FORMS[request.param], program, solve_highs(program)
+    return problem, program, solve_highs(program)
 
 
 def test_certificate_of_the_optimum_is_zero(solved):
-    _, _, program, answer = solved
+    _, program, answer = solved
     assert certify(program, answer.values, answer.row_duals).worst < 1e-12
 
 
@@ -69,11 +69,11 @@ def test_certificate_by_hand():
     ],
 )
 def test_a_corrupted_answer_is_caught(solved, what, corrupt):
-    problem, form, program, answer = solved
+    problem, program, answer = solved
     spoilt = replace(answer, **{what: corrupt(getattr(answer, what))})
     with pytest.raises(SolverError, match=r"not certified: .*try method"):
-        conclude(problem, form, program, spoilt)
-    told = conclude(problem, form, program, spoilt, throw=False)
+        conclude(problem, program, spoilt)
+    told = conclude(problem, program, spoilt, throw=False)
     assert told.status == "not certified"
     assert told.certificate.worst > 1e-7
     assert told.bounds[0] - 1e-12 <= otmd.optimal_acceptance(P, LAW).rate <= told.bounds[1] + 1e-12
@@ -94,8 +94,8 @@ def test_impossible_marginals_are_reported_as_infeasible():
     for answer in answers:
         assert answer.status == "infeasible"
         with pytest.raises(SolverError, match=r"infeasible: .*check the marginals"):
-            conclude(problem, FORMS["full"], program, answer)
-        told = conclude(problem, FORMS["full"], program, answer, throw=False)
+            conclude(problem, program, answer)
+        told = conclude(problem, program, answer, throw=False)
         assert told.plan is None
         assert told.subset is None
         assert np.isnan(told.rate)
@@ -125,7 +125,7 @@ def test_limits_are_reported():
 def test_an_optimum_without_a_point_is_a_failure():
     problem = TransportProblem.of(P, LAW)
     empty = SolverAnswer("optimal", "said so")
-    told = conclude(problem, FORMS["compact"], build_program(problem), empty, throw=False)
+    told = conclude(problem, build_program(problem), empty, throw=False)
     assert told.status == "failed"
 
 
