@@ -41,15 +41,16 @@ class Latency(NamedTuple):
         """Seconds a token without drafts."""
         return self.target[0][1]
 
-    def step(self, shape: Shape) -> float:
+    def step(self, shape: Shape, budget: int = 0) -> float:
         """Seconds of a step on a tree whose nodes have so many drafts, by level.
 
-        The draft is called once a level, and the target once with all tokens. Times between those of the
+        With a ``budget`` the tree has so many tokens, and the draft grows ``shape`` by level. It is called
+        once a level, and the target once with all tokens. Times between those of the
         table are interpolated.
         """
-        sizes = np.cumprod(shape)
+        sizes = np.array(shape) if budget else np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
-        nodes = int(sizes.sum())
+        nodes = budget or int(sizes.sum())
         drafts, target = np.transpose(self.draft), np.transpose(self.target)
         calls = np.interp(reads, drafts[0], drafts[1]).sum()
         calls += np.interp(nodes + 1, target[0], target[1])

@@ -229,13 +229,12 @@ class Steps(NamedTuple):
     ----------
     tokens, steps : float
         How many it writes, and takes.
-    tried, kept : ndarray of float64, shape (depth,)
-        How often each depth was looked at, and accepted.
+    kept : ndarray of float64, shape (depth,)
+        How often a token was accepted at each depth.
     """
 
     tokens: float
     steps: float
-    tried: FloatArray
     kept: FloatArray
 
 
@@ -260,7 +259,7 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
         own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
     begins = step_begins(own)
     seen = begins @ own
-    return Steps(float(seen.sum()), float(begins.sum()), seen[:-1], seen[1:])
+    return Steps(float(seen.sum()), float(begins.sum()), seen[1:])
 
 
 def step_begins(reached: FloatArray) -> FloatArray:
