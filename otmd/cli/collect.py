@@ -92,14 +92,9 @@ def collect(
             overwrite=overwrite,
             progress=show,
         )
-    found = {
-        "dataset": str(output),
-        "positions": len(dataset),
-        "prompts": len(chosen),
-        "vocab_size": dataset.vocab_size,
-    }
+    found = {"dataset": str(output), "positions": len(dataset), "prompts": len(chosen)}
     if json_output:
-        print(json.dumps(found))
+        print(json.dumps(found | {"vocab_size": dataset.vocab_size}))
     else:
         print(
             f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "

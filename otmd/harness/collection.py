@@ -87,10 +87,8 @@ def collect(
         levels; see ``likeliest_along``.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
-    overwrite : bool
-        Remove a run with other settings from the folder, instead of raising an error.
-    progress : bool
-        Show a bar.
+    overwrite, progress : bool
+        Remove a run with other settings from the folder, instead of raising an error; show a bar.
 
     Raises
     ------
@@ -274,8 +272,8 @@ class _Run(NamedTuple):
                 logits = logits[:, : self.about["vocab_size"]]
                 column.append(_storable(logits, self.about["dtype"], model.name, prompt))
             if "paths" in self.about:
-                about = (self.about[name] for name in ("paths", "path_length", "vocab_size"))
-                paths.append(likeliest_along(self.draft, tokens, places, *about))
+                size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
+                paths.append(likeliest_along(self.draft, tokens, places, size))
         target_logits, draft_logits = map(np.concatenate, columns)
         grown = np.concatenate(paths) if paths else None
         return write_shard(self.store, number, target_logits, draft_logits, rows, texts, grown)

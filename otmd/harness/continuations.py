@@ -52,25 +52,21 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
 
 
 def likeliest_along(
-    draft: Draft,
-    tokens: Sequence[int],
-    places: Sequence[int],
-    width: int,
-    length: int,
-    vocab_size: int,
+    draft: Draft, tokens: Sequence[int], places: Sequence[int], size: tuple[int, int, int]
 ) -> np.ndarray:
     """Grow a draft's likeliest paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
 
-    Each of ``length`` levels holds the ``width`` likeliest of the first ``vocab_size`` tokens below each of
-    the ``width`` likeliest paths of the level above, by the draft's own probabilities. ``places`` says how
-    many tokens are read: ascending, at least 1.
+    Each level holds the k likeliest tokens below each of the k likeliest paths of the level above, by the
+    draft's own probabilities. ``size`` is k, the number of levels L, and how many tokens the vocabulary has;
+    ``places`` says how many tokens are read: ascending, at least 1.
 
     Returns
     -------
-    ndarray of int32, shape (places, width + (length − 1)·width², 2)
+    ndarray of int32, shape (places, k + (L − 1)·k², 2)
         For each node the row of its parent (−1 at the top) and its token, likeliest first: the first b rows
         are the tree of b tokens. Rows of −1 follow where there are fewer nodes.
     """
+    width, length, _ = size
     text, read = continuations(draft, tokens[: places[0]]), places[0]
     nodes = np.full((len(places), width + (length - 1) * width**2, 2), -1, np.int32)
     # A language model reads many paths at once. Counts may change with every token of the text.
@@ -79,7 +75,7 @@ def likeliest_along(
         text.extend(tokens[read : places[i]])
         read = places[i]
         starts = [tuple(tokens[read:place]) for place in places[i : i + group]]
-        for j, scores in enumerate(_grow(text, starts, width, length, vocab_size)):
+        for j, scores in enumerate(_grow(text, starts, *size)):
             # Of equals the first stays first, so that parents come before their children.
             order = sorted(scores, key=scores.__getitem__, reverse=True)
             row_of = {path: row for row, path in enumerate(order)}

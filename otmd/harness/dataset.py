@@ -318,12 +318,13 @@ def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArra
     """The draft's likeliest paths, if a file has them."""
     found = arrays.get("draft_paths")
     if found is not None:
-        shape, wanted = found.raw.shape, f"whole numbers of shape ({count}, M, 2)"
-        if found.raw.dtype.kind != "i" or len(shape) != 3 or shape[::2] != (count, 2):
-            raise ValueError(f"{path}: draft_paths is {found.dtype} {shape}, wanted {wanted}")
-        parents = found.raw[..., 0]
-        if (parents < -1).any() or (parents >= np.arange(shape[1])).any():
-            raise ValueError(f"{path}: draft_paths has parents that come after their children")
+        raw = found.raw
+        sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (count, 2)
+        if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
+            raise ValueError(
+                f"{path}: draft_paths is {found.dtype} {raw.shape}, wanted whole numbers ({count}, M, 2), "
+                "parents before their children"
+            )
     return found
 
 

@@ -18,9 +18,7 @@ from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than K-SEQ.
 ONLY_IF_NAMED = ("optimal", "stratified-optimal", "k-seq")
-NO_PATHS = (
-    "likeliest paths are not ranked: the dataset has none, otmd collect --paths 10 stores them"
-)
+NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect --paths 10)"
 DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 
 
@@ -51,8 +49,11 @@ class Plan(NamedTuple):
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
         first = dict.fromkeys(row.rule for row in self.rows)
         best = [next(row for row in self.rows if row.rule == rule) for rule in first]
-        known = [row for row in best if row.by_entropy]
-        return [_ranking(self.rows, unit), _depths(best), *([_losses(known)] if known else [])]
+        tables, known = (
+            [_ranking(self.rows, unit), _depths(best)],
+            [row for row in best if row.by_entropy],
+        )
+        return [*tables, _losses(known)] if known else tables
 
 
 def make_plan(
@@ -81,24 +82,16 @@ def make_plan(
         A folder in which finished texts are kept, so that an interrupted run goes on.
     rules : sequence of str
         Names of :data:`otmd.planning.CANDIDATES`.
-    num_drafts : sequence of int
-        How many drafts a node may have.
-    budgets, depth
-        The most tokens of a tree, each with its own best tree, and the most levels.
+    num_drafts, budgets, depth
+        How many drafts a node may have; the most tokens of a tree, each with its own tree; the most levels.
     target : Processing, optional
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
         Those to try; by default the target's, and 1 where that is 0.
     latency : Latency, optional
         Times; with them rows are ranked by tokens per second.
-    seed : int
-        Equal seeds give equal plans.
-    workers : int, optional
-        Processes; by default as many as there are CPUs.
-    progress : bool
-        Show a progress bar on stderr.
-    overwrite : bool
-        Replace a plan with other settings in ``output``.
+    seed, workers, progress, overwrite
+        As for :func:`otmd.measure`.
 
     Raises
     ------

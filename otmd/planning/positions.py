@@ -148,12 +148,8 @@ def chances_table(
 
     Parameters
     ----------
-    dataset : Dataset
-    texts : sequence of Text
-        Of :func:`otmd.planning.read_texts`.
-    settings : Settings
-    output, workers, progress, overwrite
-        As for :func:`otmd.planning.make_plan`.
+    dataset, texts, settings, output, workers, progress, overwrite
+        As for :func:`otmd.planning.make_plan`; texts are of :func:`otmd.planning.read_texts`.
 
     Returns
     -------

@@ -15,8 +15,8 @@ from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-Means = tuple[float, float, float, float]
-UNKNOWN: tuple[Means, list[float]] = ((np.nan, np.nan, np.nan, np.nan), [])
+Means = tuple[tuple[float, float, float, float], list[float]]
+UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
 
 
 class Row(NamedTuple):
@@ -37,8 +37,8 @@ class Row(NamedTuple):
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
-        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with the π that was
-        fitted on the other half. NaN, as the two before, for trees whose nodes differ.
+        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with a fitted π. NaN,
+        as the two before, for trees whose nodes differ.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
@@ -92,12 +92,8 @@ class Evidence:
     Attributes
     ----------
     fit, report : ndarray of int64
-        Numbers of the texts that choices are made on, and of those that are told.
-
-    Raises
-    ------
-    ValueError
-        For fewer than four texts.
+        Numbers of the texts that choices are made on, and of those that are told. ValueError for fewer than
+        four texts.
     """
 
     def __init__(
@@ -111,8 +107,9 @@ class Evidence:
     ) -> None:
         self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, trees or {}
         self.fit, self.report = halves(texts)
+        self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
+        self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -150,9 +147,7 @@ class Evidence:
         ]
 
 
-def _means(
-    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
-) -> tuple[Means, list[float]]:
+def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
     """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
     told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
@@ -170,41 +165,30 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
     a larger budget that changes nothing has none.
     """
-    weights = prompt_weights(len(evidence.report), RESAMPLES, 0)
     rows = []
     for rule in dict.fromkeys([*(rule for rule, _, _ in evidence.columns), *evidence.trees]):
-        fitted: dict[Choice, float] = {}
+        fitted: dict[Choice, tuple[float, float]] = {}
         for choice in evidence.choices(rule, budgets):
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
-            fitted[choice] = _ratio(tokens, steps) / _seconds(choice, latency)
+            cost = latency.step(choice.shape, choice.budget) if latency else 1.0
+            fitted[choice] = _ratio(tokens, steps) / cost, cost
         taken = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equals the smaller tree.
-            best = max(within, key=lambda own: (fitted[own], -own.drafts), default=taken)
+            best = max(within, key=lambda own: (fitted[own][0], -own.drafts), default=taken)
             if best is not None and best != taken:
-                taken, cost = best, _seconds(best, latency)
-                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best]))
+                taken = best
+                rows.append(_row(evidence, (rule, budget, best), *fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
-
-
-def _seconds(choice: Choice, latency: Latency | None) -> float:
-    return latency.step(choice.shape, choice.budget) if latency else 1.0
 
 
 def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
     return float(tokens.sum() / max(steps.sum(), 1e-300))
 
 
-def _row(
-    evidence: Evidence,
-    rule: str,
-    budget: int,
-    choice: Choice,
-    cost: float,
-    weights: FloatArray,
-    fitted: float,
-) -> Row:
+def _row(evidence: Evidence, head: tuple[str, int, Choice], fitted: float, cost: float) -> Row:
+    (rule, _, choice), weights = head, evidence.weights
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
     samples = weights @ tokens / np.maximum(weights @ steps, 1e-300) / cost
     low, high = np.quantile(samples, [TAIL, 1 - TAIL]).tolist()
@@ -216,18 +200,12 @@ def _row(
     mean, accepted = _ratio(tokens, steps), (kept.sum(axis=0) / steps.sum()).tolist()
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
     means, by_entropy = evidence.means.get(at, UNKNOWN)
-    head = (rule, budget, choice, mean / cost, low, high, mean, accepted)
-    return Row(*head, *means, by_domain, by_entropy, samples, fitted)
+    values = (mean / cost, low, high, mean, accepted)
+    return Row(*head, *values, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first of two rows of a ranking yields, in the unit of their values.
-
-    Returns
-    -------
-    mean, low, high : float
-        The ends are of a 95% interval over the same prompts.
-    """
+    """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
     low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
     return first.value - second.value, low, high
 

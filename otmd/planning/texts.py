@@ -55,13 +55,8 @@ def read_texts(dataset: Dataset) -> list[Text]:
     """Group the positions of a dataset into one text a prompt, in the dataset's order.
 
     The dataset is one of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and
-    ``token``.
-
-    Raises
-    ------
-    ValueError
-        If a text has a gap, tokens are missing or outside the vocabulary, or the texts are not the target's
-        own.
+    ``token``. ValueError if a text has a gap, tokens are missing or outside the vocabulary, or the texts are
+    not the target's own.
     """
     if dataset.metadata.get("mode") == "text":
         raise ValueError(
@@ -138,12 +133,8 @@ def drafted_chance(
     law : DraftLaw
         The law of the drafts, without leading axes.
     token : int
-        The emitted token.
-
-    Raises
-    ------
-    ValueError
-        Where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a law not served.
+        The emitted token. ValueError where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
+        law not served.
     """
     if target[token] <= 0.0:
         raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")

@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     def tree(self) -> str:
         """The shape as it is shown."""
         if self.budget and not self.nodes:
-            return f"{self.budget} in {len(self.shape)} levels"
+            return f"{self.budget} nodes, {len(self.shape)} deep"
         return ("+" if self.nodes else "×").join(map(str, self.shape))
 
 
@@ -81,9 +81,8 @@ class Growing(NamedTuple):
             nodes = tuple(node for node in self.order if len(node) <= levels)[:budget]
             # Of likeliest paths the draft need not grow more than are kept.
             grown = min(self.width, budget)
-            sizes, most = [grown] * levels, grown + (levels - 1) * grown**2
-            if nodes:
-                sizes, most = np.bincount([len(node) for node in nodes])[1:].tolist(), len(nodes)
+            sizes = np.bincount([*map(len, nodes)])[1:].tolist() if nodes else [grown] * levels
+            most = len(nodes) or grown + (levels - 1) * grown**2
             if len(sizes) == levels:
                 yield Choice("", 1.0, tuple(sizes), min(budget, most), nodes)
 

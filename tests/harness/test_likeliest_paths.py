@@ -60,7 +60,7 @@ def drafts(tiny: LanguageModel):
 def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> None:
     monkeypatch.setattr(own, "AT_ONCE", at_once)
     draft = drafts(tiny)[name]
-    found = own.likeliest_along(draft, TEXT, places, WIDTH, LENGTH, VOCAB)
+    found = own.likeliest_along(draft, TEXT, places, (WIDTH, LENGTH, VOCAB))
     assert found.dtype == np.int32
     for place, rows in zip(places, found, strict=True):
         assert rows.tolist() == wanted(draft, TEXT, place)
@@ -68,7 +68,7 @@ def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> N
 
 def test_equal_probabilities(tiny) -> None:
     draft = Table(tiny.tokenizer, lambda _: np.full(VOCAB, 1 / VOCAB))
-    (found,) = own.likeliest_along(draft, TEXT, [4], 2, 2, VOCAB)
+    (found,) = own.likeliest_along(draft, TEXT, [4], (2, 2, VOCAB))
     assert found.tolist() == [[-1, 0], [-1, 1], [0, 0], [0, 1], [1, 0], [1, 1]]
 
 
@@ -81,7 +81,7 @@ def test_paths_end_where_nothing_has_mass(tiny) -> None:
         return q
 
     draft = Table(tiny.tokenizer, probs)
-    (found,) = own.likeliest_along(draft, TEXT, [4], WIDTH, LENGTH, VOCAB)
+    (found,) = own.likeliest_along(draft, TEXT, [4], (WIDTH, LENGTH, VOCAB))
     assert found.tolist() == wanted(draft, TEXT, 4)
     # 6, then 1, then 2 or 3, then 1 after 2 and both after 3.
     assert np.count_nonzero(found[:, 1] >= 0) == 6
@@ -89,7 +89,7 @@ def test_paths_end_where_nothing_has_mass(tiny) -> None:
 
 def test_a_vocabulary_of_one_token(tiny) -> None:
     """One token is left of a vocabulary that is cut."""
-    (found,) = own.likeliest_along(drafts(tiny)["n-gram"], TEXT, [4], WIDTH, LENGTH, 1)
+    (found,) = own.likeliest_along(drafts(tiny)["n-gram"], TEXT, [4], (WIDTH, LENGTH, 1))
     assert found[:LENGTH].tolist() == [[-1, 0], [0, 0], [1, 0]]
     assert (found[LENGTH:] == -1).all()
 
@@ -177,7 +177,7 @@ def test_shards_with_other_paths(tmp_path) -> None:
         with pytest.raises(DatasetError, match="several vocabularies or paths"):
             opened(nodes, other)
     for wrong in (nodes[..., 0], nodes.astype(float), np.repeat(nodes, 2, axis=0)):
-        with pytest.raises(DatasetError, match="wanted whole numbers of shape"):
+        with pytest.raises(DatasetError, match="wanted whole numbers"):
             opened(wrong)
-    with pytest.raises(DatasetError, match="parents that come after their children"):
+    with pytest.raises(DatasetError, match="parents before their children"):
         opened(nodes[:, ::-1].copy())

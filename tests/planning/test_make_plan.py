@@ -115,7 +115,7 @@ def test_every_rule_is_ranked(plan):
     # A tree of fixed levels is one of the static trees, and all have the draft's most probable first.
     fitted = {rule: row.fitted for rule, row in by_rule.items()}
     assert fitted["static-tree"] >= fitted["one-hot"]
-    assert by_rule["likeliest"].choice.tree == "7 in 3 levels"
+    assert by_rule["likeliest"].choice.tree == "7 nodes, 3 deep"
     assert by_rule["rejection"].value >= by_rule["match-sampled"].value
     assert by_rule["block"].value >= by_rule["rejection"].value
 
@@ -257,10 +257,10 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
         ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
         ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
-        ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "that come after their children"),
+        ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "parents before their children"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5))}, [], "draft_paths is float64 (112, 5)"),
-        ({"draft_paths": np.zeros((5, 5, 2), int)}, [], "wanted whole numbers of shape (112, M, 2)"),
-        ({"draft_paths": None}, ["--rules", "likeliest"], "the dataset has none, otmd collect --paths 10"),
+        ({"draft_paths": np.zeros((5, 5, 2), int)}, [], "wanted whole numbers (112, M, 2)"),
+        ({"draft_paths": None}, ["--rules", "likeliest"], "the dataset has none (otmd collect --paths 10"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
