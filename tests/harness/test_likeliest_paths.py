@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import naive
 import numpy as np
 import pytest
 
+from otmd.cli import main
 from otmd.harness import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
 from otmd.harness import continuations as own
 from otmd.harness.dataset import SHARDS, Position, read_shard, write_manifest, write_shard
@@ -181,3 +184,23 @@ def test_shards_with_other_paths(tmp_path) -> None:
             opened(wrong)
     with pytest.raises(DatasetError, match="parents before their children"):
         opened(nodes[:, ::-1].copy())
+
+
+def test_from_the_command_line_to_a_ranking(tiny, prompts, tmp_path, capsys) -> None:
+    tiny.model.save_pretrained(tmp_path / "model")
+    tiny.tokenizer.save_pretrained(tmp_path / "model")
+    lines = [json.dumps({"id": own.id, "text": own.text}) for own in prompts]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    models = ["--target", str(tmp_path / "model"), "--draft", "skip:2"]
+    asked = ["--prompts", str(tmp_path / "own.jsonl"), "--consecutive", "10", "--quiet"]
+    paths = ["--paths", "3", "--path-length", "3"]
+    folder = str(tmp_path / "texts")
+    assert main(["collect", folder, *models, *asked, *paths]) == 0
+    assert "Next: otmd plan" in capsys.readouterr().out
+    rules = ["--rules", "likeliest,static-tree,one-hot", "--depth", "5", "--workers", "1"]
+    assert main(["plan", folder, *rules, "--json", "--html", str(tmp_path / "plan.html")]) == 0
+    found = json.loads(capsys.readouterr().out)["ranking"]
+    own = [row for row in found if row["rule"] == "likeliest"]
+    assert {row["choice"]["budget"] for row in own} <= {4, 8, 16}
+    assert max(len(row["choice"]["shape"]) for row in own) <= 3
+    assert "likeliest" in (tmp_path / "plan.html").read_text()
