@@ -3,6 +3,8 @@
     otmd collect runs/texts-skip --consecutive 48 --per-domain 4 --draft skip:13,15,17
     otmd collect runs/texts-ngram --consecutive 48 --per-domain 4 --draft ngram
     python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram
+    otmd collect runs/texts-paths --consecutive 48 --per-domain 4 --draft skip:13,15,17 --paths 10
+    python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules likeliest
 
 The estimates are those of ``otmd plan``. The same prompts are decoded with the same trees, and only steps
 count that begin where the estimate counts them. Prints a table for each dataset, with 95% intervals over
@@ -10,6 +12,7 @@ prompts; finished prompts are kept beside the dataset's parts.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +28,16 @@ from otmd.planning.ceiling import ceilings
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Choice, Evidence
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.trees import likeliest_trees
 from otmd.probabilities import FloatArray
-from otmd.sequences import TokenLevel, TokenTree
+from otmd.sequences import LikeliestTree, TokenLevel, TokenTree, TreeLaw
 from otmd.storage.parquet import read_parquet, write_parquet
 
 DEPTH = 6
-WAYS = (
+# The tree of eight likeliest paths is the same however many more than eight were grown.
+LIKELIEST = "likeliest", Choice("", 1.0, (8,) * DEPTH, 8)
+Ways = Sequence[tuple[str, Choice]]
+WAYS: Ways = (
     ("certain-tree", Choice("", 1.0, (4, 2, 1))),
     ("stratified", Choice("equal strata", 1.0, (2, 2, 1))),
     ("sequoia", Choice("", 1.0, (2, 2, 1))),
@@ -47,18 +54,25 @@ class Means(NamedTuple):
     rates: FloatArray
 
 
-def estimates(dataset, workers: int) -> tuple[Evidence, int]:
+def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     """The table of a plan for these ways, and the length of texts."""
     texts = read_texts(dataset)
-    rules = tuple(rule for rule, _ in WAYS)
+    rules = tuple(rule for rule, choice in ways if not choice.budget)
     settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
-    table = chances_table(dataset, texts, settings, dataset.path / "plan", workers, True)
+    parts = dataset.path / "-".join(["plan", *rules])
+    table = chances_table(dataset, texts, settings, parts, workers, True)
     cut_at = longest_text(dataset.metadata, texts)
-    return Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, DEPTH), cut_at
+    paths = likeliest_trees(dataset, texts, DEPTH)
+    trees = {"likeliest": paths} if paths else {}
+    bounds = ceilings(dataset, texts, settings)
+    return Evidence(table, bounds, texts, cut_at, DEPTH, trees), cut_at
 
 
 def level_rates(evidence: Evidence, rule: str, choice: Choice) -> FloatArray:
     """Sums of each level's rates and numbers of positions, by prompt, shape (prompts, levels, 2)."""
+    if choice.budget:
+        # Levels have no rate of their own.
+        return np.full((len(evidence.texts), DEPTH, 2), np.nan)
     column = evidence.columns[rule, choice.variant, choice.draft_temperature]
     of_prompts = [[np.minimum(rates, 1.0) for rates in column[n]] for n in choice.shape]
     return np.array([[(own.sum(), own.size) for own in level] for level in of_prompts]).swapaxes(
@@ -71,7 +85,7 @@ def product(sums: FloatArray) -> FloatArray:
     return 1.0 + np.cumprod(sums[..., 0] / sums[..., 1], axis=-1).sum(axis=-1)
 
 
-def decoded(dataset, cut_at: int, repeats: int) -> pl.DataFrame:
+def decoded(dataset, ways: Ways, cut_at: int, repeats: int) -> pl.DataFrame:
     """Tokens and steps of each prompt, way and repeat; what is on the disk is not decoded again."""
     target = load_target(device="cpu", progress=False)
     texts = read_texts(dataset)
@@ -83,12 +97,15 @@ def decoded(dataset, cut_at: int, repeats: int) -> pl.DataFrame:
     draft = load_draft(spec, target, held_out_corpus(spec, target, [*prompts.values()], False))
     rows = []
     for text in texts:
-        part = dataset.path / "decoded" / f"{text.prompt_id.replace('/', '-')}-{repeats}.parquet"
+        name = "-".join(
+            [text.prompt_id.replace("/", "-"), str(repeats), *(rule for rule, _ in ways)]
+        )
+        part = dataset.path / "decoded" / f"{name}.parquet"
         if not part.exists():
             tokens = prompt_tokens(target.tokenizer, prompts[text.prompt_id])
             found = [
                 {"rule": rule, **counted(target, draft, tokens, rule, choice, cut_at, seed)}
-                for rule, choice in WAYS
+                for rule, choice in ways
                 for seed in range(repeats)
             ]
             part.parent.mkdir(exist_ok=True)
@@ -101,12 +118,13 @@ def decoded(dataset, cut_at: int, repeats: int) -> pl.DataFrame:
 def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: int) -> dict:
     """Tokens and steps of one decoded text, of the steps that the estimate counts."""
     candidate = CANDIDATES[rule]
-    make = candidate.variants[choice.variant]
-    speculation = Speculation(
-        draft,
-        lambda model: TokenTree(model, choice.shape, make),
-        TokenLevel(candidate.verifier),
-    )
+
+    def tree(model) -> TreeLaw:
+        if choice.budget:
+            return LikeliestTree(model, choice.budget, DEPTH)
+        return TokenTree(model, choice.shape, candidate.variants[choice.variant])
+
+    speculation = Speculation(draft, tree, TokenLevel(candidate.verifier))
     # The last step that counts may emit one token beyond the length of the texts.
     text = decode(target, tokens, cut_at + 1, speculation, rng=np.random.default_rng(seed))
     emitted = np.array([yielded for yielded, _ in text.steps])
@@ -156,13 +174,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("datasets", type=Path, nargs="+")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2)
+    known = {rule: (rule, choice) for rule, choice in [*WAYS, LIKELIEST]}
+    parser.add_argument("--rules", nargs="+", choices=known, default=[rule for rule, _ in WAYS])
     chosen = parser.parse_args(arguments)
+    ways = [known[rule] for rule in chosen.rules]
     for path in chosen.datasets:
         dataset = open_dataset(path)
-        evidence, cut_at = estimates(dataset, chosen.workers)
-        table = decoded(dataset, cut_at, chosen.repeats)
+        evidence, cut_at = estimates(dataset, ways, chosen.workers)
+        table = decoded(dataset, ways, cut_at, chosen.repeats)
         found = {}
-        for rule, choice in WAYS:
+        for rule, choice in ways:
             tokens, steps, *_ = evidence.steps(rule, choice)
             sums = table.filter(rule=rule).group_by("prompt").agg(pl.col("tokens", "steps").sum())
             by_prompt = {name: (tokens, count) for name, tokens, count in sums.iter_rows()}

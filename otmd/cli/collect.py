@@ -12,6 +12,7 @@ EXAMPLES = """
 otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
 otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
 otmd collect runs/texts --consecutive 48 --per-domain 8
+otmd collect runs/trees --consecutive 48 --per-domain 8 --paths 10
 otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
@@ -27,6 +28,8 @@ def collect(
     temperature: NonNegativeFloat = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
     consecutive: PositiveInt | None = None,
+    paths: PositiveInt | None = None,
+    path_length: PositiveInt = 6,
     dtype: Literal["float32", "float16"] = "float32",
     seed: o.Seed = 0,
     batch_size: PositiveInt = 8,
@@ -51,6 +54,11 @@ def collect(
     consecutive : int
         Answers of so many tokens, and every position of them is stored, as `otmd plan` needs it; takes the
         place of --positions and --max-new-tokens.
+    paths : int
+        At every position let the draft go on by itself, as EAGLE-2 does, with so many of its likeliest paths
+        a level (EAGLE has 10, SGLang 4), so that `otmd plan` ranks such trees. Takes a few times as long.
+    path_length : int
+        The levels of these paths.
     dtype : str
         float32 or float16, what the logits are stored in.
     batch_size : int
@@ -77,19 +85,16 @@ def collect(
             dtype=dtype,
             seed=seed,
             batch_size=batch_size,
+            paths=paths,
+            path_length=path_length,
             device=device,
             model_dtype=model_dtype,
             overwrite=overwrite,
             progress=show,
         )
-    found = {
-        "dataset": str(output),
-        "positions": len(dataset),
-        "prompts": len(chosen),
-        "vocab_size": dataset.vocab_size,
-    }
+    found = {"dataset": str(output), "positions": len(dataset), "prompts": len(chosen)}
     if json_output:
-        print(json.dumps(found))
+        print(json.dumps(found | {"vocab_size": dataset.vocab_size}))
     else:
         print(
             f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from otmd.harness.continuations import likeliest_along
 from otmd.harness.dataset import (
     SHARDS,
     Dataset,
@@ -47,6 +48,8 @@ def collect(
     dtype: str = "float32",
     seed: int = 0,
     batch_size: int = 8,
+    paths: int | None = None,
+    path_length: int = 6,
     device: str | None = None,
     model_dtype: str | None = None,
     overwrite: bool = False,
@@ -79,12 +82,13 @@ def collect(
         What the logits are stored in.
     batch_size : int
         Prompts sampled from together, and stored in one shard.
+    paths, path_length : int
+        Store the draft's likeliest paths from each position too, at so many tokens a level, and how many
+        levels; see ``likeliest_along``.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
-    overwrite : bool
-        Remove a run with other settings from the folder, instead of raising an error.
-    progress : bool
-        Show a bar.
+    overwrite, progress : bool
+        Remove a run with other settings from the folder, instead of raising an error; show a bar.
 
     Raises
     ------
@@ -107,6 +111,8 @@ def collect(
         "seed": seed,
         "batch_size": batch_size,
     }
+    if paths is not None:
+        settings |= {"paths": paths, "path_length": path_length}
     _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
@@ -128,8 +134,9 @@ def collect(
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Raise ValueError for a setting of :func:`collect` that is out of range."""
-    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-        validate_count(name, settings[name])
+    for name in ("positions_per_prompt", "max_new_tokens", "batch_size", "paths", "path_length"):
+        if name in settings:
+            validate_count(name, settings[name])
     validate_count("seed", settings["seed"], minimum=0)
     Processing(settings["temperature"])  # refuses a bad temperature
     for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
@@ -189,13 +196,15 @@ def _tokenised(
     """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     longest, most, texts = min(lengths, default=None), settings["max_new_tokens"], []
+    beyond = settings.get("path_length", 0)
     for prompt in prompts:
         tokens, answer = prompt_tokens(target.tokenizer, prompt), []
         if not tokens:
             raise ValueError(f"prompts: {prompt.id!r} is empty")
-        if longest is not None and len(tokens) + most > longest:
+        if longest is not None and len(tokens) + most + beyond > longest:
+            paths = f" and path_length={beyond}" if beyond else ""
             raise ValueError(
-                f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most} "
+                f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
                 f"is more than the {longest} the models take"
             )
         if settings["mode"] == "text":
@@ -247,6 +256,7 @@ class _Run(NamedTuple):
     def _write(self, number: int, batch: list[_Text]) -> Path:
         rows: list[Position] = []
         columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+        paths: list[np.ndarray] = []
         texts: list[dict[str, Any]] = []
         for prompt, before, answer in batch:
             tokens, start = before + answer, len(before)
@@ -261,8 +271,12 @@ class _Run(NamedTuple):
                 logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
                 logits = logits[:, : self.about["vocab_size"]]
                 column.append(_storable(logits, self.about["dtype"], model.name, prompt))
+            if "paths" in self.about:
+                size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
+                paths.append(likeliest_along(self.draft, tokens, places, size))
         target_logits, draft_logits = map(np.concatenate, columns)
-        return write_shard(self.store, number, target_logits, draft_logits, rows, texts)
+        grown = np.concatenate(paths) if paths else None
+        return write_shard(self.store, number, target_logits, draft_logits, rows, texts, grown)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

@@ -4,20 +4,26 @@ A language model computes a whole tree in one call: every token attends to the t
 alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
+from otmd.curve._kernels import likeliest
 from otmd.harness.draft_models import Draft, NGramDraft
 from otmd.harness.models import LanguageModel, forward_logits
 from otmd.harness.ngram import ContextNGram
 from otmd.probabilities import FloatArray, Processing
 from otmd.sequences.trees import Prefix
+
+# Paths that a language model reads in one call.
+AT_ONCE = 80
 
 
 class Continuations(ABC):
@@ -43,6 +49,58 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     if isinstance(model, NGramDraft):
         return CountedContinuations(model, tokens)
     return Recomputed(model, tokens)
+
+
+def likeliest_along(
+    draft: Draft, tokens: Sequence[int], places: Sequence[int], size: tuple[int, int, int]
+) -> np.ndarray:
+    """Grow a draft's likeliest paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
+
+    Each level holds the k likeliest tokens below each of the k likeliest paths of the level above, by the
+    draft's own probabilities. ``size`` is k, the number of levels L, and how many tokens the vocabulary has;
+    ``places`` says how many tokens are read: ascending, at least 1.
+
+    Returns
+    -------
+    ndarray of int32, shape (places, k + (L − 1)·k², 2)
+        For each node the row of its parent (−1 at the top) and its token, likeliest first: the first b rows
+        are the tree of b tokens. Rows of −1 follow where there are fewer nodes.
+    """
+    width, length, _ = size
+    text, read = continuations(draft, tokens[: places[0]]), places[0]
+    nodes = np.full((len(places), width + (length - 1) * width**2, 2), -1, np.int32)
+    # A language model reads many paths at once. Counts may change with every token of the text.
+    group = max(1, AT_ONCE // width) if isinstance(text, CachedContinuations) else 1
+    for i in range(0, len(places), group):
+        text.extend(tokens[read : places[i]])
+        read = places[i]
+        starts = [tuple(tokens[read:place]) for place in places[i : i + group]]
+        for j, scores in enumerate(_grow(text, starts, *size)):
+            # Of equals the first stays first, so that parents come before their children.
+            order = sorted(scores, key=scores.__getitem__, reverse=True)
+            row_of = {path: row for row, path in enumerate(order)}
+            rows = [(row_of.get(path[:-1], -1), path[-1]) for path in order]
+            nodes[i + j, : len(rows)] = rows
+    return nodes
+
+
+def _grow(
+    text: Continuations, starts: list[Prefix], width: int, length: int, vocab_size: int
+) -> list[dict[Prefix, float]]:
+    """The paths below each of these prefixes, level after level, with their log probabilities."""
+    found: list[dict[Prefix, float]] = [{} for _ in starts]
+    levels = [{start: 0.0} for start in starts]
+    for _ in range(length):
+        logits = iter(text.logits([path for level in levels for path in level]))
+        for i, level in enumerate(levels):
+            below: dict[Prefix, float] = {}
+            for path, score in level.items():
+                probs = Processing()(next(logits)[:vocab_size])
+                for token in likeliest(probs, min(width, np.count_nonzero(probs))).tolist():
+                    below[*path, token] = score + math.log(probs[token])
+            found[i] |= below
+            levels[i] = dict(sorted(below.items(), key=itemgetter(1), reverse=True)[:width])
+    return found
 
 
 class Recomputed(Continuations):
@@ -100,7 +158,8 @@ class CachedContinuations(Continuations):
         return [self._logits[prefix] for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        paths = (tuple(tokens[: i + 1]) for i in range(len(tokens)))
+        # The last token is computed anew: what follows it is asked for next.
+        paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
         kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
             self._keep(kept)

@@ -75,7 +75,7 @@ class Dataset:
     metadata: dict[str, Any]
     positions: list[Position]
     vocab_size: int
-    _tables: list[tuple[StoredArray, StoredArray]]
+    _tables: list[tuple[StoredArray, StoredArray, StoredArray | None]]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -92,18 +92,21 @@ class Dataset:
         They come in the type they are stored in, bfloat16 as float32. The indices may have any order;
         ValueError for one outside [0, len(dataset)).
         """
+        shape = -1, self.vocab_size
+        return self._rows(indices, 0).reshape(shape), self._rows(indices, 1).reshape(shape)
+
+    def paths(self, indices: Sequence[int] | np.ndarray) -> np.ndarray | None:
+        """Read the nodes (k, M, 2) of :func:`otmd.harness.continuations.likeliest_along`, where stored."""
+        return None if self._tables[0][2] is None else self._rows(indices, 2)
+
+    def _rows(self, indices: Sequence[int] | np.ndarray, part: int) -> np.ndarray:
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
         if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
             raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
-        starts = np.cumsum([0, *(len(target.raw) for target, _ in self._tables)])
+        starts = np.cumsum([0, *(len(target.raw) for target, *_ in self._tables)])
         numbers = np.searchsorted(starts, wanted, side="right") - 1
-        places = list(zip(numbers, wanted - starts[numbers], strict=True))
-        target, draft = (
-            np.array([self._tables[number][side].rows(row) for number, row in places])
-            for side in (0, 1)
-        )
-        shape = len(wanted), self.vocab_size
-        return target.reshape(shape), draft.reshape(shape)
+        places = zip(numbers, wanted - starts[numbers], strict=True)
+        return np.array([self._tables[number][part].rows(row) for number, row in places])
 
 
 def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
@@ -113,10 +116,10 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     ----------
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
-        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, ``domain``,
-        ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A safetensors file, which
-        holds no texts, may have the last five in its metadata, as JSON. By default every row is a prompt
-        of its own, of the domain "dump", and its position is its number.
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``draft_paths`` (N, M, 2),
+        ``prompt_id``, ``domain``, ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A
+        safetensors file, which holds no texts, may have the last five in its metadata, as JSON. By default
+        every row is a prompt of its own, of the domain "dump", and its position is its number.
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
@@ -155,10 +158,12 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
             raise DatasetError(f"the shard {path} is not the one the manifest means")
     rows = [row for shard in shards for row in shard.rows]
     positions = [replace(row, index=index) for index, row in enumerate(rows)]
-    tables = [(shard.target, shard.draft) for shard in shards]
+    tables = [(shard.target, shard.draft, shard.paths) for shard in shards]
     vocab_size = tables[0][0].raw.shape[1]
-    if any(target.raw.shape[1] != vocab_size for target, _ in tables):
-        raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
+    if len({(s.target.raw.shape[1], s.paths and s.paths.raw.shape[1]) for s in shards}) > 1:
+        raise DatasetError(
+            f"{folder} has shards of several vocabularies or paths; call collect anew"
+        )
     return Dataset(folder, "logits", metadata, positions, vocab_size, tables)
 
 
@@ -175,6 +180,7 @@ class Shard:
     texts: list[dict[str, Any]]
     target: StoredArray
     draft: StoredArray
+    paths: StoredArray | None = None
 
 
 def write_shard(
@@ -184,14 +190,17 @@ def write_shard(
     draft_logits: np.ndarray,
     rows: list[Position],
     texts: list[dict[str, Any]],
+    paths: np.ndarray | None = None,
 ) -> Path:
-    """Write a shard of raw logits (N, V) with its N rows and their ``texts``, and return its path."""
+    """Write a shard of raw logits (N, V) with its N rows, their ``texts`` and paths; return its path."""
     from safetensors.numpy import save
 
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order:
     # so there is only one.
     about = json.dumps({"rows": [_labels_of(row) for row in rows], "texts": texts})
     arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
+    if paths is not None:
+        arrays["draft_paths"] = paths
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
     store.write(name, data)
@@ -218,9 +227,9 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
     try:
         about = json.loads(metadata["otmd"])
         rows = [Position(index, **row) for index, row in enumerate(about["rows"])]
-        shard = Shard(
-            path, sha256, rows, about["texts"], arrays["target_logits"], arrays["draft_logits"]
-        )
+        logits = arrays["target_logits"], arrays["draft_logits"]
+        paths = _paths(path, arrays, len(rows))
+        shard = Shard(path, sha256, rows, about["texts"], *logits, paths)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error
     shape, other = shard.target.raw.shape, shard.draft.raw.shape
@@ -301,7 +310,22 @@ def _open_dump(path: Path) -> Dataset:
     ]
     metadata = _json(path, "metadata", texts.get("metadata", "{}"), dict)
     metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
-    return Dataset(path, kind, metadata, positions, vocab_size, [(target, draft)])
+    tables = [(target, draft, _paths(path, arrays, count))]
+    return Dataset(path, kind, metadata, positions, vocab_size, tables)
+
+
+def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArray | None:
+    """The draft's likeliest paths, if a file has them."""
+    found = arrays.get("draft_paths")
+    if found is not None:
+        raw = found.raw
+        sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (count, 2)
+        if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
+            raise ValueError(
+                f"{path}: draft_paths is {found.dtype} {raw.shape}, wanted whole numbers ({count}, M, 2), "
+                "parents before their children"
+            )
+    return found
 
 
 def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:

@@ -43,11 +43,7 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     polars.DataFrame
         A row for every eighth token of the reporting half, draft temperature and number of drafts:
         ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π that the other half says.
-
-    Raises
-    ------
-    ValueError
-        For fewer than four texts, or rows that are no distributions.
+        ValueError for fewer than four texts, or rows that are no distributions.
     """
     fit, report = halves(texts)
     fitting = [row for i in fit for row in texts[i].rows]

@@ -41,15 +41,16 @@ class Latency(NamedTuple):
         """Seconds a token without drafts."""
         return self.target[0][1]
 
-    def step(self, shape: Shape) -> float:
+    def step(self, shape: Shape, budget: int = 0) -> float:
         """Seconds of a step on a tree whose nodes have so many drafts, by level.
 
-        The draft is called once a level, and the target once with all tokens. Times between those of the
+        With a ``budget`` the tree has so many tokens, and the draft grows ``shape`` by level. It is called
+        once a level, and the target once with all tokens. Times between those of the
         table are interpolated.
         """
-        sizes = np.cumprod(shape)
+        sizes = np.array(shape) if budget else np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
-        nodes = int(sizes.sum())
+        nodes = budget or int(sizes.sum())
         drafts, target = np.transpose(self.draft), np.transpose(self.target)
         calls = np.interp(reads, drafts[0], drafts[1]).sum()
         calls += np.interp(nodes + 1, target[0], target[1])
@@ -67,19 +68,10 @@ class Latency(NamedTuple):
 
 
 def read_latency(path: Path, context: int | None = None) -> Latency:
-    """Read a table of times, at the context nearest to the one that is given.
+    """Read a table of times, at the length of text nearest to ``context``, or the table's smallest.
 
-    Parameters
-    ----------
-    path : Path
-        A JSON file as docs/plan.md shows it; times in seconds.
-    context : int, optional
-        The length of text that times are for; by default the smallest of the table.
-
-    Raises
-    ------
-    ValueError
-        For a file of another form, or times that are no positive numbers.
+    It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, or times
+    that are no positive numbers.
     """
     try:
         found = parse_json(path.read_text("utf-8"))
@@ -106,21 +98,8 @@ def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
 def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
     """Time a collected dataset's two models on this machine: a table as :func:`read_latency` reads it.
 
-    Times are medians of five calls, in seconds.
-
-    Parameters
-    ----------
-    metadata : dict
-        Of the dataset; it names the models.
-    sizes : list of int
-        How many tokens are read at once.
-    context : int
-        The length of the text before them.
-
-    Raises
-    ------
-    ValueError
-        If the metadata names no models, or they cannot be loaded.
+    Times are medians of five calls that read ``sizes`` tokens at once below a text of ``context`` tokens, in
+    seconds. ValueError if the dataset's metadata name no models, or they cannot be loaded.
     """
     from otmd.harness import load_draft, load_target
 

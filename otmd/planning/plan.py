@@ -13,10 +13,12 @@ from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.trees import likeliest_trees, static_trees
 from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than K-SEQ.
 ONLY_IF_NAMED = ("optimal", "stratified-optimal", "k-seq")
+NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect --paths 10)"
 DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 
 
@@ -47,7 +49,11 @@ class Plan(NamedTuple):
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
         first = dict.fromkeys(row.rule for row in self.rows)
         best = [next(row for row in self.rows if row.rule == rule) for rule in first]
-        return [_ranking(self.rows, unit), _depths(best), _losses(best)]
+        tables, known = (
+            [_ranking(self.rows, unit), _depths(best)],
+            [row for row in best if row.by_entropy],
+        )
+        return [*tables, _losses(known)] if known else tables
 
 
 def make_plan(
@@ -76,24 +82,16 @@ def make_plan(
         A folder in which finished texts are kept, so that an interrupted run goes on.
     rules : sequence of str
         Names of :data:`otmd.planning.CANDIDATES`.
-    num_drafts : sequence of int
-        How many drafts a node may have.
-    budgets, depth
-        The most tokens of a tree, each with its own best tree, and the most levels.
+    num_drafts, budgets, depth
+        How many drafts a node may have; the most tokens of a tree, each with its own tree; the most levels.
     target : Processing, optional
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
         Those to try; by default the target's, and 1 where that is 0.
     latency : Latency, optional
         Times; with them rows are ranked by tokens per second.
-    seed : int
-        Equal seeds give equal plans.
-    workers : int, optional
-        Processes; by default as many as there are CPUs.
-    progress : bool
-        Show a progress bar on stderr.
-    overwrite : bool
-        Replace a plan with other settings in ``output``.
+    seed, workers, progress, overwrite
+        As for :func:`otmd.measure`.
 
     Raises
     ------
@@ -114,9 +112,17 @@ def make_plan(
     temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
     cuts = (sampled.top_k, sampled.top_p, sampled.min_p)
     drafts = tuple(Processing(temperature, *cuts) for temperature in temperatures)
-    settings = Settings(tuple(rules), tuple(sorted(num_drafts)), sampled, drafts, seed)
+    tabled = tuple(rule for rule in rules if CANDIDATES[rule].variants)
+    settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
+    trees = {}
+    if "static-tree" in rules:
+        trees["static-tree"] = static_trees(dataset, texts, max(budgets), depth)
+    if "likeliest" in rules and (paths := likeliest_trees(dataset, texts, depth)):
+        trees["likeliest"] = paths
+    if not (tabled or trees):
+        raise ValueError(NO_PATHS)
     table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
-    evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth)
+    evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
     rows = rank(evidence, sorted(budgets), latency)
     prompts = len(evidence.report)
     about = {
@@ -130,7 +136,10 @@ def make_plan(
     if latency:
         about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
-    return Plan(rows, advice(rows, prompts, latency), {k: v for k, v in about.items() if v})
+    said = advice(rows, prompts, latency)
+    if "likeliest" in {*rules} - {*trees}:
+        said.append(f"{NO_PATHS.capitalize()}.")
+    return Plan(rows, said, {k: v for k, v in about.items() if v})
 
 
 def _short(about: Any) -> str:
@@ -174,14 +183,15 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
             f"No difference that this data shows between {_named(best)} ({value}) and the best that "
             f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
         )
-    drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
-    most = max(best.optimal, best.proportional, best.ceiling)
-    headroom = (
-        f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
-        f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
-        f"{100 * most:.1f}%."
-    )
-    said = [decision, _when_it_stops(best, rows), headroom]
+    said = [decision, _when_it_stops(best, rows)]
+    if best.by_entropy:
+        drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
+        most = max(best.optimal, best.proportional, best.ceiling)
+        said.append(
+            f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
+            f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
+            f"{100 * most:.1f}%."
+        )
     if latency:
         alone = 1.0 / latency.alone
         said.append(
@@ -217,7 +227,7 @@ def _ranking(rows: Sequence[Row], unit: str) -> Table:
     heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engine"]
     found: list[list[Cell]] = []
     for row in rows:
-        (variant, draft, _), engine = row.choice, CANDIDATES[row.rule].engine
+        variant, draft, engine = *row.choice[:2], CANDIDATES[row.rule].engine
         numbers = [row.value, row.low, row.high, row.choice.tree, row.choice.drafts]
         found.append([row.rule, *numbers, variant, draft, "yes" if engine else "no"])
     note = (

@@ -49,7 +49,8 @@ class Candidate(NamedTuple):
     title : str
     verifier : Verifier
     variants : dict of str to callable
-        What makes the law of (draft_probs, num_drafts); they differ in parameters.
+        What makes the law of (draft_probs, num_drafts); they differ in parameters. None for trees whose nodes
+        differ: these are read from the texts.
     engine, chain : bool
         Whether an engine runs it, and whether it takes one draft a position alone.
     """
@@ -68,6 +69,10 @@ def _engine(name: str, title: str) -> Candidate:
     return Candidate(title, known.rule, {"": known.drafts}, True, known.most_drafts == 1)
 
 
+def _certain(title: str) -> Candidate:
+    return _engine("certain-tree", title)._replace(variants={})
+
+
 def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
     """Each stratum has 0.6 of the weight of the one below it."""
     return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
@@ -84,6 +89,8 @@ CANDIDATES = {
     "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)"),
     "block": _engine("block", "sampled chain, block verification (vLLM block)"),
     "certain-tree": _engine("certain-tree", "certain top-n tree, target only (EAGLE, SGLang)"),
+    "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
+    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
     "greedy": Candidate("greedy drafts, greedy coupling", GreedyCoupling(), {"": Greedy}),
     "k-seq": Candidate("with replacement, K-SEQ", KSequential(), {"": WithReplacement}),
@@ -141,12 +148,8 @@ def chances_table(
 
     Parameters
     ----------
-    dataset : Dataset
-    texts : sequence of Text
-        Of :func:`otmd.planning.read_texts`.
-    settings : Settings
-    output, workers, progress, overwrite
-        As for :func:`otmd.planning.make_plan`.
+    dataset, texts, settings, output, workers, progress, overwrite
+        As for :func:`otmd.planning.make_plan`; texts are of :func:`otmd.planning.read_texts`.
 
     Returns
     -------

@@ -1,39 +1,22 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from otmd.measurement.summary import prompt_weights
-from otmd.planning.latency import Latency, Shape
+from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
+from otmd.planning.trees import Choice, Growing, shapes
 from otmd.probabilities import FloatArray
 
 RESAMPLES = 2000
 TAIL = 0.025
-Means = tuple[float, float, float, float]
-
-
-class Choice(NamedTuple):
-    """What is set: a variant of the law, the draft's temperature, and the drafts a node by level."""
-
-    variant: str
-    draft_temperature: float
-    shape: Shape
-
-    @property
-    def drafts(self) -> int:
-        """How many tokens the tree holds."""
-        return int(np.cumprod(self.shape).sum())
-
-    @property
-    def tree(self) -> str:
-        """The shape as it is shown."""
-        return "×".join(map(str, self.shape))
+Means = tuple[tuple[float, float, float, float], list[float]]
+UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
 
 
 class Row(NamedTuple):
@@ -54,12 +37,12 @@ class Row(NamedTuple):
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
-        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with the π that was
-        fitted on the other half.
+        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with a fitted π. NaN,
+        as the two before, for trees whose nodes differ.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
-        The rate by thirds of the target's entropy.
+        The rate by thirds of the target's entropy; empty for trees whose nodes differ.
     samples : ndarray of float64, shape (resamples,)
         The value of resampled prompts.
     fitted : float
@@ -91,14 +74,6 @@ class Row(NamedTuple):
         return found | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
 
 
-def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
-    """Every tree within budget and depth whose levels draft ever fewer a node, out of ``counts``."""
-    for levels in range(1, depth + 1):
-        for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
-            if np.cumprod(shape).sum() <= budget:
-                yield shape
-
-
 class Evidence:
     """What is known of every candidate, ready to be read along the texts.
 
@@ -111,16 +86,14 @@ class Evidence:
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
     depth : int
         The most levels of a tree.
+    trees : dict of str to Growing
+        Those whose nodes differ, by rule.
 
     Attributes
     ----------
     fit, report : ndarray of int64
-        Numbers of the texts that choices are made on, and of those that are told.
-
-    Raises
-    ------
-    ValueError
-        For fewer than four texts.
+        Numbers of the texts that choices are made on, and of those that are told. ValueError for fewer than
+        four texts.
     """
 
     def __init__(
@@ -130,11 +103,13 @@ class Evidence:
         texts: Sequence[Text],
         cut_at: int,
         depth: int,
+        trees: Mapping[str, Growing] | None = None,
     ) -> None:
-        self.texts, self.cut_at, self.depth = texts, cut_at, depth
+        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, trees or {}
         self.fit, self.report = halves(texts)
+        self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
-        self.means: dict[tuple[str, str, float, int], tuple[Means, list[float]]] = {}
+        self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
@@ -147,10 +122,12 @@ class Evidence:
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
         """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
-        column = self.columns[rule, choice.variant, choice.draft_temperature]
+        column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
         found = []
         for i in range(len(self.texts)):
-            if rule == "block":
+            if rule in self.trees:
+                reached = self.trees[rule].reached(i, choice)
+            elif rule == "block":
                 reached = reached_by_block(column[1][i], len(choice.shape))
             else:
                 levels = np.stack([column[n][i] for n in choice.shape], axis=1)
@@ -158,19 +135,19 @@ class Evidence:
             found.append(steps_along(reached, self.cut_at, self.depth))
         return tuple(map(np.array, zip(*found, strict=True)))
 
-    def choices(self, rule: str, budget: int) -> list[Choice]:
-        """Everything that may be set for a rule within a budget."""
+    def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
+        """Everything that may be set for a rule within these budgets."""
+        if rule in self.trees:
+            return list(self.trees[rule].choices(budgets))
         return [
             Choice(variant, draft, shape)
             for own, variant, draft in self.columns
             if own == rule
-            for shape in shapes(list(self.columns[own, variant, draft]), budget, self.depth)
+            for shape in shapes(list(self.columns[own, variant, draft]), max(budgets), self.depth)
         ]
 
 
-def _means(
-    rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]
-) -> tuple[Means, list[float]]:
+def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
     """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
     told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
@@ -188,42 +165,31 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
     a larger budget that changes nothing has none.
     """
-    weights = prompt_weights(len(evidence.report), RESAMPLES, 0)
     rows = []
-    for rule in dict.fromkeys(rule for rule, _, _ in evidence.columns):
-        fitted: dict[Choice, float] = {}
-        for choice in evidence.choices(rule, max(budgets)):
+    for rule in dict.fromkeys([*(rule for rule, _, _ in evidence.columns), *evidence.trees]):
+        fitted: dict[Choice, tuple[float, float]] = {}
+        for choice in evidence.choices(rule, budgets):
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
-            fitted[choice] = _ratio(tokens, steps) / _seconds(choice, latency)
+            cost = latency.step(choice.shape, choice.budget) if latency else 1.0
+            fitted[choice] = _ratio(tokens, steps) / cost, cost
         taken = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equals the smaller tree.
-            best = max(within, key=lambda own: (fitted[own], -own.drafts), default=taken)
+            best = max(within, key=lambda own: (fitted[own][0], -own.drafts), default=taken)
             if best is not None and best != taken:
-                taken, cost = best, _seconds(best, latency)
-                rows.append(_row(evidence, rule, budget, best, cost, weights, fitted[best]))
+                taken = best
+                rows.append(_row(evidence, (rule, budget, best), *fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
-
-
-def _seconds(choice: Choice, latency: Latency | None) -> float:
-    return latency.step(choice.shape) if latency else 1.0
 
 
 def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
     return float(tokens.sum() / max(steps.sum(), 1e-300))
 
 
-def _row(
-    evidence: Evidence,
-    rule: str,
-    budget: int,
-    choice: Choice,
-    cost: float,
-    weights: FloatArray,
-    fitted: float,
-) -> Row:
-    tokens, steps, _, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
+def _row(evidence: Evidence, head: tuple[str, int, Choice], fitted: float, cost: float) -> Row:
+    (rule, _, choice), weights = head, evidence.weights
+    tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
     samples = weights @ tokens / np.maximum(weights @ steps, 1e-300) / cost
     low, high = np.quantile(samples, [TAIL, 1 - TAIL]).tolist()
     domains = np.array([evidence.texts[i].domain for i in evidence.report])
@@ -233,19 +199,13 @@ def _row(
     }
     mean, accepted = _ratio(tokens, steps), (kept.sum(axis=0) / steps.sum()).tolist()
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
-    means, by_entropy = evidence.means[at]
-    head = (rule, budget, choice, mean / cost, low, high, mean, accepted)
-    return Row(*head, *means, by_domain, by_entropy, samples, fitted)
+    means, by_entropy = evidence.means.get(at, UNKNOWN)
+    values = (mean / cost, low, high, mean, accepted)
+    return Row(*head, *values, *means, by_domain, by_entropy, samples, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first of two rows of a ranking yields, in the unit of their values.
-
-    Returns
-    -------
-    mean, low, high : float
-        The ends are of a 95% interval over the same prompts.
-    """
+    """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
     low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
     return first.value - second.value, low, high
 

@@ -55,13 +55,8 @@ def read_texts(dataset: Dataset) -> list[Text]:
     """Group the positions of a dataset into one text a prompt, in the dataset's order.
 
     The dataset is one of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and
-    ``token``.
-
-    Raises
-    ------
-    ValueError
-        If a text has a gap, tokens are missing or outside the vocabulary, or the texts are not the target's
-        own.
+    ``token``. ValueError if a text has a gap, tokens are missing or outside the vocabulary, or the texts are
+    not the target's own.
     """
     if dataset.metadata.get("mode") == "text":
         raise ValueError(
@@ -138,12 +133,8 @@ def drafted_chance(
     law : DraftLaw
         The law of the drafts, without leading axes.
     token : int
-        The emitted token.
-
-    Raises
-    ------
-    ValueError
-        Where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a law not served.
+        The emitted token. ValueError where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
+        law not served.
     """
     if target[token] <= 0.0:
         raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
@@ -229,13 +220,12 @@ class Steps(NamedTuple):
     ----------
     tokens, steps : float
         How many it writes, and takes.
-    tried, kept : ndarray of float64, shape (depth,)
-        How often each depth was looked at, and accepted.
+    kept : ndarray of float64, shape (depth,)
+        How often a token was accepted at each depth.
     """
 
     tokens: float
     steps: float
-    tried: FloatArray
     kept: FloatArray
 
 
@@ -260,7 +250,7 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
         own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
     begins = step_begins(own)
     seen = begins @ own
-    return Steps(float(seen.sum()), float(begins.sum()), seen[:-1], seen[1:])
+    return Steps(float(seen.sum()), float(begins.sum()), seen[1:])
 
 
 def step_begins(reached: FloatArray) -> FloatArray:

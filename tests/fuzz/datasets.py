@@ -11,6 +11,8 @@ from fuzz import files
 from fuzz.choices import Choices
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
 from otmd.harness.dataset import SHARDS, read_shard
+from otmd.planning.texts import Text
+from otmd.planning.trees import likeliest_trees
 from otmd.storage.store import Store
 
 ALLOWED = (ValueError, DatasetError)
@@ -28,7 +30,8 @@ def one_input(data: bytes) -> None:
 def _names(choices: Choices) -> tuple[str, ...]:
     kind = choices.pick(("logits", "probs"))
     names = [f"target_{kind}", f"draft_{kind}"]
-    names += [name for name in ("prompt_id", "domain", "position", "metadata") if choices.below(2)]
+    more = ("prompt_id", "domain", "position", "metadata", "draft_paths")
+    names += [name for name in more if choices.below(2)]
     return tuple(names if choices.often() else names[1:])
 
 
@@ -40,7 +43,9 @@ def _written(name: str, content: bytes, choices: Choices) -> Path:
 
 def _read(path: Path, verify: bool = True) -> None:
     dataset = open_dataset(path, verify)
-    dataset.arrays(range(min(3, len(dataset))))
+    rows = range(min(3, len(dataset)))
+    dataset.arrays(rows)
+    likeliest_trees(dataset, [Text("a", "b", [*rows], [0] * len(rows))], 3)
 
 
 def _npz(choices: Choices) -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 
+import naive
 import numpy as np
 import pytest
 
@@ -28,6 +29,8 @@ from otmd.planning.ranking import shapes
 from otmd.probabilities import Processing
 
 VOCAB, LENGTH, PROMPTS = 12, 14, 8
+WIDTH, LEVELS = 4, 3
+NODES = WIDTH + (LEVELS - 1) * WIDTH**2
 TIMES = {
     "target": [{"tokens": n, "context": 100, "seconds": 0.02 + 0.001 * n} for n in (1, 8, 17)],
     "draft": [{"tokens": n, "context": 100, "seconds": 0.002} for n in (1, 16)],
@@ -49,14 +52,24 @@ def write_texts(path, prompts=PROMPTS, **changes):
     arrays = {
         "target_logits": target[rows],
         "draft_logits": draft[rows],
+        "draft_paths": likeliest_paths(Processing()(draft))[rows],
         "prompt_id": np.repeat([f"p{i}" for i in range(prompts)], LENGTH),
         "domain": np.repeat(["code", "chat"], prompts * LENGTH // 2),
         "position": np.tile(np.arange(LENGTH), prompts),
         "token": tokens[:, 1:].ravel(),
         "metadata": json.dumps({"target": {"name": "large"}, "draft": {"name": "small"}}),
     }
-    np.savez(path, **(arrays | changes))
+    np.savez(path, **{k: v for k, v in (arrays | changes).items() if v is not None})
     return path
+
+
+def likeliest_paths(draft):
+    """The draft's likeliest paths after each token, (V, M, 2)."""
+    found = []
+    for last in range(VOCAB):
+        after = lambda path, last=last: draft[(last, *path)[-1]].tolist()  # noqa: E731
+        found.append(naive.as_rows(naive.likeliest_paths(after, WIDTH, LEVELS), NODES))
+    return np.array(found)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +97,10 @@ def test_every_rule_is_ranked(plan):
         assert (np.diff(kept) <= 1e-12).all()
         assert row.tokens_per_step <= 1.0 + kept.sum() + 1e-9
         assert set(row.by_domain) == {"code", "chat"}
+        if row.choice.budget:
+            assert row.choice.drafts <= NODES
+            assert np.isnan([row.rate, row.ceiling]).all()
+            continue
         assert row.rate <= row.optimal + TOL / 2
         assert 0 < row.ceiling <= 1
         if row.rule in ("rejection", "block"):
@@ -92,8 +109,13 @@ def test_every_rule_is_ranked(plan):
         if CANDIDATES[row.rule].chain:
             assert max(row.choice.shape) == 1
     # Bounds are of the same tokens, whatever the rule.
-    assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in plan.rows}) == 2
+    known = [row for row in plan.rows if not row.choice.budget]
+    assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in known}) == 2
     by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
+    # A tree of fixed levels is one of the static trees, and all have the draft's most probable first.
+    fitted = {rule: row.fitted for rule, row in by_rule.items()}
+    assert fitted["static-tree"] >= fitted["one-hot"]
+    assert by_rule["likeliest"].choice.tree == "7 nodes, 3 deep"
     assert by_rule["rejection"].value >= by_rule["match-sampled"].value
     assert by_rule["block"].value >= by_rule["rejection"].value
 
@@ -213,6 +235,9 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ranking"][0]["value"] >= found["ranking"][-1]["value"]
+    by_rule = {row["rule"]: row["choice"] for row in found["ranking"]}
+    assert by_rule["likeliest"]["budget"] == by_rule["static-tree"]["drafts"] == 4
+    assert [0] in by_rule["static-tree"]["nodes"]
     with files["csv"].open() as stream:
         rows = list(csv.DictReader(stream))
     assert float(rows[0]["tokens/step"]) == found["ranking"][0]["value"]
@@ -232,6 +257,10 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
         ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
         ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
+        ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "parents before their children"),
+        ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5))}, [], "draft_paths is float64 (112, 5)"),
+        ({"draft_paths": np.zeros((5, 5, 2), int)}, [], "wanted whole numbers (112, M, 2)"),
+        ({"draft_paths": None}, ["--rules", "likeliest"], "the dataset has none (otmd collect --paths 10"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):

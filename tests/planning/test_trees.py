@@ -1,0 +1,262 @@
+"""Steps on trees whose nodes differ: against replayed decoders, and against enumeration of texts."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+
+import naive
+import numpy as np
+import pytest
+from planning.test_make_plan import write_texts
+
+import otmd
+from otmd.harness import open_dataset
+from otmd.planning import make_plan
+from otmd.planning.latency import Latency
+from otmd.planning.texts import Text, halves, steps_along
+from otmd.planning.trees import NEVER, Choice, draft_ranks, likeliest_trees, static_trees
+from otmd.sequences import (
+    LikeliestTree,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    block_efficiency,
+    budget_shape,
+)
+
+VOCAB, LENGTH, LEVELS, WIDTH = 4, 9, 3, 3
+NODES = WIDTH + (LEVELS - 1) * WIDTH**2
+KINDS = ("any", "ties", "one token", "few tokens")
+Tokens = tuple[int, ...]
+
+
+def models(kind: str, seed: int) -> tuple[TableModel, TableModel]:
+    """A target and a draft, which may know no difference between tokens, or two or one alone."""
+    rng = np.random.default_rng(seed)
+    target, draft = (TableModel.random(VOCAB, 2, rng, 0.6) for _ in range(2))
+    if kind == "ties":
+        draft = TableModel([np.full(VOCAB, 1 / VOCAB)])
+    elif kind == "one token":
+        draft = TableModel([np.array([0.0, 1.0, 0.0, 0.0])])
+    elif kind == "few tokens":
+        kept = [np.where(t >= np.sort(t)[..., -2:-1], t, 0.0) for t in draft.tables]
+        draft = TableModel([table / table.sum(axis=-1, keepdims=True) for table in kept])
+    return target, draft
+
+
+def sampled(target: TableModel, seed: int, length: int = LENGTH) -> Tokens:
+    text: Tokens = ()
+    rng = np.random.default_rng(seed)
+    while len(text) < length:
+        text += (int(rng.choice(VOCAB, p=target(text))),)
+    return text
+
+
+def paths_at(draft: TableModel, before: Tokens, levels: int = LEVELS) -> list[Tokens]:
+    return naive.likeliest_paths(lambda more: draft(before + more).tolist(), WIDTH, levels)
+
+
+def dataset_of(draft: TableModel, texts: list[Tokens], kind: str = "probs"):
+    """A dataset with what the draft says along texts, and the texts."""
+    prefixes = [text[:t] for text in texts for t in range(len(text))]
+    rows = np.array([draft(prefix) for prefix in prefixes])
+    if kind == "logits":
+        with np.errstate(divide="ignore"):
+            rows = np.log(rows)
+    nodes = np.array([naive.as_rows(paths_at(draft, prefix), NODES) for prefix in prefixes])
+    ends = np.cumsum([0, *map(len, texts)])
+    dataset = SimpleNamespace(
+        kind=kind, arrays=lambda own: (rows[own], rows[own]), paths=lambda own: nodes[own]
+    )
+    return dataset, [
+        Text(str(i), "toy", [*range(ends[i], ends[i + 1])], list(text))
+        for i, text in enumerate(texts)
+    ]
+
+
+def decoded(text: Tokens, trees: list[set[Tokens]], ended: bool) -> tuple[int, tuple[int, int]]:
+    """The length at which the text was cut, and tokens and steps of a decoder with these trees."""
+    cut_at = LENGTH + 3 if ended else LENGTH
+    starts = cut_at - LEVELS + 1
+    return cut_at, naive.decoded_along(text, trees.__getitem__, starts, ended)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ended", [False, True])
+def test_likeliest_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
+    """Every budget and number of levels: a tree of fewer levels is one that was not grown further."""
+    for seed in range(4):
+        target, draft = models(kind, seed)
+        text = sampled(target, seed)
+        grown = likeliest_trees(*dataset_of(draft, [text]), LEVELS + 2)
+        assert grown.width == max(len(paths_at(draft, text[:t], 1)) for t in range(LENGTH))
+        assert grown.before[0].shape == (LENGTH, LEVELS, LEVELS)
+        for budget, levels in product((1, 2, 4, NODES, NODES + 9), range(1, LEVELS + 1)):
+            trees = [set(paths_at(draft, text[:t], levels)[:budget]) for t in range(LENGTH)]
+            cut_at, wanted = decoded(text, trees, ended)
+            choice = Choice("", 1.0, (grown.width,) * levels, budget)
+            found = steps_along(grown.reached(0, choice), cut_at, LEVELS)
+            assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
+            assert found.kept.sum() == pytest.approx(wanted[0] - wanted[1], abs=1e-12)
+
+
+def test_levels_beyond_the_depth_are_left_out() -> None:
+    target, draft = models("any", 0)
+    data = dataset_of(draft, [sampled(target, 0), sampled(target, 1, 4)])
+    whole, part = (likeliest_trees(*data, depth) for depth in (LEVELS, 2))
+    for one, other in zip(whole.before, part.before, strict=True):
+        np.testing.assert_array_equal(one[:, :2, :2], other)
+    assert {len(choice.shape) for choice in part.choices([9])} == {1, 2}
+
+
+def test_no_more_is_grown_than_is_kept() -> None:
+    """A tree of b nodes is the same if only b tokens are grown a level, and its steps cost that."""
+    target, draft = models("any", 3)
+    text = sampled(target, 3)
+    for choice in likeliest_trees(*dataset_of(draft, [text]), LEVELS).choices([1, 2, 400]):
+        levels, grown = len(choice.shape), choice.shape[0]
+        narrow = naive.likeliest_paths(lambda more: draft(text + more).tolist(), grown, levels)
+        assert narrow[: choice.budget] == paths_at(draft, text, levels)[: choice.budget]
+        assert choice.budget <= len(narrow)
+        assert grown == min(WIDTH, choice.budget) or choice.budget < grown
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_first_steps_on_likeliest_paths_are_block_efficiency(budget: int) -> None:
+    """Averaged over all texts, the first step is as long as the decoder's own tree makes it."""
+    target, draft = models("any", budget)
+    tree = LikeliestTree(draft, budget, LEVELS, WIDTH)
+    wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    grown = likeliest_trees(*dataset_of(draft, texts), LEVELS)
+    choice = Choice("", 1.0, (WIDTH,) * LEVELS, budget)
+    assert first_step(target, texts, grown, choice) == pytest.approx(wanted, abs=1e-12)
+
+
+def first_step(target: TableModel, texts: list[Tokens], grown, choice: Choice) -> float:
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    return sum(p * grown.reached(i, choice)[0].sum() for i, p in enumerate(probs))
+
+
+def drafted(draft: TableModel, before: Tokens, nodes: tuple[Tokens, ...]) -> set[Tokens]:
+    """The paths of tokens that a static tree drafts after a text; none of a token without mass."""
+    paths: dict[Tokens, Tokens] = {(): ()}
+    for node in sorted(nodes, key=len):
+        if node[:-1] in paths:
+            above = paths[node[:-1]]
+            q = draft(before + above).tolist()
+            if node[-1] < len(naive.support(q)):
+                paths[node] = (*above, naive.likeliest(q, VOCAB)[node[-1]])
+    return {path for path in paths.values() if path}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ended", [False, True])
+def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
+    target, draft = models(kind, 5)
+    texts = [sampled(target, seed) for seed in range(4)]
+    for form in ("probs", "logits"):
+        grown = static_trees(*dataset_of(draft, texts, form), 6, LEVELS)
+        choices = list(grown.choices((1, 3, 6)))
+        assert {choice.drafts for choice in choices} == {1, 3, 6}
+        for choice, (i, text) in product(choices, enumerate(texts)):
+            trees = [drafted(draft, text[:t], choice.nodes) for t in range(LENGTH)]
+            cut_at, wanted = decoded(text, trees, ended)
+            found = steps_along(grown.reached(i, choice), cut_at, LEVELS)
+            assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_static_trees_are_sequoias() -> None:
+    """For the shares of half of the texts; and the first step is as long as the decoder's own."""
+    target, draft = models("any", 7)
+    dataset, texts = dataset_of(draft, [sampled(draft, seed) for seed in range(60)])
+    grown = static_trees(dataset, texts, 4, LEVELS)
+    seen = np.concatenate([draft_ranks(dataset, texts[i]) for i in halves(texts)[0]])
+    shares = np.bincount(seen, minlength=VOCAB) / seen.size
+    assert (np.diff(shares) < 0).all()
+    certain = lambda q, n: otmd.TopThen(q, n, top=n)  # noqa: E731
+    for choice in grown.choices((1, 2, 4)):
+        best = nodes_of(budget_shape(shares, choice.budget, len(choice.shape)))
+        # Of nodes that are as good, such as (0, 1) and (1, 0), either may be taken.
+        reached = [sum(np.prod(shares[list(node)]) for node in own) for own in (choice.nodes, best)]
+        assert reached[0] == pytest.approx(reached[1], abs=1e-12)
+        assert sum(choice.shape) == choice.budget == choice.drafts
+        tree = TokenTree(draft, shape_of(choice.nodes), certain)
+        wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
+        total = 0.0
+        for text in product(range(VOCAB), repeat=LEVELS):
+            own, (whole,) = dataset_of(draft, [text])
+            ranks = tuple(draft_ranks(own, whole).tolist())
+            prob = np.prod([target(text[:t])[y] for t, y in enumerate(text)])
+            total += prob * (1 + sum(ranks[:k] in choice.nodes for k in range(1, LEVELS + 1)))
+        assert total == pytest.approx(wanted, abs=1e-12)
+
+
+def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
+    """The nested shape below a node; children must have the ranks 0, 1, …."""
+    below = sorted(own for own in nodes if len(own) == len(node) + 1 and own[:-1] == node)
+    assert [own[-1] for own in below] == list(range(len(below)))
+    return tuple(shape_of(nodes, own) for own in below)
+
+
+def nodes_of(shape, node: Tokens = ()) -> set[Tokens]:
+    below = [nodes_of(own, (*node, rank)) for rank, own in enumerate(shape)]
+    return {(*node, rank) for rank in range(len(shape))}.union(*below)
+
+
+def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
+    """Ranks that never came, and a later one that came more often than an earlier one."""
+    texts = [Text(str(i), "toy", [], [0]) for i in range(4)]
+    for ranks, nodes in (
+        ([0, 0, 2, 2, 2, 1, 99], {(0,), (1,), (2,)}),
+        ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
+    ):
+        monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_, own=ranks: np.array(own))
+        assert set(static_trees(None, texts, 3, 3).order[:3]) == nodes
+    monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_: np.array([99, 99]))
+    assert [choice.nodes for choice in static_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
+
+
+def test_ranks_of_tokens_without_mass() -> None:
+    draft = TableModel([np.array([0.5, 0.0, 0.5, 0.0])])
+    for kind in ("probs", "logits"):
+        dataset, (text,) = dataset_of(draft, [(0, 1, 2, 3)], kind)
+        assert draft_ranks(dataset, text).tolist() == [0, NEVER, 1, NEVER]
+
+
+def test_a_dataset_without_paths(tmp_path) -> None:
+    dataset = open_dataset(write_texts(tmp_path / "texts.npz", draft_paths=None))
+    assert dataset.paths([0]) is None
+    rules = ["one-hot", "likeliest"]
+    found = make_plan(dataset, tmp_path / "out", rules=rules, depth=3, workers=1)
+    assert {row.rule for row in found.rows} == {"one-hot"}
+    assert "otmd collect --paths 10" in found.said[-1]
+    # The same results serve with the rule and without it.
+    found = make_plan(dataset, tmp_path / "out", rules=["one-hot"], depth=3, workers=1)
+    assert "paths" not in found.said[-1]
+
+
+def test_likeliest_paths_alone(tmp_path) -> None:
+    dataset = open_dataset(write_texts(tmp_path / "texts.npz"))
+    times = Latency([(1, 0.02), (999, 0.03)], [(1, 0.002), (999, 0.002)], 0.0, 1)
+    found = make_plan(
+        dataset, tmp_path / "out", rules=["likeliest"], budgets=(2, 400), depth=5, latency=times
+    )
+    assert found.rows
+    assert "At its first level" not in " ".join(found.said)
+    assert [table.title for table in found.tables()] == ["Ranking", "Acceptance by depth"]
+    # There are no more nodes than these.
+    assert max(row.choice.drafts for row in found.rows) <= 36
+    assert max(len(row.choice.shape) for row in found.rows) <= 3
+
+
+def test_a_tree_costs_what_both_models_read() -> None:
+    times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01, 1)
+    likeliest = Choice("", 1.0, (4, 4, 4), 6)
+    # Calls of the draft on 1, 4 and 4 tokens, and of the target on 7.
+    assert times.step(likeliest.shape, likeliest.budget) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
+    assert (likeliest.drafts, likeliest.tree) == (6, "6 nodes, 3 deep")
+    static = Choice("", 1.0, (2, 1), 3, ((0,), (1,), (0, 0)))
+    assert times.step(static.shape, static.budget) == pytest.approx(0.1 + 0.2 + 1.3 + 0.03)
+    assert (static.drafts, static.tree) == (3, "2+1")
