@@ -48,7 +48,7 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     fit, report = halves(texts)
     fitting = [row for i in fit for row in texts[i].rows]
     fitting = fitting[:: -(-len(fitting) * dataset.vocab_size // MOST_FITTED)]
-    counts, found = sorted({1, *settings.num_drafts}), []
+    counts, found = range(1, max(settings.num_drafts) + 1), []
     for step in settings.drafts:
         ratios = quantiles([_pair(dataset, row, settings.target, step) for row in fitting])
         for i in report.tolist():

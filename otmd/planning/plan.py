@@ -13,7 +13,7 @@ from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
-from otmd.planning.trees import likeliest_trees, static_trees
+from otmd.planning.trees import certain_trees, likeliest_trees
 from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than K-SEQ.
@@ -116,9 +116,9 @@ def make_plan(
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
     trees = {}
     if "static-tree" in rules:
-        trees["static-tree"] = static_trees(dataset, texts, max(budgets), depth)
+        trees["static-tree", 1.0] = certain_trees(dataset, texts, max(budgets), depth)
     if "likeliest" in rules and (paths := likeliest_trees(dataset, texts, depth)):
-        trees["likeliest"] = paths
+        trees["likeliest", 1.0] = paths
     if not (tabled or trees):
         raise ValueError(NO_PATHS)
     table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
@@ -137,7 +137,7 @@ def make_plan(
         about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
     said = advice(rows, prompts, latency)
-    if "likeliest" in {*rules} - {*trees}:
+    if "likeliest" in {*rules} - {rule for rule, _ in trees}:
         said.append(f"{NO_PATHS.capitalize()}.")
     return Plan(rows, said, {k: v for k, v in about.items() if v})
 

@@ -20,7 +20,14 @@ from otmd.planning.texts import Text, drafted_chance
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.verifiers import GreedyCoupling, KSequential, Optimal, Preference, Verifier
+from otmd.verifiers import (
+    GreedyCoupling,
+    KSequential,
+    Optimal,
+    Preference,
+    RecursiveRejection,
+    Verifier,
+)
 
 LAYOUT = Layout(
     read_parquet,
@@ -124,6 +131,13 @@ class Settings(NamedTuple):
     drafts: tuple[Processing, ...]
     seed: int
 
+    def counts(self, rule: str) -> Sequence[int]:
+        """Numbers of drafts in the table: for static trees of recursive rejection, all up to the most."""
+        if CANDIDATES[rule].chain:
+            return (1,)
+        each = isinstance(CANDIDATES[rule].verifier, RecursiveRejection)
+        return range(1, max(self.num_drafts) + 1) if each else self.num_drafts
+
 
 class Job(NamedTuple):
     """A text with its rows: ``number`` among the texts, ``target`` and ``draft`` (N, V) as stored."""
@@ -220,9 +234,9 @@ def _rows(
 ) -> Iterator[tuple[dict[str, Any], DraftLaw]]:
     support = int(np.count_nonzero(q))
     for rule in settings.rules:
-        _, verifier, variants, _, chain = CANDIDATES[rule]
+        _, verifier, variants, *_ = CANDIDATES[rule]
         for variant, make in variants.items():
-            for n in (1,) if chain else settings.num_drafts:
+            for n in settings.counts(rule):
                 # Where the draft has fewer tokens than are wanted, it drafts those that it has.
                 law = make(q, min(n, support))
                 if rule == "block":

@@ -10,8 +10,9 @@ from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
-from otmd.planning.trees import Choice, Growing, shapes
+from otmd.planning.trees import Choice, LikeliestTrees, StaticTrees, shapes, static_trees
 from otmd.probabilities import FloatArray
+from otmd.verifiers import RecursiveRejection
 
 RESAMPLES = 2000
 TAIL = 0.025
@@ -38,11 +39,11 @@ class Row(NamedTuple):
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
         What no rule exceeds there with another law of as many drafts: with π ∝ q, and with a fitted π. NaN,
-        as the two before, for trees whose nodes differ.
+        as the two before, for likeliest paths and static trees of certain drafts.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
-        The rate by thirds of the target's entropy; empty for trees whose nodes differ.
+        The rate by thirds of the target's entropy; empty where the rate is NaN.
     samples : ndarray of float64, shape (resamples,)
         The value of resampled prompts.
     fitted : float
@@ -86,8 +87,8 @@ class Evidence:
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
     depth : int
         The most levels of a tree.
-    trees : dict of str to Growing
-        Those whose nodes differ, by rule.
+    trees : dict of (str, float) to StaticTrees or LikeliestTrees
+        Those whose nodes differ, by rule and draft temperature. Those of recursive rejection are added.
 
     Attributes
     ----------
@@ -103,9 +104,9 @@ class Evidence:
         texts: Sequence[Text],
         cut_at: int,
         depth: int,
-        trees: Mapping[str, Growing] | None = None,
+        trees: Mapping[tuple[str, float], StaticTrees | LikeliestTrees] | None = None,
     ) -> None:
-        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, trees or {}
+        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
         self.fit, self.report = halves(texts)
         self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
         self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
@@ -125,8 +126,8 @@ class Evidence:
         column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
         found = []
         for i in range(len(self.texts)):
-            if rule in self.trees:
-                reached = self.trees[rule].reached(i, choice)
+            if choice.budget:
+                reached = self.trees[rule, choice.draft_temperature].reached(i, choice)
             elif rule == "block":
                 reached = reached_by_block(column[1][i], len(choice.shape))
             else:
@@ -137,14 +138,27 @@ class Evidence:
 
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
         """Everything that may be set for a rule within these budgets."""
-        if rule in self.trees:
-            return list(self.trees[rule].choices(budgets))
-        return [
-            Choice(variant, draft, shape)
-            for own, variant, draft in self.columns
-            if own == rule
-            for shape in shapes(list(self.columns[own, variant, draft]), max(budgets), self.depth)
-        ]
+        found: list[Choice] = []
+        for (own, variant, draft), column in self.columns.items():
+            if own == rule:
+                levels = shapes(list(column), max(budgets), self.depth)
+                found += [Choice(variant, draft, shape) for shape in levels]
+                if isinstance(CANDIDATES[rule].verifier, RecursiveRejection):
+                    slots = slot_chances(column)
+                    trees = static_trees(draft, slots, self.fit, max(budgets), self.depth)
+                    self.trees[rule, draft] = trees
+        grown = (trees for (own, _), trees in self.trees.items() if own == rule)
+        return found + [choice for trees in grown for choice in trees.choices(budgets)]
+
+
+def slot_chances(chances: Mapping[int, list[FloatArray]]) -> list[FloatArray]:
+    """P(a token is accepted as draft i | it is emitted) for recursive rejection, by text, shape (N, n).
+
+    ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
+    drafts the same however many follow, and accepts a token that was drafted in its slot or not at all.
+    """
+    columns = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
+    return [np.diff(np.stack(column, axis=1), axis=1, prepend=0.0) for column in columns]
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
@@ -166,7 +180,7 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     a larger budget that changes nothing has none.
     """
     rows = []
-    for rule in dict.fromkeys([*(rule for rule, _, _ in evidence.columns), *evidence.trees]):
+    for rule in dict.fromkeys(rule for rule, *_ in [*evidence.columns, *evidence.trees]):
         fitted: dict[Choice, tuple[float, float]] = {}
         for choice in evidence.choices(rule, budgets):
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))

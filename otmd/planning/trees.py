@@ -1,7 +1,7 @@
 """What may be set for a rule: a law and a tree, of levels that are alike or of nodes that differ.
 
-Where nodes differ, drafts are certain and the rule is target-only sampling. It emits a token whatever was
-drafted, and accepts it if it was: given the text, a step accepts exactly those nodes that lie on the text.
+Nodes differ where drafts are certain or where recursive rejection looks at them one after another: then the
+slot is known in which a token is accepted, and what follows below that slot.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,8 +57,46 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
                 yield shape
 
 
-class Growing(NamedTuple):
-    """Trees whose nodes differ, which take in the next node of an order as their budget grows.
+class StaticTrees(NamedTuple):
+    """Trees that are the same at every step, and take in the next node of an order as their budget grows.
+
+    Attributes
+    ----------
+    draft_temperature : float
+    slots : list of ndarray of float64, shape (N, B)
+        For each text: P(token t is accepted as the draft of slot i | it is emitted).
+    order : list of tuple of int
+        The nodes, as the slots that lead to them; parents come first.
+    """
+
+    draft_temperature: float
+    slots: list[FloatArray]
+    order: list[Prefix]
+
+    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
+        """The trees of these budgets, of every number of levels."""
+        for budget, levels in product(budgets, range(1, max(map(len, self.order), default=0) + 1)):
+            nodes = tuple(node for node in self.order if len(node) <= levels)[:budget]
+            sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
+            if len(sizes) == levels:
+                yield Choice("", self.draft_temperature, sizes, len(nodes), nodes)
+
+    def reached(self, text: int, choice: Choice) -> FloatArray:
+        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` says it."""
+        slots = self.slots[text]
+        count = len(slots)
+        reached = np.zeros((count, len(choice.shape) + 1))
+        reached[:, 0] = 1.0
+        to: dict[Prefix, FloatArray] = {(): reached[:, 0]}
+        for node in choice.nodes:
+            starts = max(count - len(node) + 1, 0)
+            to[node] = to[node[:-1]][:starts] * slots[len(node) - 1 :, node[-1]]
+            reached[:starts, len(node)] += to[node]
+        return reached
+
+
+class LikeliestTrees(NamedTuple):
+    """The draft's likeliest paths at each token, which take in the next one as their budget grows.
 
     Attributes
     ----------
@@ -67,27 +105,21 @@ class Growing(NamedTuple):
     before : list of ndarray of float64, shape (N, L, L)
         For each text, entry (t, d − 1, k − 1): how many nodes of at most d levels come before the one of the
         k tokens from token t on; inf where there is none.
-    order : list of tuple of int
-        Of static trees, the nodes.
     """
 
     width: int
     before: list[FloatArray]
-    order: Sequence[Prefix] = ()
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
         for budget, levels in product(budgets, range(1, self.before[0].shape[1] + 1)):
-            nodes = tuple(node for node in self.order if len(node) <= levels)[:budget]
-            # Of likeliest paths the draft need not grow more than are kept.
+            # The draft need not grow more than are kept.
             grown = min(self.width, budget)
-            sizes = np.bincount([*map(len, nodes)])[1:].tolist() if nodes else [grown] * levels
-            most = len(nodes) or grown + (levels - 1) * grown**2
-            if len(sizes) == levels:
-                yield Choice("", 1.0, tuple(sizes), min(budget, most), nodes)
+            most = grown + (levels - 1) * grown**2
+            yield Choice("", 1.0, (grown,) * levels, min(budget, most))
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` says it."""
+        """See :class:`StaticTrees`."""
         levels = len(choice.shape)
         drafted = self.before[text][:, levels - 1, :levels] < choice.budget
         return np.pad(drafted.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
@@ -103,7 +135,7 @@ def _before(text: Sequence[int], orders: Iterable[Sequence[Prefix]], depth: int)
     return before
 
 
-def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> Growing | None:
+def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> LikeliestTrees | None:
     """The draft's likeliest paths (EAGLE-2) of at most so many levels, if a dataset has them."""
     width, deepest, before = 0, 0, []
     for text in texts:
@@ -113,7 +145,9 @@ def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> Grow
         width = max([width, *(sum(len(own) == 1 for own in order) for order in orders)])
         deepest = max([deepest, *(len(own) for order in orders for own in order)])
     deepest = min(deepest, depth)
-    return Growing(width, [own[:, :deepest, :deepest] for own in before]) if deepest else None
+    return (
+        LikeliestTrees(width, [own[:, :deepest, :deepest] for own in before]) if deepest else None
+    )
 
 
 def _order(rows: list[list[int]]) -> list[Prefix]:
@@ -124,21 +158,28 @@ def _order(rows: list[list[int]]) -> list[Prefix]:
     return [path for path in found if path[-1] >= 0]
 
 
-def static_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> Growing:
-    """The best static trees within budget and depth, if ranks along a text were independent.
-
-    They are Sequoia's (Chen et al. 2024), for the shares of the ranks in half of the texts, made to fall.
-    """
+def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
+    """The best static trees of certain tokens: a slot is a rank in the draft's distribution."""
     ranks = [draft_ranks(dataset, text) for text in texts]
-    seen = np.concatenate([ranks[i] for i in halves(texts)[0]])
-    shares = np.bincount(seen[seen < budget], minlength=budget) / seen.size
-    rates = isotonic_regression(shares, increasing=False).x.tolist()
+    slots = [(own[:, None] == np.arange(budget)).astype(np.float64) for own in ranks]
+    return static_trees(1.0, slots, halves(texts)[0], budget, depth)
+
+
+def static_trees(
+    draft_temperature: float, slots: list[FloatArray], fit: IntArray, budget: int, depth: int
+) -> StaticTrees:
+    """The best static trees within budget and depth, if slots along a text were independent.
+
+    They are Sequoia's (Chen et al. 2024), for the mean chances of slots in the texts ``fit``, made to fall.
+    """
+    shares = np.concatenate([slots[i] for i in fit]).mean(axis=0)
+    falling = isotonic_regression(shares, increasing=False).x.clip(0.0)
+    rates = (falling / max(1.0, falling.sum())).tolist()
     best = (tree_laws.budget_shape(rates, budget, levels) for levels in range(1, depth + 1))
     nodes = {node for shape in best for node in _nodes(shape)}
     # Of equals the shorter, so that parents come first.
     order = sorted(nodes, key=lambda node: (-prod(rates[rank] for rank in node), len(node), node))
-    before = [_before(own.tolist(), [order] * own.size, depth) for own in ranks]
-    return Growing(budget, before, order)
+    return StaticTrees(draft_temperature, slots, order)
 
 
 def _nodes(shape: tree_laws.Shape, node: Prefix = ()) -> Iterator[Prefix]:

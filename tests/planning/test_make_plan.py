@@ -97,7 +97,7 @@ def test_every_rule_is_ranked(plan):
         assert (np.diff(kept) <= 1e-12).all()
         assert row.tokens_per_step <= 1.0 + kept.sum() + 1e-9
         assert set(row.by_domain) == {"code", "chat"}
-        if row.choice.budget:
+        if row.rule in ("likeliest", "static-tree"):
             assert row.choice.drafts <= NODES
             assert np.isnan([row.rate, row.ceiling]).all()
             continue
@@ -109,7 +109,7 @@ def test_every_rule_is_ranked(plan):
         if CANDIDATES[row.rule].chain:
             assert max(row.choice.shape) == 1
     # Bounds are of the same tokens, whatever the rule.
-    known = [row for row in plan.rows if not row.choice.budget]
+    known = [row for row in plan.rows if row.by_entropy]
     assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in known}) == 2
     by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
     # A tree of fixed levels is one of the static trees, and all have the draft's most probable first.

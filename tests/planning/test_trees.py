@@ -14,8 +14,16 @@ import otmd
 from otmd.harness import open_dataset
 from otmd.planning import make_plan
 from otmd.planning.latency import Latency
+from otmd.planning.ranking import slot_chances
 from otmd.planning.texts import Text, halves, steps_along
-from otmd.planning.trees import NEVER, Choice, draft_ranks, likeliest_trees, static_trees
+from otmd.planning.trees import (
+    NEVER,
+    Choice,
+    certain_trees,
+    draft_ranks,
+    likeliest_trees,
+    static_trees,
+)
 from otmd.sequences import (
     LikeliestTree,
     TableModel,
@@ -157,7 +165,7 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
     target, draft = models(kind, 5)
     texts = [sampled(target, seed) for seed in range(4)]
     for form in ("probs", "logits"):
-        grown = static_trees(*dataset_of(draft, texts, form), 6, LEVELS)
+        grown = certain_trees(*dataset_of(draft, texts, form), 6, LEVELS)
         choices = list(grown.choices((1, 3, 6)))
         assert {choice.drafts for choice in choices} == {1, 3, 6}
         for choice, (i, text) in product(choices, enumerate(texts)):
@@ -171,7 +179,7 @@ def test_static_trees_are_sequoias() -> None:
     """For the shares of half of the texts; and the first step is as long as the decoder's own."""
     target, draft = models("any", 7)
     dataset, texts = dataset_of(draft, [sampled(draft, seed) for seed in range(60)])
-    grown = static_trees(dataset, texts, 4, LEVELS)
+    grown = certain_trees(dataset, texts, 4, LEVELS)
     seen = np.concatenate([draft_ranks(dataset, texts[i]) for i in halves(texts)[0]])
     shares = np.bincount(seen, minlength=VOCAB) / seen.size
     assert (np.diff(shares) < 0).all()
@@ -191,6 +199,49 @@ def test_static_trees_are_sequoias() -> None:
             prob = np.prod([target(text[:t])[y] for t, y in enumerate(text)])
             total += prob * (1 + sum(ranks[:k] in choice.nodes for k in range(1, LEVELS + 1)))
         assert total == pytest.approx(wanted, abs=1e-12)
+
+
+def drawn_chances(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
+    """P(a token was drafted | it is emitted) by recursive rejection without replacement, by enumeration."""
+    known: dict[Tokens, dict[int, np.ndarray]] = {}
+    for context in {text[:t] for text in texts for t in range(len(text))}:
+        p, q = target(context), draft(context)
+        known[context] = {}
+        for n in counts:
+            law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
+            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros(VOCAB)
+            for tokens, prob in zip(*law.enumerate(), strict=True):
+                drafted[tokens] += prob * prepared.conditional_law(tokens)[tokens]
+            known[context][n] = drafted / p
+    return {
+        n: [np.array([known[text[:t]][n][y] for t, y in enumerate(text)]) for text in texts]
+        for n in counts
+    }
+
+
+@pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
+def test_static_trees_of_recursive_rejection(kind: str) -> None:
+    """Slots are those of enumeration, and the first step is as long as the decoder's own tree makes it."""
+    target, draft = models(kind, 11)
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    slots = slot_chances(drawn_chances(target, draft, texts, range(1, 4)))
+    q, p = draft(()), target(())
+    law = otmd.WithoutReplacement(q, min(3, np.count_nonzero(q)))
+    prepared = otmd.RecursiveRejection().prepare(p, law)
+    wanted = np.zeros((VOCAB, 3))
+    for tokens, prob in zip(*law.enumerate(), strict=True):
+        wanted[tokens, range(len(tokens))] += prob * prepared.conditional_law(tokens)[tokens]
+    for i, text in enumerate(texts):
+        assert slots[i][0] == pytest.approx(wanted[text[0]] / p[text[0]], abs=1e-12)
+    grown = static_trees(0.7, slots, np.arange(len(texts)), 6, LEVELS)
+    for choice in grown.choices((1, 2, 4, 6)):
+        assert choice.draft_temperature == 0.7
+        tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
+        rule = TokenLevel(otmd.RecursiveRejection())
+        exact = block_efficiency(rule, target, tree).value
+        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
+        assert found == pytest.approx(exact, abs=1e-12)
 
 
 def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
@@ -213,9 +264,9 @@ def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
         ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
     ):
         monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_, own=ranks: np.array(own))
-        assert set(static_trees(None, texts, 3, 3).order[:3]) == nodes
+        assert set(certain_trees(None, texts, 3, 3).order[:3]) == nodes
     monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_: np.array([99, 99]))
-    assert [choice.nodes for choice in static_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
+    assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
 
 
 def test_ranks_of_tokens_without_mass() -> None:
