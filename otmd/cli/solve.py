@@ -38,7 +38,7 @@ def solve(
     tol: o.Tol = 1e-6,
     json_output: o.Json = False,
 ) -> None:
-    """Print α*, the cut that proves it, and each verifier's rate and gap.
+    """Print α*, the cut that proves it, and each verifier's rate and gap, the best first.
 
     Parameters
     ----------
@@ -129,6 +129,8 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
+    # Rounding is no lead: rates that tie stay in the order of the catalogue.
+    best_first = sorted(rates, key=lambda name: -round(rates[name]["rate"], 10))
     floor = k_sequential_floor(law.num_drafts) * optimal
     return {
         "num_drafts": law.num_drafts,
@@ -139,7 +141,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
         "subset_containment": float(law.containment(best.subset)),
         "upper_bound": float(draft_probability_bound(target_probs, law)),
         "k_sequential_floor": floor if isinstance(law, WithReplacement) else None,
-        "verifiers": rates,
+        "verifiers": {name: rates[name] for name in best_first},
     }
 
 
