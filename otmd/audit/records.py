@@ -16,7 +16,7 @@ from otmd.probabilities import (
     wrong,
 )
 from otmd.storage.arrays import read_safetensors
-from otmd.storage.errors import named, parse_json
+from otmd.storage.files import named, parse_json
 from otmd.storage.parquet import read_batches
 
 # Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.

@@ -11,7 +11,7 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, exact_number, fractions, read_law
 from otmd.storage.arrays import read_npy, read_npz
-from otmd.storage.errors import parse_json
+from otmd.storage.files import parse_json
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw

@@ -28,7 +28,7 @@ from otmd.measurement.style import (
     save_figure,
 )
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
-from otmd.storage.errors import one_line
+from otmd.storage.files import one_line
 from otmd.verifiers import Optimal
 
 if TYPE_CHECKING:

@@ -11,8 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from otmd.storage.errors import one_line
-from otmd.storage.files import HOLDER, LOCK, folder_lock, remove_leftovers, write_atomically
+from otmd.storage.files import (
+    HOLDER,
+    LOCK,
+    folder_lock,
+    one_line,
+    remove_leftovers,
+    write_atomically,
+)
 
 Part = TypeVar("Part")
 _LONGEST_VALUE = 60
