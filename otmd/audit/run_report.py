@@ -164,44 +164,22 @@ class Listing(NamedTuple):
 
 
 _LISTINGS = (
-    (
-        "Tests",
-        ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+    ("Tests", ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
         "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows "
         "that was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the "
         "test finds with probability 0.9.",
-        4,
-        "{0:<51} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
-    ),
-    (
-        "Rows that no sound engine writes",
-        ("what", "rows", "usually"),
-        "Each is proof of a fault.",
-        0,
-        "{1}: {0}; usually {2}",
-    ),
-    (
-        "Rows of several vocabularies",
-        ("tokens", "rows"),
-        "If they are of several models, audit them apart.",
-        0,
-        "{0} tokens: {1}",
-    ),
-    (
-        "Output tokens by class",
-        ("class", "observed", "expected", "deviations"),
+        4, "{0:<51} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
+    ("Rows that no sound engine writes", ("what", "rows", "usually"), "Each is proof of a fault.",
+        0, "{1}: {0}; usually {2}"),
+    ("Rows of several vocabularies", ("tokens", "rows"), "If they are of several models, audit them apart.",
+        0, "{0} tokens: {1}"),
+    ("Output tokens by class", ("class", "observed", "expected", "deviations"),
         "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
-        1,
-        "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
-    ),
-    (
-        "Metrics",
-        ("metric", "value", "definition"),
+        1, "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}"),
+    ("Metrics", ("metric", "value", "definition"),
         "Many numbers are called acceptance; each has its definition beside it.",
-        4,
-        "{1:8.4f}  {0}: {2}",
-    ),
-)
+        4, "{1:8.4f}  {0}: {2}"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

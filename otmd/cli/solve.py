@@ -169,7 +169,8 @@ def _show(answer: dict[str, Any]) -> None:
     table = make_table(["verifier", "acceptance rate", "gap to α*, pp"])
     for name, found in answer["verifiers"].items():
         apart = (found["high"] - found["low"]) / 2
-        margin = f" ±{apart:.1e}" if apart else ""
+        # What the ten digits cannot show is not shown.
+        margin = f" ±{apart:.1e}" if apart > 5e-11 else ""
         gap = round(100 * found["gap"], 6) + 0.0
         table.add_row(name, f"{found['rate']:.10f}{margin}", f"{gap:.6f}")
     console.print(table)
