@@ -375,7 +375,8 @@ def _panel(axes: "Axes", here: pl.DataFrame, looks: dict[str, Mark], counts: lis
             elinewidth=1.0,
             zorder=3,
         )
-    for n, alpha in here.group_by("num_drafts").agg(pl.col("optimal").first()).rows():
+    best = here.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
+    for n, alpha in best.rows():
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 
 
