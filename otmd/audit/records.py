@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.probabilities import (
-    FloatArray,
-    IntArray,
-    Processing,
-    from_tensor,
-    sum_tolerance,
-    wrong,
-)
+from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance, wrong
 from otmd.storage.arrays import read_safetensors
 from otmd.storage.files import named, parse_json
 from otmd.storage.parquet import read_batches
