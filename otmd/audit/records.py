@@ -257,7 +257,9 @@ def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     }
     if path.suffix not in readers:
         raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
         raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
     return readers[path.suffix](path)
 
