@@ -90,7 +90,6 @@ def audit(
         draft_processing=draft,
         rng=np.random.default_rng(seed),
     )
-    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
     listed = [
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
         for x in found.tables
@@ -106,6 +105,8 @@ def audit(
         "otmd": __version__,
     }
     pages.write(f"Audit of {file.name}", found.said, listed, about, listed[0])
+    # The last, so that `otmd audit … | head` still writes the pages.
+    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
