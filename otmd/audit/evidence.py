@@ -257,9 +257,8 @@ class Claim:
     @property
     def refuted(self) -> bool:
         """Whether any of the three statements contradicts the claim."""
-        return (
-            min(self.p_value, self.betting_p_value) <= self.level or self.total_variation_bound > 0
-        )
+        least = min(self.p_value, self.betting_p_value)
+        return least <= self.level or self.total_variation_bound > 0
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:

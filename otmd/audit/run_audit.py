@@ -255,8 +255,7 @@ class Tally:
             self.evidence[DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
-        drawn = list(zip(laws, record.draft_tokens.tolist(), strict=True))
-        drawn = drawn[samples.num_forced(law) :]
+        drawn = [*zip(laws, record.draft_tokens.tolist(), strict=True)][samples.num_forced(law) :]
         for own, token in drawn:
             point = self._point(counts.mass_before(own, -own, token), float(own[token]))
             self.evidence[DRAFTS].add(point, False)
@@ -338,14 +337,12 @@ class Dependence:
         return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
 
 
-def _link(
-    links: evidence.Evidence, number: float, last: float, repeated: bool, chance: float
-) -> None:
+def _link(links: evidence.Evidence, number: float, last: float, again: bool, chance: float) -> None:
     """Add a draft by its number, an earlier draft's, and how likely it repeats one.
 
     Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * last)) % _PARTS
-    repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
+    repeats, quarters = (int(again), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
     links.add((number - last + _SHIFT) % 1.0, False, repeats, quarters)

@@ -302,8 +302,7 @@ class RecordedRunAudit:
         return found[:1] + [own for own in found[1:] if own.rows]
 
     def __str__(self) -> str:
-        parts = ["\n".join(self.said), *map(str, self.tables)]
-        return "\n\n".join(filter(None, parts))
+        return "\n\n".join(filter(None, ["\n".join(self.said), *map(str, self.tables)]))
 
     @property
     def said(self) -> list[str]:
