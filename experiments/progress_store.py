@@ -1,5 +1,6 @@
 """Results of a long run, kept part by part: an interruption loses nothing, a rerun goes on."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ class ProgressStore:
                 raise ValueError(f"output: {error}; delete it to measure again") from error
             self._done |= {str(name): rows for (name,), rows in whole.group_by("part")}
 
+    def __len__(self) -> int:
+        return len(self._done)
+
     def __contains__(self, name: str) -> bool:
         return name in self._done
 
@@ -72,4 +76,8 @@ def progress_store(path: Path) -> Iterator[ProgressStore]:
     """
     store = Store(path.with_suffix(".parts"), None, Layout(read_parquet))
     with store.held():
-        yield ProgressStore(path, store)
+        opened = ProgressStore(path, store)
+        if count := len(opened):
+            told = f"{path} holds {count} parts, which are not measured again: another --output begins anew"
+            print(told, file=sys.stderr)
+        yield opened

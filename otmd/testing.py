@@ -72,10 +72,7 @@ def assert_lossless(
 
 
 def assert_rate(
-    accepted: int,
-    num_samples: int,
-    rate: float | tuple[float, float],
-    false_alarm: float = 1e-4,
+    accepted: int, num_samples: int, rate: float | tuple[float, float], false_alarm: float = 1e-4
 ) -> None:
     """Fail unless a number of acceptances agrees with a rate, by an exact binomial interval.
 

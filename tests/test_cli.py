@@ -82,6 +82,18 @@ def test_solve_prints_the_ground_truth(capsys):
     assert "{1}" in text
 
 
+@pytest.mark.parametrize(
+    ("law", "order"),
+    [
+        ("with-replacement", "preference optimal k-sequential recursive-rejection target-only"),
+        ("hub", "spec-hub preference optimal target-only"),
+    ],
+)
+def test_solve_lists_the_best_first_and_ties_in_the_order_of_the_catalogue(law, order, capsys):
+    assert main(["solve", "1/2,1/4,1/4", "1/4,1/4,1/2", "--law", law, "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["verifiers"]) == order.split()
+
+
 def test_solve_in_json(capsys):
     assert main(["solve", *THIRDS, "--law", "without-replacement", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -134,7 +134,8 @@ def test_malformed_files_have_exit_code_1(tmp_path, capsys):
     assert main(["audit", str(path)]) == 1
     assert "row 1: output_tokens: got an unknown field" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "none.jsonl")]) == 1
-    assert "none.jsonl" in capsys.readouterr().err
+    assert "otmd: there is no file" in (told := capsys.readouterr().err)
+    assert "none.jsonl" in told
 
 
 def test_a_pipe_is_refused_at_once(tmp_path, capsys):

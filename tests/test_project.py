@@ -196,6 +196,18 @@ def test_a_machine_path_would_be_found():
     assert foreign_words({"a.py": "open('/home/someone/x')"}) == ["a.py: /home/s"]
 
 
+def test_contributing_points_at_what_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[text.index("### Where is it computed?") : text.index("### Kernels")]
+    source = "\n".join(path.read_text() for path in (ROOT / "otmd").rglob("*.py"))
+    names = {*re.findall(r"`(\w+)`", table)}
+    assert len(names) > 10
+    assert not {name for name in names if not re.search(rf"\b(def|class) {name}\b", source)}
+    places = {*re.findall(r"`((?:otmd|tests|docs|experiments|paper_figures)/[\w/.]+)`", text)}
+    assert len(places) > 20
+    assert not {place for place in places if not (ROOT / place).exists()}
+
+
 @pytest.mark.parametrize("name", otmd.__all__)
 def test_public_names_are_documented(name):
     thing = getattr(otmd, name)

@@ -39,7 +39,9 @@ def run(
         Makes sure of the data that the tasks read, and identifies it.
     """
     script = Path(sys.modules[function.__module__].__file__ or "")
-    parser = argparse.ArgumentParser(description=about)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--spec", type=Path, default=script.with_suffix(".toml"))
     parser.add_argument("--output", type=Path, default=RESULTS / f"{script.stem}.parquet")
     parser.add_argument("--parts", type=Path, help="folder of parts, by default runs/NAME")
@@ -63,7 +65,11 @@ def run(
         if chosen.scheduler:
             from distributed import Client
 
-            executor = stack.enter_context(Client(chosen.scheduler)).get_executor()
+            try:
+                client = stack.enter_context(Client(chosen.scheduler))
+            except OSError as error:
+                parser.error(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
+            executor = client.get_executor()
         table = run_sweep(sweep, parts, chosen.workers, executor, progress=not chosen.quiet)
     write_parquet(chosen.output, table)
     return table

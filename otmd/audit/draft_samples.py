@@ -108,11 +108,7 @@ class DraftLawAudit:
 
 
 def draft_law(
-    samples: ArrayLike,
-    law: DraftLaw,
-    false_alarm: float = 1e-3,
-    *,
-    rng: np.random.Generator,
+    samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: np.random.Generator
 ) -> DraftLawAudit:
     """Audit draft tokens: whether they were drawn from the declared law, and what may have gone wrong.
 

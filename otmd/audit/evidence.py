@@ -257,16 +257,8 @@ class Claim:
     @property
     def refuted(self) -> bool:
         """Whether any of the three statements contradicts the claim."""
-        return (
-            min(self.p_value, self.betting_p_value) <= self.level or self.total_variation_bound > 0
-        )
-
-    def __str__(self) -> str:
-        alarm = "  REFUTED" if self.refuted else ""
-        tests = (
-            f"{self.p_value:>8.1e} {self.betting_p_value:>8.1e} {self.total_variation_bound:>7.4f}"
-        )
-        return f"{self.name:<51} {self.num_samples:>8} {tests} {self.detectable:>6.3f}{alarm}"
+        least = min(self.p_value, self.betting_p_value)
+        return least <= self.level or self.total_variation_bound > 0
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
@@ -325,10 +317,6 @@ class Band:
     observed: int
     expected: float
     deviations: float
-
-    def __str__(self) -> str:
-        numbers = f"{self.observed:>9} {self.expected:>11.1f} {self.deviations:>+11.1f}"
-        return f"{self.name:<44} {numbers}"
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:

@@ -7,16 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.probabilities import (
-    FloatArray,
-    IntArray,
-    Processing,
-    from_tensor,
-    sum_tolerance,
-    wrong,
-)
+from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance, wrong
 from otmd.storage.arrays import read_safetensors
-from otmd.storage.errors import named, parse_json
+from otmd.storage.files import named, parse_json
 from otmd.storage.parquet import read_batches
 
 # Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
@@ -264,7 +257,9 @@ def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     }
     if path.suffix not in readers:
         raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
         raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
     return readers[path.suffix](path)
 

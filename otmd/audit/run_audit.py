@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.audit.counts import mass_before, ratios
-from otmd.audit.evidence import (
-    BY_MASS,
-    BY_RATIO,
-    Evidence,
-    bands_of,
-    judge_claim,
-    p_value_of_chances,
-)
+from otmd.audit import counts, evidence, samples
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.audit.run_report import (
@@ -32,23 +24,13 @@ from otmd.audit.run_report import (
     RecordedRunAudit,
     metrics_of,
 )
-from otmd.audit.samples import (
-    LawMaker,
-    acceptance_ceiling,
-    declared_law,
-    law_maker,
-    law_name,
-    num_forced,
-    validate_fraction,
-    validate_level,
-)
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
 
 _ROWS_SHOWN = 5
 _SLACK = 1e-9
-# The bounds of the classes BY_RATIO and BY_MASS; where q = 0 the ratio is infinite.
+# The bounds of the classes BY_RATIO and BY_MASS of evidence; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (0.001, 0.01, 0.1)
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -65,7 +47,7 @@ Records = Callable[[], Iterator[Record]]
 
 def recorded_run(
     source: Source,
-    law: str | LawMaker = "with-replacement",
+    law: str | samples.LawMaker = "with-replacement",
     false_alarm: float = 1e-3,
     *,
     bias: float = 0.1,
@@ -103,10 +85,10 @@ def recorded_run(
     One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again, to find
     the mistake that explains them. The recorded p is taken to be the p that was meant.
     """
-    make = law_maker(law)
-    if validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
+    make = samples.law_maker(law)
+    if samples.validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
-    validate_fraction("bias", bias)
+    samples.validate_fraction("bias", bias)
     validate_rng(rng)
     given = {"target": target_processing, "draft": draft_processing}
     defaults = {side: own for side, own in given.items() if own is not None}
@@ -117,13 +99,13 @@ def recorded_run(
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / NUM_STATEMENTS
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
-    claims = tuple(judge_claim(name, own, level, rng=rng) for name, own in recorded)
+    claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
     # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
     proved = not OUTCOMES.isdisjoint(tally.cases)
     return RecordedRunAudit(
         num_rows=len(tally.positions),
-        law=law_name(law),
+        law=samples.law_name(law),
         false_alarm=false_alarm,
         bias=float(bias),
         cases=tuple(BoundaryCase(own, *tally.cases[own]) for own in KINDS if own in tally.cases),
@@ -131,8 +113,8 @@ def recorded_run(
         claims=claims,
         acceptance=tally.acceptance(level),
         bands=(
-            bands_of(BY_RATIO, tally.evidence[OUTPUT]),
-            bands_of(BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
+            evidence.bands_of(evidence.BY_RATIO, tally.evidence[OUTPUT]),
+            evidence.bands_of(evidence.BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
         ),
         explanations={} if proved else _explanations(refuted, read, make),
         most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
@@ -141,7 +123,7 @@ def recorded_run(
 
 
 def _explanations(
-    refuted: set[str], read: Records, make: LawMaker | None
+    refuted: set[str], read: Records, make: samples.LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
     name = next(
@@ -156,7 +138,7 @@ def _explanations(
     return {} if found is None else {name: found}
 
 
-def _first_positions(read: Records, make: LawMaker | None, side: str) -> Iterator[Position]:
+def _first_positions(read: Records, make: samples.LawMaker | None, side: str) -> Iterator[Position]:
     """The first positions with drafts of a known law, or with an output token that p may emit."""
     seen = numbers = 0
     for record in read():
@@ -169,14 +151,14 @@ def _first_positions(read: Records, make: LawMaker | None, side: str) -> Iterato
             return
 
 
-def _position(record: Record, make: LawMaker | None, side: str) -> Position | None:
+def _position(record: Record, make: samples.LawMaker | None, side: str) -> Position | None:
     """What an explanation needs of a row; None for a row that it cannot use."""
     p, q, tokens, output = record.target, record.draft, record.draft_tokens, record.output_token
     if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
         return None
     law = None
     if make is not None and isinstance(q, np.ndarray):
-        declared = declared_law(make, q, tokens)
+        declared = samples.declared_law(make, q, tokens)
         law = None if isinstance(declared, str) else declared[0]
     if isinstance(p, str) or (side == "drafts" and law is None):
         return None
@@ -197,7 +179,7 @@ class RowLists(dict[Any, tuple[int, tuple[int, ...]]]):
 class Tally:
     """What is kept of the rows: evidence, boundary cases, metrics. ``make`` is None for fixed drafts."""
 
-    def __init__(self, make: LawMaker | None, rng: np.random.Generator) -> None:
+    def __init__(self, make: samples.LawMaker | None, rng: np.random.Generator) -> None:
         self._make, self._rng = make, rng
         self._last: dict[str, tuple[int | None, int, bool]] = {}
         # Depth, number of drafts, whether it was reached, whether a draft was accepted.
@@ -205,9 +187,9 @@ class Tally:
         self.cases, self.vocabularies = RowLists(), RowLists()
         self.dependence = Dependence(rng)
         self.evidence = {
-            OUTPUT: Evidence.empty(1),
-            OUTPUT_BY_MASS: Evidence.empty(1),
-            DRAFTS: Evidence.empty(0),
+            OUTPUT: evidence.Evidence.empty(1),
+            OUTPUT_BY_MASS: evidence.Evidence.empty(1),
+            DRAFTS: evidence.Evidence.empty(0),
             SLOTS: self.dependence.slots,
             ROWS: self.dependence.rows,
         }
@@ -243,7 +225,7 @@ class Tally:
         if not accepted.size:
             return None
         rate, highest = float(accepted.mean()), float(ceilings.mean())
-        p_value = p_value_of_chances(accepted, ceilings)
+        p_value = evidence.p_value_of_chances(accepted, ceilings)
         return PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
@@ -267,15 +249,15 @@ class Tally:
             self.cases.count("draft_missing", record.row)
         if not isinstance(record.draft, np.ndarray) or self._make is None:
             return None
-        declared = declared_law(self._make, record.draft, record.draft_tokens)
+        declared = samples.declared_law(self._make, record.draft, record.draft_tokens)
         if isinstance(declared, str):
             self.cases.count(declared, record.row)
             self.evidence[DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
-        drawn = list(zip(laws, record.draft_tokens.tolist(), strict=True))[num_forced(law) :]
+        drawn = [*zip(laws, record.draft_tokens.tolist(), strict=True)][samples.num_forced(law) :]
         for own, token in drawn:
-            point = self._point(mass_before(own, -own, token), float(own[token]))
+            point = self._point(counts.mass_before(own, -own, token), float(own[token]))
             self.evidence[DRAFTS].add(point, False)
         self.dependence.add(drawn)
         return law
@@ -288,7 +270,7 @@ class Tally:
             self.cases.count(kind, record.row)
 
         def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
-            point = self._point(mass_before(target, key, output), mass)
+            point = self._point(counts.mass_before(target, key, output), mass)
             masses = np.bincount(bands, target, minlength=num_bands)
             own = int(bands[output]), masses / masses.sum()
             self.evidence[claim].add(point, mass == 0, own)
@@ -296,17 +278,18 @@ class Tally:
         by_mass = np.digitize(target, _MASSES)
         # The likeliest token is a class of its own.
         by_mass[target.argmax()] = len(_MASSES) + 1
-        add(OUTPUT_BY_MASS, -target, by_mass, len(BY_MASS))
+        add(OUTPUT_BY_MASS, -target, by_mass, len(evidence.BY_MASS))
         if not tokens.size:
             return
-        draft, highest = record.draft, None if law is None else acceptance_ceiling(target, law)
+        draft = record.draft
+        highest = None if law is None else samples.acceptance_ceiling(target, law)
         if self._make is None:
             draft = np.zeros(target.size)
             draft[tokens] = 1.0
             highest = min(1.0, float(target @ draft) + _SLACK)
         if isinstance(draft, np.ndarray):
-            ratio = ratios(target, draft)
-            add(OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(BY_RATIO))
+            ratio = counts.ratios(target, draft)
+            add(OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(evidence.BY_RATIO))
         if highest is not None:
             self._accepted.append(accepted)
             self.ceilings.append(highest)
@@ -322,7 +305,7 @@ class Dependence:
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
         self._last: list[tuple[int, float]] = []
-        self.slots, self.rows = Evidence.empty(2), Evidence.empty(2)
+        self.slots, self.rows = evidence.Evidence.empty(2), evidence.Evidence.empty(2)
         self.pairs: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def add(self, drawn: list[tuple[FloatArray, int]]) -> None:
@@ -354,12 +337,12 @@ class Dependence:
         return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
 
 
-def _link(links: Evidence, number: float, before: float, repeated: bool, chance: float) -> None:
+def _link(links: evidence.Evidence, number: float, last: float, again: bool, chance: float) -> None:
     """Add a draft by its number, an earlier draft's, and how likely it repeats one.
 
     Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
     """
     chance = min(1.0, float(chance))
-    quarter = (int(_PARTS * number) - int(_PARTS * before)) % _PARTS
-    repeats, quarters = (int(repeated), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
-    links.add((number - before + _SHIFT) % 1.0, False, repeats, quarters)
+    quarter = (int(_PARTS * number) - int(_PARTS * last)) % _PARTS
+    repeats, quarters = (int(again), (1.0 - chance, chance)), (quarter, (1 / _PARTS,) * _PARTS)
+    links.add((number - last + _SHIFT) % 1.0, False, repeats, quarters)

@@ -1,7 +1,8 @@
 """What an audit of a recorded run found, and how it reads."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import re
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,6 +80,8 @@ _METRICS = {
     "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
     "acceptance length, SGLang's spec_accept_length)",
 }
+_ALARM = {True: "REFUTED", False: "none"}
+_NOT_TOO_HIGH = "no more is accepted than a lossless rule can"
 _BY_DEPTH = (
     ("conditional acceptance", "accepted / reached at this depth"),
     ("acceptance per step", "accepted at this depth / steps (vLLM's per-position acceptance rate)"),
@@ -139,6 +142,44 @@ class Metric:
     name: str
     value: float
     definition: str
+
+
+class Listing(NamedTuple):
+    """A table of the report: its rows, floats to so many ``decimals``, and how a line of text shows one."""
+
+    rows: list[tuple]
+    title: str
+    heads: tuple[str, ...]
+    note: str
+    decimals: int
+    line: str
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}. {self.note}"]
+        if "<" in self.line:
+            # Columns: the heads stand over them, without the precision of numbers.
+            lines.append(re.sub(r"\+?(\d+)\.\d[ef]", r"\1", self.line).format(*self.heads))
+        lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
+        return "\n  ".join(lines) if self.rows else ""
+
+
+_LISTINGS = (
+    ("Tests", ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+        "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows "
+        "that was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the "
+        "test finds with probability 0.9.",
+        4, "{0:<51} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
+    ("Rows that no sound engine writes", ("what", "rows", "usually"), "Each is proof of a fault.",
+        0, "{1}: {0}; usually {2}"),
+    ("Rows of several vocabularies", ("tokens", "rows"), "If they are of several models, audit them apart.",
+        0, "{0} tokens: {1}"),
+    ("Output tokens by class", ("class", "observed", "expected", "deviations"),
+        "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
+        1, "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}"),
+    ("Metrics", ("metric", "value", "definition"),
+        "Many numbers are called acceptance; each has its definition beside it.",
+        4, "{1:8.4f}  {0}: {2}"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -241,25 +282,27 @@ class RecordedRunAudit:
         found["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
         return found
 
+    @property
+    def tables(self) -> list["Listing"]:
+        """The tests, and what else there is to list."""
+        tests = [(x.name, _ALARM[x.refuted], *astuple(x)[1:6]) for x in self.claims]
+        if own := self.acceptance:
+            counted = own.num_positions, np.nan, own.p_value, np.nan, np.nan
+            tests.append((_NOT_TOO_HIGH, _ALARM[own.too_high], *counted))
+        several = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
+        every = (
+            tests,
+            [(x.what, _rows(x.count, x.first_rows), x.usually) for x in self.cases],
+            [(size, _rows(*where)) for size, where in several],
+            [astuple(band) for bands in self.bands for band in bands],
+            [astuple(own) for own in self.metrics],
+        )
+        found = [Listing(rows, *told) for rows, told in zip(every, _LISTINGS, strict=True)]
+        found[0] = found[0]._replace(note=found[0].note.format(self.false_alarm / NUM_STATEMENTS))
+        return found[:1] + [own for own in found[1:] if own.rows]
+
     def __str__(self) -> str:
-        sizes = [f"{size} tokens: {_rows(*where)}" for size, where in self.vocabularies.items()]
-        several = sizes if len(sizes) > 1 else []
-        level = f"{self.false_alarm / NUM_STATEMENTS:.1e}"
-        alarm = f"An alarm is a p-value of at most {level}, or a bias above 0"
-        heads = [_HEAD_OF_CLAIMS] if self.claims else []
-        metrics = [f"{own.value:8.4f}  {own.name}: {own.definition}" for own in self.metrics]
-        classes = [line for own in self.bands if own for line in (_HEAD_OF_BANDS, *own)]
-        models = "if they are of several models, audit them apart:"
-        parts = [
-            ("Rows that no sound engine writes; each is proof of a fault:", *self.cases),
-            (f"Rows of several vocabularies; {models}", *several),
-            (f"Tests. {alarm}:", *heads, *self.claims),
-            ("Output tokens by class. Deviations without an alarm above mean nothing:", *classes),
-            ("Metrics:", *metrics),
-        ]
-        # A heading without lines says nothing.
-        shown = ["\n  ".join(map(str, lines)) for lines in parts if len(lines) > 1]
-        return "\n\n".join(["\n".join(self.said), *shown])
+        return "\n\n".join(filter(None, ["\n".join(self.said), *map(str, self.tables)]))
 
     @property
     def said(self) -> list[str]:
@@ -283,10 +326,6 @@ class RecordedRunAudit:
             rate = f"{own.rate:.4f} of {own.num_positions:,} positions with drafts accept one"
             lines.append(f"Acceptance: {rate}; a lossless rule accepts at most {most}.")
         return lines
-
-
-_HEAD_OF_CLAIMS = f"{'claim':<51}  samples  p-value  by bets  bias ≥  finds"
-_HEAD_OF_BANDS = f"{'':<44}  observed    expected  deviations"
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:

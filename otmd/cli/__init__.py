@@ -57,7 +57,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    from otmd.storage.errors import one_line
+    from otmd.storage.files import one_line
 
     print(f"otmd: {one_line(message)}", file=sys.stderr)
     return code

@@ -11,8 +11,6 @@ from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
-    from otmd.audit import RecordedRunAudit
-    from otmd.measurement.page import Table
     from otmd.probabilities import Processing
 
 EXAMPLES = """
@@ -72,6 +70,7 @@ def audit(
     from otmd import __version__
     from otmd.audit import recorded_run
     from otmd.drafts import TopThen
+    from otmd.measurement.page import Table
 
     known = [*o.LAWS, "fixed"]
     if law not in known:
@@ -91,8 +90,10 @@ def audit(
         draft_processing=draft,
         rng=np.random.default_rng(seed),
     )
-    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
-    tests, tables = _tests(found), _tables(found)
+    listed = [
+        Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
+        for x in found.tables
+    ]
     about = {
         "recorded run": f"{file}, {found.num_rows:,} rows",
         "law of the drafts": found.law,
@@ -103,7 +104,9 @@ def audit(
         "seed": str(seed),
         "otmd": __version__,
     }
-    pages.write(f"Audit of {file.name}", found.said, [tests, *tables], about, tests)
+    pages.write(f"Audit of {file.name}", found.said, listed, about, listed[0])
+    # The last, so that `otmd audit … | head` still writes the pages.
+    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
@@ -111,60 +114,3 @@ def _processing(side: str, *options: Any) -> "Processing | None":
     """What the four options of a side say; None where none is given."""
     given = any(value is not None for value in options)
     return o.processing(f"--{side}-…: ", *options) if given else None
-
-
-def _tests(found: "RecordedRunAudit") -> "Table":
-    from otmd.audit.run_report import NUM_STATEMENTS
-    from otmd.measurement.page import Cell, Table
-
-    rows: list[list[Cell]] = []
-    for own in found.claims:
-        tests = (own.p_value, own.betting_p_value, own.total_variation_bound, own.detectable)
-        rows.append([own.name, "REFUTED" if own.refuted else "none", own.num_samples, *tests])
-    if pooled := found.acceptance:
-        name = "no more is accepted than a lossless rule can"
-        alarm = "REFUTED" if pooled.too_high else "none"
-        rows.append([name, alarm, pooled.num_positions, None, pooled.p_value, None, None])
-    heads = ["claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"]
-    note = (
-        f"An alarm is a p-value of at most {found.false_alarm / NUM_STATEMENTS:.1e}, or a bias above 0. The "
-        "p-value is for a number of rows that was decided in advance, the one by bets is valid whenever one "
-        "looks. Finds: the bias that the test finds with probability 0.9."
-    )
-    return Table("Tests", heads, rows, note, 4, small=True)
-
-
-def _tables(found: "RecordedRunAudit") -> "list[Table]":
-    """What the report shows beside the tests; a table without rows is left out."""
-    from otmd.measurement.page import Table
-
-    sizes = found.vocabularies if len(found.vocabularies) > 1 else {}
-    bands = [band for bands in found.bands for band in bands]
-    tables = [
-        Table(
-            "Rows that no sound engine writes",
-            ["what", "rows", "the first", "usually"],
-            [[x.what, x.count, ", ".join(map(str, x.first_rows)), x.usually] for x in found.cases],
-            "Each is proof of a fault.",
-        ),
-        Table(
-            "Vocabularies",
-            ["tokens", "rows", "the first"],
-            [[size, count, ", ".join(map(str, first))] for size, (count, first) in sizes.items()],
-            "If they are of several models, audit them apart.",
-        ),
-        Table(
-            "Output tokens by class",
-            ["class", "observed", "expected", "deviations"],
-            [[own.name, own.observed, own.expected, own.deviations] for own in bands],
-            "Of p/q and of p, in standard deviations. Without an alarm above they mean nothing.",
-            decimals=1,
-        ),
-        Table(
-            "Metrics",
-            ["metric", "value", "definition"],
-            [[own.name, own.value, own.definition] for own in found.metrics],
-            decimals=4,
-        ),
-    ]
-    return [table for table in tables if table.rows]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
 from otmd.cli.options import counts, steps
-from otmd.storage.errors import parse_json
+from otmd.storage.files import parse_json
 
 if TYPE_CHECKING:
     from otmd.harness import Dataset

@@ -52,10 +52,6 @@ def report(
         return summarise(table, by, confidence, resamples, seed)
 
     shown = summary(("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
-    if json_output:
-        print(report_json(shown, confidence, str(results)))
-    else:
-        print_report(shown, confidence=confidence)
     about = {
         "results": str(results),
         "intervals": f"{100 * confidence:g}%, {resamples} resamples of the prompts, seed {seed}",
@@ -63,6 +59,10 @@ def report(
     }
     own = Table("", shown.columns, shown.rows())
     pages.write(f"Report on {results.stem}", *report_tables(shown, confidence), about, own)
+    if json_output:
+        print(report_json(shown, confidence, str(results)))
+    else:
+        print_report(shown, confidence=confidence)
     if figure:
         drawn = shown if not by_domain else summary(DEFAULT_BY)
         for path in draw_gaps(drawn, figure, source=f"otmd report {results}"):

@@ -11,7 +11,7 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import VERIFIERS, exact_number, fractions, read_law
 from otmd.storage.arrays import read_npy, read_npz
-from otmd.storage.errors import parse_json
+from otmd.storage.files import parse_json
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
@@ -38,7 +38,7 @@ def solve(
     tol: o.Tol = 1e-6,
     json_output: o.Json = False,
 ) -> None:
-    """Print α*, the cut that proves it, and each verifier's rate and gap.
+    """Print α*, the cut that proves it, and each verifier's rate and gap, the best first.
 
     Parameters
     ----------
@@ -129,6 +129,8 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
+    # Rounding is no lead: rates that tie stay in the order of the catalogue.
+    best_first = sorted(rates, key=lambda name: -round(rates[name]["rate"], 10))
     floor = k_sequential_floor(law.num_drafts) * optimal
     return {
         "num_drafts": law.num_drafts,
@@ -139,7 +141,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
         "subset_containment": float(law.containment(best.subset)),
         "upper_bound": float(draft_probability_bound(target_probs, law)),
         "k_sequential_floor": floor if isinstance(law, WithReplacement) else None,
-        "verifiers": rates,
+        "verifiers": {name: rates[name] for name in best_first},
     }
 
 
@@ -167,7 +169,8 @@ def _show(answer: dict[str, Any]) -> None:
     table = make_table(["verifier", "acceptance rate", "gap to α*, pp"])
     for name, found in answer["verifiers"].items():
         apart = (found["high"] - found["low"]) / 2
-        margin = f" ±{apart:.1e}" if apart else ""
+        # What the ten digits cannot show is not shown.
+        margin = f" ±{apart:.1e}" if apart > 5e-11 else ""
         gap = round(100 * found["gap"], 6) + 0.0
         table.add_row(name, f"{found['rate']:.10f}{margin}", f"{gap:.6f}")
     console.print(table)

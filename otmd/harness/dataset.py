@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
-from otmd.storage.errors import DatasetError, one_line, parse_json
-from otmd.storage.errors import FolderLockedError as FolderLockedError
-from otmd.storage.files import sha256_of, write_atomically
+from otmd.storage.files import DatasetError, one_line, parse_json, sha256_of, write_atomically
+from otmd.storage.files import FolderLockedError as FolderLockedError
 from otmd.storage.parquet import read_metadata
 from otmd.storage.store import Layout, Store
 

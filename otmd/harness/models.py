@@ -23,8 +23,7 @@ from otmd.drafts.base import draw_tokens
 from otmd.harness.progress import progress_bar
 from otmd.harness.wheels import DEFAULT_MODEL, cached, fetch
 from otmd.probabilities import Processing, validate_count
-from otmd.storage.errors import one_line
-from otmd.storage.files import sha256_of
+from otmd.storage.files import one_line, sha256_of
 
 
 class LanguageModel:

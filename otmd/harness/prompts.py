@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from otmd.harness.wheels import PROMPT_PACKAGES, fetch
-from otmd.storage.errors import parse_json
+from otmd.storage.files import parse_json
 
 DOMAINS = tuple(PROMPT_PACKAGES)
 PASSAGE_WORDS = 150

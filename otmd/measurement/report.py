@@ -18,7 +18,7 @@ from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
 from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
-from otmd.storage.errors import one_line
+from otmd.storage.files import one_line
 from otmd.verifiers import Optimal
 
 if TYPE_CHECKING:
@@ -373,7 +373,8 @@ def _panel(
             elinewidth=1.0,
             zorder=3,
         )
-    for n, alpha in here.group_by("num_drafts").agg(pl.col("optimal").first()).rows():
+    best = here.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
+    for n, alpha in best.rows():
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 
 

@@ -13,7 +13,7 @@ from otmd.drafts import DraftLaw, Greedy, Hub, Stratified, WithoutReplacement, W
 from otmd.engines.lossy import CertainTop
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count, validate_tol
-from otmd.storage.errors import one_line
+from otmd.storage.files import one_line
 from otmd.verifiers import (
     GreedyCoupling,
     KSequential,

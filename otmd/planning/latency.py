@@ -8,7 +8,7 @@ import numpy as np
 
 from otmd.drafts import Stratified
 from otmd.probabilities import Processing
-from otmd.storage.errors import parse_json
+from otmd.storage.files import parse_json
 from otmd.verifiers import Preference
 
 Shape = tuple[int, ...]

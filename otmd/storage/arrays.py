@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.storage.errors import DatasetError, named, one_line
+from otmd.storage.files import DatasetError, named, one_line
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the unpacked arrays may exceed the file: a small crafted file can claim any size."""

@@ -1,15 +1,15 @@
-"""Write files whole or not at all, and lock folders."""
+"""Files: errors told in one line, JSON read strictly, files written whole or not at all, locked folders."""
 
 import errno
 import hashlib
+import json
 import os
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from otmd.storage.errors import FolderLockedError
+from typing import Any
 
 # End of the name of a file or folder that is still being written.
 PART = ".otmd-part"
@@ -27,6 +27,41 @@ _ADVICE: dict[int, str] = {
     }.items()
     for name in names.split()
 }
+
+
+class DatasetError(ValueError):
+    """A stored file or folder is unfinished, torn or altered."""
+
+
+class FolderLockedError(RuntimeError):
+    """Another process is writing into the same folder."""
+
+
+def one_line(said: object) -> str:
+    """What an error says, or a file holds, without its line breaks; control characters are escaped."""
+    text = " ".join(str(said).split())
+    return "".join(own if own.isprintable() else ascii(own)[1:-1] for own in text)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON. Raises ValueError if it is none, is nested too deeply, or an object has a name twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it names {named(twice)!r} twice")
+    return dict(pairs)
+
+
+def named(field: str) -> str:
+    """Return the name that a file gives a field, short enough for a message."""
+    return one_line(field)[:40]
 
 
 def sha256_of(path: Path) -> str:
@@ -85,15 +120,15 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    holder, named = make_folder(folder) / HOLDER, ""
+    holder, who = make_folder(folder) / HOLDER, ""
     try:
         with advice_on_failure(folder / LOCK):
             lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)
     except Timeout:
         with suppress(FileNotFoundError):
-            named = holder.read_text("utf-8", "replace").strip()
+            who = holder.read_text("utf-8", "replace").strip()
         raise FolderLockedError(
-            f"another process is writing into {folder} ({named or 'a process without a name'}). Wait for it, "
+            f"another process is writing into {folder} ({who or 'a process without a name'}). Wait for it, "
             "or stop it and run the same again, which goes on from what it finished"
         ) from None
     with lock:

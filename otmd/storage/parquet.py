@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otmd.storage.errors import one_line
-from otmd.storage.files import write_atomically
+from otmd.storage.files import one_line, write_atomically
 
 if TYPE_CHECKING:
     import polars as pl

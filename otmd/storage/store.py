@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from otmd.storage.errors import one_line
-from otmd.storage.files import HOLDER, LOCK, folder_lock, remove_leftovers, write_atomically
+from otmd.storage import files
 
 Part = TypeVar("Part")
 _LONGEST_VALUE = 60
@@ -52,7 +51,7 @@ class Store(Generic[Part]):
     ) -> None:
         self.folder, self.layout, self.overwrite = folder, layout, overwrite
         self.parts = folder / layout.subfolder
-        self._record = folder / (layout.record or LOCK)
+        self._record = folder / (layout.record or files.LOCK)
         # Without a result this is the folder, which is no file.
         self._result = folder / layout.result
         self._description = json.loads(json.dumps(description))
@@ -62,19 +61,19 @@ class Store(Generic[Part]):
     def held(self) -> Iterator[None]:
         """Begin or continue the run, and keep other processes out of the folder during the block.
 
-        Errors are those of :meth:`check` and :func:`folder_lock`.
+        Errors are those of :meth:`check` and :func:`files.folder_lock`.
         """
         # Checked before the lock is taken, since that writes a file into the folder.
         self._check_files()
-        with folder_lock(self.parts):
-            remove_leftovers(self.folder)
-            remove_leftovers(self.parts)
+        with files.folder_lock(self.parts):
+            files.remove_leftovers(self.folder)
+            files.remove_leftovers(self.parts)
             if self.overwrite and self._difference():
                 self.clear()
             self.check()
             if self.layout.record and not self._begun():
                 text = json.dumps(self._description, indent=1, ensure_ascii=False)
-                write_atomically(self._record, text.encode() + b"\n")
+                files.write_atomically(self._record, text.encode() + b"\n")
             yield
 
     def check(self) -> None:
@@ -120,7 +119,7 @@ class Store(Generic[Part]):
 
     def write(self, name: str, data: bytes) -> None:
         """Store a part. The caller holds the store."""
-        write_atomically(self.path(name), data)
+        files.write_atomically(self.path(name), data)
 
     def clear(self) -> None:
         """Remove the parts and the result, and nothing else that lies in the folder."""
@@ -141,10 +140,10 @@ class Store(Generic[Part]):
         layout = self.layout
         if self._record.exists() or not self.folder.is_dir():
             return
-        own = {LOCK, HOLDER}
+        own = {files.LOCK, files.HOLDER}
         if not layout.record:
             own |= {self.path(name).name for name in self.names()}
-        elif (self.parts / LOCK).exists() and not self.names():
+        elif (self.parts / files.LOCK).exists() and not self.names():
             # Left by a run that was killed before it wrote its record. Parts without a record are refused,
             # since nothing says with which settings they were made.
             own.add(layout.subfolder)
@@ -152,7 +151,7 @@ class Store(Generic[Part]):
         foreign = [name for name in names if name not in own]
         if foreign:
             without = f" without their {layout.record}" if layout.record else ""
-            shown = one_line(", ".join(foreign[:3])) + ", …" * (len(foreign) > 3)
+            shown = files.one_line(", ".join(foreign[:3])) + ", …" * (len(foreign) > 3)
             raise ValueError(
                 f"{layout.argument}: {self.folder} holds files{without} ({shown}), wanted a new or "
                 "empty folder, or one in which such a run was begun"
@@ -205,5 +204,5 @@ def _without(values: list[Any], others: list[Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = one_line(value)
+    text = files.one_line(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otmd.storage.arrays import MOST_UNPACKED, read_npy, read_npz
-from otmd.storage.errors import DatasetError
+from otmd.storage.files import DatasetError
 
 
 def header(descr: str, shape: str) -> bytes:

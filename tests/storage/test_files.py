@@ -7,10 +7,10 @@ import tempfile
 import pytest
 
 from otmd.harness.wheels import cache_folder
-from otmd.storage.errors import FolderLockedError
 from otmd.storage.files import (
     HOLDER,
     PART,
+    FolderLockedError,
     folder_lock,
     make_folder,
     remove_leftovers,
