@@ -63,7 +63,7 @@ def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     table = chances_table(dataset, texts, settings, parts, workers, True)
     cut_at = longest_text(dataset.metadata, texts)
     paths = likeliest_trees(dataset, texts, DEPTH)
-    trees = {("likeliest", 1.0): paths} if paths else {}
+    trees = {("likeliest", "", 1.0): paths} if paths else {}
     bounds = ceilings(dataset, texts, settings)
     return Evidence(table, bounds, texts, cut_at, DEPTH, trees), cut_at
 

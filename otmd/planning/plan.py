@@ -116,9 +116,9 @@ def make_plan(
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
     trees = {}
     if "static-tree" in rules:
-        trees["static-tree", 1.0] = certain_trees(dataset, texts, max(budgets), depth)
+        trees["static-tree", "", 1.0] = certain_trees(dataset, texts, max(budgets), depth)
     if "likeliest" in rules and (paths := likeliest_trees(dataset, texts, depth)):
-        trees["likeliest", 1.0] = paths
+        trees["likeliest", "", 1.0] = paths
     if not (tabled or trees):
         raise ValueError(NO_PATHS)
     table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
@@ -137,7 +137,7 @@ def make_plan(
         about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
     said = advice(rows, prompts, latency)
-    if "likeliest" in {*rules} - {rule for rule, _ in trees}:
+    if "likeliest" in {*rules} - {rule for rule, *_ in trees}:
         said.append(f"{NO_PATHS.capitalize()}.")
     return Plan(rows, said, {k: v for k, v in about.items() if v})
 

@@ -39,7 +39,7 @@ LAYOUT = Layout(
 SCHEMA: dict[str, type] = {
     **{"text": int, "place": int, "entropy": float},
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
-    **{"chance": float, "rate": float, "optimal": float},
+    **{"slot": int, "chance": float, "rate": float, "optimal": float},
 }
 # Exact rates and α* cost as much as all else, and only their means are shown.
 RATES_EVERY = 8
@@ -169,7 +169,8 @@ def chances_table(
     -------
     polars.DataFrame
         A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
-        was drafted | it is emitted), or q/p for block verification. On every eighth token ``rate`` is how
+        was drafted | it is emitted), or q/p for block verification. ``slot`` is where it is drafted if it is;
+        null where that is open. On every eighth token ``rate`` is how
         often the rule accepts there, and ``optimal`` is α* of the law; null elsewhere.
 
     Raises
@@ -243,4 +244,15 @@ def _rows(
                     chance = float(q[token] / p[token])
                 else:
                     chance = drafted_chance(verifier, p, law, token, rng)
-                yield {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}, law
+                row = {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}
+                yield row | {"slot": _slot(law, token)}, law
+
+
+def _slot(law: DraftLaw, token: int) -> int | None:
+    """Which of the drafts a token is, if it is one and the law leaves no choice."""
+    if isinstance(law, Stratified):
+        return int(law.strata[token])
+    if isinstance(law, Greedy):
+        first = np.flatnonzero(law.forced_tokens() == token)
+        return int(first[0]) if first.size else law.num_drafts - 1
+    return None

@@ -17,6 +17,7 @@ from otmd.verifiers import RecursiveRejection
 RESAMPLES = 2000
 TAIL = 0.025
 Means = tuple[tuple[float, float, float, float], list[float]]
+Key = tuple[str, str, float]
 UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
 
 
@@ -87,8 +88,9 @@ class Evidence:
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
     depth : int
         The most levels of a tree.
-    trees : dict of (str, float) to StaticTrees or LikeliestTrees
-        Those whose nodes differ, by rule and draft temperature. Those of recursive rejection are added.
+    trees : dict of (str, str, float) to StaticTrees or LikeliestTrees
+        Those of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
+        other rules are added.
 
     Attributes
     ----------
@@ -104,12 +106,13 @@ class Evidence:
         texts: Sequence[Text],
         cut_at: int,
         depth: int,
-        trees: Mapping[tuple[str, float], StaticTrees | LikeliestTrees] | None = None,
+        trees: Mapping[Key, StaticTrees | LikeliestTrees] | None = None,
     ) -> None:
         self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
         self.fit, self.report = halves(texts)
         self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
-        self.columns: dict[tuple[str, str, float], dict[int, list[FloatArray]]] = {}
+        self.columns: dict[Key, dict[int, list[FloatArray]]] = {}
+        self.slots: dict[Key, dict[int, list[FloatArray]]] = {}
         self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
@@ -118,6 +121,10 @@ class Evidence:
             parts = group.partition_by("text", maintain_order=True)
             column = self.columns.setdefault((rule, variant, draft), {})
             column[n] = [part["chance"].to_numpy() for part in parts]
+            if group["slot"].null_count() == 0:
+                known = [part["slot"].to_numpy()[:, None] == np.arange(n) for part in parts]
+                slots = self.slots.setdefault((rule, variant, draft), {})
+                slots[n] = [own[:, None] * at for own, at in zip(column[n], known, strict=True)]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
 
@@ -127,7 +134,7 @@ class Evidence:
         found = []
         for i in range(len(self.texts)):
             if choice.budget:
-                reached = self.trees[rule, choice.draft_temperature].reached(i, choice)
+                reached = self.trees[rule, *choice[:2]].reached(i, choice)
             elif rule == "block":
                 reached = reached_by_block(column[1][i], len(choice.shape))
             else:
@@ -139,26 +146,29 @@ class Evidence:
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
         """Everything that may be set for a rule within these budgets."""
         found: list[Choice] = []
-        for (own, variant, draft), column in self.columns.items():
-            if own == rule:
+        for key, column in self.columns.items():
+            if key[0] == rule:
                 levels = shapes(list(column), max(budgets), self.depth)
-                found += [Choice(variant, draft, shape) for shape in levels]
+                found += [Choice(*key[1:], shape) for shape in levels]
+                slots = self.slots.get(key)
                 if isinstance(CANDIDATES[rule].verifier, RecursiveRejection):
-                    slots = slot_chances(column)
-                    trees = static_trees(draft, slots, self.fit, max(budgets), self.depth)
-                    self.trees[rule, draft] = trees
-        grown = (trees for (own, _), trees in self.trees.items() if own == rule)
+                    slots = slots_of_rejection(column)
+                if slots:
+                    trees = static_trees(key[1:], slots, self.fit, max(budgets), self.depth)
+                    self.trees[key] = trees
+        grown = (trees for key, trees in self.trees.items() if key[0] == rule)
         return found + [choice for trees in grown for choice in trees.choices(budgets)]
 
 
-def slot_chances(chances: Mapping[int, list[FloatArray]]) -> list[FloatArray]:
-    """P(a token is accepted as draft i | it is emitted) for recursive rejection, by text, shape (N, n).
+def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, list[FloatArray]]:
+    """P(a token is accepted as draft i | it is emitted) for n drafts, by text (N, n): recursive rejection.
 
     ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
     drafts the same however many follow, and accepts a token that was drafted in its slot or not at all.
     """
     columns = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
-    return [np.diff(np.stack(column, axis=1), axis=1, prepend=0.0) for column in columns]
+    slots = [np.diff(np.stack(column, axis=1), axis=1, prepend=0.0) for column in columns]
+    return {n: [own[:, :n] for own in slots] for n in chances}
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:

@@ -1,24 +1,22 @@
 """What may be set for a rule: a law and a tree, of levels that are alike or of nodes that differ.
 
-Nodes differ where drafts are certain or where recursive rejection looks at them one after another: then the
-slot is known in which a token is accepted, and what follows below that slot.
+Nodes may differ where it is known in which slot a token is drafted: what follows hangs below that slot.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement, product
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from otmd.harness.dataset import Dataset
-from otmd.planning.latency import Shape
 from otmd.planning.texts import Text, halves
 from otmd.probabilities import FloatArray, IntArray
-from otmd.sequences import tree_laws
+from otmd.sequences.tree_laws import Shape
 from otmd.sequences.trees import Prefix
 
+Valued = tuple[float, Shape]
 NEVER = np.iinfo(np.int64).max
 
 
@@ -32,7 +30,7 @@ class Choice(NamedTuple):
 
     variant: str
     draft_temperature: float
-    shape: Shape
+    shape: tuple[int, ...]
     budget: int = 0
     nodes: tuple[Prefix, ...] = ()
 
@@ -49,7 +47,7 @@ class Choice(NamedTuple):
         return ("+" if self.nodes else "×").join(map(str, self.shape))
 
 
-def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
+def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int, ...]]:
     """Every tree within budget and depth whose levels draft ever fewer a node, out of ``counts``."""
     for levels in range(1, depth + 1):
         for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
@@ -58,40 +56,44 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[Shape]:
 
 
 class StaticTrees(NamedTuple):
-    """Trees that are the same at every step, and take in the next node of an order as their budget grows.
+    """Trees that are the same at every step: the best of each budget and number of levels.
 
     Attributes
     ----------
-    draft_temperature : float
-    slots : list of ndarray of float64, shape (N, B)
-        For each text: P(token t is accepted as the draft of slot i | it is emitted).
-    order : list of tuple of int
-        The nodes, as the slots that lead to them; parents come first.
+    variant, draft_temperature : str, float
+        As of a :class:`Choice`.
+    slots : dict of int to list of ndarray of float64
+        For n drafts at a node, for each text (N, n): P(token t is accepted in slot i | it is emitted).
+    shapes : list of list of tuple
+        Of :func:`best_shapes`.
     """
 
+    variant: str
     draft_temperature: float
-    slots: list[FloatArray]
-    order: list[Prefix]
+    slots: Mapping[int, list[FloatArray]]
+    shapes: list[list[Shape]]
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
-        for budget, levels in product(budgets, range(1, max(map(len, self.order), default=0) + 1)):
-            nodes = tuple(node for node in self.order if len(node) <= levels)[:budget]
-            sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
-            if len(sizes) == levels:
-                yield Choice("", self.draft_temperature, sizes, len(nodes), nodes)
+        for levels, best in enumerate(self.shapes, 1):
+            for budget in budgets:
+                nodes = tuple(_nodes(best[budget]))
+                sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
+                if len(sizes) == levels:
+                    at = self.variant, self.draft_temperature
+                    yield Choice(*at, sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
         """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` says it."""
-        slots = self.slots[text]
-        count = len(slots)
+        below = Counter(node[:-1] for node in choice.nodes)
+        count = len(next(iter(self.slots.values()))[text])
         reached = np.zeros((count, len(choice.shape) + 1))
         reached[:, 0] = 1.0
         to: dict[Prefix, FloatArray] = {(): reached[:, 0]}
         for node in choice.nodes:
-            starts = max(count - len(node) + 1, 0)
-            to[node] = to[node[:-1]][:starts] * slots[len(node) - 1 :, node[-1]]
-            reached[:starts, len(node)] += to[node]
+            slots = self.slots[below[node[:-1]]][text][len(node) - 1 :, node[-1]]
+            to[node] = to[node[:-1]][: slots.size] * slots
+            reached[: slots.size, len(node)] += to[node]
         return reached
 
 
@@ -160,29 +162,62 @@ def _order(rows: list[list[int]]) -> list[Prefix]:
 
 def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
     """The best static trees of certain tokens: a slot is a rank in the draft's distribution."""
-    ranks = [draft_ranks(dataset, text) for text in texts]
-    slots = [(own[:, None] == np.arange(budget)).astype(np.float64) for own in ranks]
-    return static_trees(1.0, slots, halves(texts)[0], budget, depth)
+    ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
+    slots = {n: [1.0 * (own == np.arange(n)) for own in ranks] for n in range(1, budget + 1)}
+    return static_trees(("", 1.0), slots, halves(texts)[0], budget, depth)
 
 
 def static_trees(
-    draft_temperature: float, slots: list[FloatArray], fit: IntArray, budget: int, depth: int
+    at: tuple[str, float],
+    slots: Mapping[int, list[FloatArray]],
+    fit: IntArray,
+    budget: int,
+    depth: int,
 ) -> StaticTrees:
-    """The best static trees within budget and depth, if slots along a text were independent.
+    """The best static trees for the mean chances of the slots in the texts ``fit``."""
+    rates = {n: np.concatenate([own[i] for i in fit]).mean(axis=0) for n, own in slots.items()}
+    known = {n: tuple(own.tolist()) for n, own in rates.items()}
+    return StaticTrees(*at, slots, best_shapes(known, budget, depth))
 
-    They are Sequoia's (Chen et al. 2024), for the mean chances of slots in the texts ``fit``, made to fall.
+
+def best_shapes(
+    rates: Mapping[int, tuple[float, ...]], budget: int, depth: int
+) -> list[list[Shape]]:
+    """The shape that is expected to accept most, of 1 to ``depth`` levels and 0 to ``budget`` tokens.
+
+    ``rates[n]`` are the chances of the slots of a node with n drafts, alike at all nodes and independent.
+    Below each slot stands the best shape of its share of the tokens (Sequoia, Chen et al. 2024, has this for
+    slots whose chances do not depend on n).
     """
-    shares = np.concatenate([slots[i] for i in fit]).mean(axis=0)
-    falling = isotonic_regression(shares, increasing=False).x.clip(0.0)
-    rates = (falling / max(1.0, falling.sum())).tolist()
-    best = (tree_laws.budget_shape(rates, budget, levels) for levels in range(1, depth + 1))
-    nodes = {node for shape in best for node in _nodes(shape)}
-    # Of equals the shorter, so that parents come first.
-    order = sorted(nodes, key=lambda node: (-prod(rates[rank] for rank in node), len(node), node))
-    return StaticTrees(draft_temperature, slots, order)
+    none: list[Valued] = [(0.0, ())] * (budget + 1)
+    best, found = none, []
+    for _ in range(depth):
+        below, best = best, none.copy()
+        # The most that the first drafts of a node bring, by the tokens below them.
+        parts: dict[tuple[float, ...], list[Valued]] = {(): none}
+        for n, own in rates.items():
+            for j in range(1, min(n, budget) + 1):
+                if own[:j] not in parts:
+                    parts[own[:j]] = _with_slot(parts[own[: j - 1]], own[j - 1], below)
+            for size, part in enumerate(parts.get(own, []), n):
+                if part[0] > best[size][0] or not best[size][1]:
+                    best[size] = part
+        found.append([shape for _, shape in best])
+    return found
 
 
-def _nodes(shape: tree_laws.Shape, node: Prefix = ()) -> Iterator[Prefix]:
+def _with_slot(before: list[Valued], rate: float, below: list[Valued]) -> list[Valued]:
+    """Add a slot to a node; entry b has b tokens below all slots."""
+    values = np.array([value for value, _ in before]), np.array([value for value, _ in below])
+    found: list[Valued] = []
+    for size in range(len(before) - 1):
+        sums = values[0][size::-1] + rate * (1.0 + values[1][: size + 1])
+        own = int(sums.argmax())
+        found.append((float(sums[own]), (*before[size - own][1], below[own][1])))
+    return found
+
+
+def _nodes(shape: Shape, node: Prefix = ()) -> Iterator[Prefix]:
     for rank, below in enumerate(shape):
         yield (*node, rank)
         yield from _nodes(below, (*node, rank))

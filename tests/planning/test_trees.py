@@ -14,7 +14,7 @@ import otmd
 from otmd.harness import open_dataset
 from otmd.planning import make_plan
 from otmd.planning.latency import Latency
-from otmd.planning.ranking import slot_chances
+from otmd.planning.ranking import slots_of_rejection
 from otmd.planning.texts import Text, halves, steps_along
 from otmd.planning.trees import (
     NEVER,
@@ -167,7 +167,8 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
     for form in ("probs", "logits"):
         grown = certain_trees(*dataset_of(draft, texts, form), 6, LEVELS)
         choices = list(grown.choices((1, 3, 6)))
-        assert {choice.drafts for choice in choices} == {1, 3, 6}
+        assert {choice.drafts for choice in choices} >= {1, 3}
+        assert max(choice.drafts for choice in choices) <= 6
         for choice, (i, text) in product(choices, enumerate(texts)):
             trees = [drafted(draft, text[:t], choice.nodes) for t in range(LENGTH)]
             cut_at, wanted = decoded(text, trees, ended)
@@ -225,7 +226,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
     target, draft = models(kind, 11)
     texts = list(product(range(VOCAB), repeat=LEVELS))
     probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    slots = slot_chances(drawn_chances(target, draft, texts, range(1, 4)))
+    slots = slots_of_rejection(drawn_chances(target, draft, texts, range(1, 4)))
     q, p = draft(()), target(())
     law = otmd.WithoutReplacement(q, min(3, np.count_nonzero(q)))
     prepared = otmd.RecursiveRejection().prepare(p, law)
@@ -233,8 +234,8 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
     for tokens, prob in zip(*law.enumerate(), strict=True):
         wanted[tokens, range(len(tokens))] += prob * prepared.conditional_law(tokens)[tokens]
     for i, text in enumerate(texts):
-        assert slots[i][0] == pytest.approx(wanted[text[0]] / p[text[0]], abs=1e-12)
-    grown = static_trees(0.7, slots, np.arange(len(texts)), 6, LEVELS)
+        assert slots[3][i][0] == pytest.approx(wanted[text[0]] / p[text[0]], abs=1e-12)
+    grown = static_trees(("", 0.7), slots, np.arange(len(texts)), 6, LEVELS)
     for choice in grown.choices((1, 2, 4, 6)):
         assert choice.draft_temperature == 0.7
         tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
@@ -264,7 +265,8 @@ def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
         ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
     ):
         monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_, own=ranks: np.array(own))
-        assert set(certain_trees(None, texts, 3, 3).order[:3]) == nodes
+        (*_, choice) = certain_trees(None, texts, 3, 3).choices([3])
+        assert set(choice.nodes) == nodes
     monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_: np.array([99, 99]))
     assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
 
