@@ -73,6 +73,19 @@ def ratios_of(target, draft, tokens):
     return ratio
 
 
+@kernel()
+def fill_below(target, draft, ends, subsets):
+    """Fill which tokens have p/q below each of the ends (N,), shape (N, V)."""
+    ratio = np.empty(AT_A_TIME)
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        fill_ratios(p, q, ratio)
+        for i in range(ends.size):
+            own, end = subsets[i, start : start + AT_A_TIME], ends[i]
+            for y in range(p.size):
+                own[y] = ratio[y] < end
+
+
 @kernel(fastmath=REASSOCIATE)
 def hockey_stick(target, draft, C):
     """W(C) = Σ (p − C q)₊."""

@@ -236,10 +236,8 @@ class RatioCurve:
         flat, each = subset.reshape(-1, ends.shape[-1], size), ends.reshape(-1, ends.shape[-1])
 
         def work(start: int, stop: int) -> None:
-            ratio = np.empty(size)
             for b in range(start, stop):
-                _kernels.fill_ratios(*self._position(b), ratio)
-                np.less(ratio, each[b][:, None], out=flat[b])
+                _kernels.fill_below(*self._position(b), each[b], flat[b])
 
         in_threads(work, len(each), size)
         return subset

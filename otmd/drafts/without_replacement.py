@@ -66,14 +66,12 @@ class WithoutReplacement(ProposalLaw):
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
-        race = self.race
-        sums = np.zeros((order.size, race.width))
-        # A target whose order by p/q is this one.
-        target = np.empty(order.size)
-        target[order] = ordered * place
-        add_tokens(target[order], ordered, place, race.scale, np.empty((2, order.size)), sums)
-        low = np.subtract(place, 0.5, dtype=np.float64)
-        return race.contained(target, low, sums, [self.num_drafts])[0]
+        race, block = self.race, np.empty_like(order)
+        sums, block[order] = np.zeros((order.size, race.width)), place
+        add_tokens(
+            np.zeros(order.size), ordered, place, race.scale, np.empty((2, order.size)), sums
+        )
+        return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts

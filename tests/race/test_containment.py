@@ -50,7 +50,7 @@ def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
     block = np.searchsorted(low, p / q, side="right") - 1
     _sum_tokens(p, q, np.arange(size, dtype=np.int32), block, race.scale, sums)
     counts = [2, num_drafts]
-    found = race.contained(p, low, sums, counts)
+    found = race.contained(block[race.heavy], sums, counts)
     for k, edge in enumerate([*low, np.inf]):
         wanted = [otmd.WithoutReplacement(q, n).containment(p / q < edge) for n in counts]
         assert found[:, k] == pytest.approx(wanted, abs=1e-13)
