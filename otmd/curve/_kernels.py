@@ -181,9 +181,16 @@ def k_sequential_scale(target, draft, num_drafts):
 @kernel()
 def fill_k_sequential_scales(p, p_row, q, q_row, counts, scale, W):
     """Fill ρ* and W there for the ``counts`` (N,) of drafts, shapes (B, N)."""
+    liked = np.empty((2, p.shape[1]))
     for b in range(p_row.size):
+        target, draft, k = p[p_row[b]], q[q_row[b]], np.uint64(0)
+        # Tokens with p ≤ q add nothing to W(ρ), as ρ ≥ 1. The index moves on past others: no branch.
+        for y in range(target.size):
+            liked[0, k], liked[1, k] = target[y], draft[y]
+            k += np.uint64(target[y] > draft[y])
+        target, draft = liked[0, :k], liked[1, :k]
         for i in range(counts.size):
-            found = k_sequential_scale(p[p_row[b]], q[q_row[b]], counts[i])
+            found = k_sequential_scale(target, draft, counts[i])
             scale[b, i], W[b, i] = found
 
 

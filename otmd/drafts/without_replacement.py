@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from otmd.curve._kernels import sum_where
 from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 from otmd.race.containment import ExponentialRace, add_tokens
@@ -87,7 +88,8 @@ class WithoutReplacement(ProposalLaw):
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
         support = np.count_nonzero(self.draft_probs)
         raced = [n for n in counts if 1 < n < support]
-        hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))
+        certain = sum_where(target, self.draft_probs > 0.0) if max(counts) >= support else 0.0
+        hits = dict.fromkeys(counts, float(certain))
         if 1 in hits:
             hits[1] = float(target @ self.draft_probs)
         if raced:

@@ -14,6 +14,10 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+from collections.abc import Sequence
+
+from otmd.curve import RatioCurve
+from otmd.curve._kernels import hockey_stick
 from otmd.drafts import (
     DraftLaw,
     Greedy,
@@ -84,6 +88,13 @@ class MaximalCoupling(Preference):
     def supports(self, law: DraftLaw) -> bool:
         return isinstance(law, ProposalLaw) and law.num_drafts == 1
 
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        assert isinstance(law, ProposalLaw)
+        if law.forced_tokens().size:
+            return super().position_bounds(target, law, tol)
+        rate = 1.0 - hockey_stick(target, law.draft_probs, 1.0)
+        return rate, rate
+
 
 class GreedyCoupling(Preference):
     """Maximal coupling of p with q restricted to the tokens that greedy drafting leaves.
@@ -100,3 +111,11 @@ class GreedyCoupling(Preference):
 
     def supports(self, law: DraftLaw) -> bool:
         return type(law) is Greedy
+
+    def family_bounds(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> tuple[FloatArray, FloatArray]:
+        assert isinstance(law, Greedy)
+        curve, tops = RatioCurve.unchecked(target, law.draft_probs), [n - 1 for n in counts]
+        rates = curve.top_coupling_rates(tops)
+        return rates, rates
