@@ -237,37 +237,6 @@ def sum_of(values):
     return total
 
 
-@kernel(fastmath=REASSOCIATE, error_model="numpy")
-def _coupled_mass(target, draft, scale):
-    """Σ min(p, q/scale), 0 where scale is."""
-    total = 0.0
-    if scale == 0.0:
-        return total
-    for start in range(0, target.size, AT_A_TIME):
-        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        part = 0.0
-        for y in range(p.size):
-            part += min(p[y], q[y] / scale)
-        total += part
-    return total
-
-
-@kernel()
-def fill_top_rates(p, p_row, q, q_row, tops, out):
-    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens; ``tops`` (N,) ascend."""
-    left = np.empty(q.shape[1])
-    for b in range(p_row.size):
-        target, draft = p[p_row[b]], q[q_row[b]]
-        copy_numbers(draft, left)
-        best, done, rate = likeliest(draft, tops[-1]), 0, 0.0
-        for i in range(tops.size):
-            for k in range(done, tops[i]):
-                rate += target[best[k]]
-                left[best[k]] = 0.0
-            done = tops[i]
-            out[b, i] = rate + _coupled_mass(target, left, sum_of(left))
-
-
 @kernel()
 def count_above(values, limit):
     """How many values are above the limit. Counting vectorises."""

@@ -186,9 +186,14 @@ class RatioCurve:
 
         q′ is q without the likeliest tokens, renormalised: all of Top is drafted, and one token of q′.
         """
-        numbers = np.array(tops, dtype=np.int64)
-        rates = self._filled(_kernels.fill_top_rates, (numbers,), numbers.size)[0]
-        return rates.reshape(*self.batch_shape, numbers.size)
+        rates = np.empty((self._draft.row.size, len(tops)))
+        for b, i in np.ndindex(rates.shape):
+            target, draft = self._position(b)
+            best, left = _kernels.likeliest(draft, tops[i]), draft.copy()
+            left[best] = 0.0
+            left /= left.sum() or 1.0
+            rates[b, i] = target[best].sum() + left.sum() - _kernels.hockey_stick(left, target, 1.0)
+        return rates.reshape(*self.batch_shape, len(tops))
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""

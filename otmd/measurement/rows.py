@@ -193,15 +193,12 @@ def position_rows(
     for name, law in settings.laws:
         pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
         left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in known] for n in pairs}
-        one_by_one = [{n: own} for n, own in left.items() if own]
-        groups = [left] if law in FAMILIES and len(one_by_one) == len(left) else one_by_one
-        found = {}
-        for group in groups:
-            rated = _rate(target_probs, draft_probs, law, group, settings.tol)
-            if group is left and not all("rate" in rates for rates in rated.values()):
-                groups += one_by_one
-            else:
-                found |= rated
+        singles, found = [{n: own} for n, own in left.items() if own], {}
+        if law in FAMILIES and all(left.values()):
+            found = _rate(target_probs, draft_probs, law, left, settings.tol)
+        if not found or not all("rate" in rates for rates in found.values()):
+            for own in singles:
+                found |= _rate(target_probs, draft_probs, law, own, settings.tol)
         for n, own in pairs.items():
             for label, _ in own:
                 rates = found.get((n, label)) or known[name, n, label]
@@ -216,16 +213,13 @@ def _rate(
     tol: float,
 ) -> dict[tuple[int, str], Rates]:
     """Rate the (name, verifier) pairs of some numbers of drafts; a ValueError is the status of all."""
-    counts = list(pairs)
-    cells = [(n, label) for n in counts for label, _ in pairs[n]]
+    counts, step = list(pairs), "undefined"
     try:
-        drafts = law(draft_probs, counts[-1])
-    except ValueError as error:
-        return {cell: {"status": f"undefined: {one_line(error)}"} for cell in cells}
-    try:
+        drafts, step = law(draft_probs, counts[-1]), "unrated"
         optima = np.ravel(optimal_rates(target_probs, drafts, counts).rate).tolist()
     except ValueError as error:
-        return {cell: {"status": f"unrated: {one_line(error)}"} for cell in cells}
+        status = f"{step}: {one_line(error)}"
+        return {(n, label): {"status": status} for n in counts for label, _ in pairs[n]}
     optimal, found = dict(zip(counts, optima, strict=True)), {}
     for label, verifier in dict.fromkeys(pair for n in counts for pair in pairs[n]):
         own = [n for n in counts if (label, verifier) in pairs[n]]

@@ -14,9 +14,6 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
-from collections.abc import Sequence
-
-from otmd.curve import RatioCurve
 from otmd.curve._kernels import hockey_stick
 from otmd.drafts import (
     DraftLaw,
@@ -28,6 +25,7 @@ from otmd.drafts import (
     TopThen,
     WithReplacement,
 )
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import ChoosingVerifier
@@ -69,7 +67,12 @@ class Preference(Verifier):
         return ChoosingVerifier(target, law, lambda p, rest: take_tokens(p, rest, self.order))
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = self.prepare_position(target, law).rate
+        always, rest = drafts_by_chance(law)
+        if self.order is None and type(rest) is WithReplacement and rest.num_drafts == 1:
+            # Σ min(p, q) of the draft: no order of the tokens is needed.
+            rate = 1.0 - hockey_stick(rest.draft_probs, target, 1.0) + float(target[always].sum())
+        else:
+            rate = self.prepare_position(target, law).rate
         return rate, rate
 
 
@@ -88,13 +91,6 @@ class MaximalCoupling(Preference):
     def supports(self, law: DraftLaw) -> bool:
         return isinstance(law, ProposalLaw) and law.num_drafts == 1
 
-    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, ProposalLaw)
-        if law.forced_tokens().size:
-            return super().position_bounds(target, law, tol)
-        rate = 1.0 - hockey_stick(target, law.draft_probs, 1.0)
-        return rate, rate
-
 
 class GreedyCoupling(Preference):
     """Maximal coupling of p with q restricted to the tokens that greedy drafting leaves.
@@ -111,11 +107,3 @@ class GreedyCoupling(Preference):
 
     def supports(self, law: DraftLaw) -> bool:
         return type(law) is Greedy
-
-    def family_bounds(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        assert isinstance(law, Greedy)
-        curve, tops = RatioCurve.unchecked(target, law.draft_probs), [n - 1 for n in counts]
-        rates = curve.top_coupling_rates(tops)
-        return rates, rates
