@@ -191,8 +191,8 @@ class RatioCurve:
             target, draft = self._position(b)
             best, left = _kernels.likeliest(draft, tops[i]), draft.copy()
             left[best] = 0.0
-            left /= left.sum() or 1.0
-            rates[b, i] = target[best].sum() + left.sum() - _kernels.hockey_stick(left, target, 1.0)
+            coupled = _kernels.coupled_mass(target, left, _kernels.sum_of(left))
+            rates[b, i] = target[best].sum() + coupled
         return rates.reshape(*self.batch_shape, len(tops))
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:

@@ -69,11 +69,9 @@ class WithoutReplacement(ProposalLaw):
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
-        race, block = self.race, np.empty_like(order)
+        race, block, none = self.race, np.empty_like(order), np.zeros(order.size)
         sums, block[order] = np.zeros((order.size, race.width)), place
-        add_tokens(
-            np.zeros(order.size), ordered, place, race.scale, np.empty((2, order.size)), sums
-        )
+        add_tokens(none, ordered, place, race.scale, np.empty((2, order.size)), sums)
         return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:

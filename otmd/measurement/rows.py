@@ -193,12 +193,12 @@ def position_rows(
     for name, law in settings.laws:
         pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
         left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in known] for n in pairs}
-        singles, found = [{n: own} for n, own in left.items() if own], {}
+        found = {}
         if law in FAMILIES and all(left.values()):
             found = _rate(target_probs, draft_probs, law, left, settings.tol)
         if not found or not all("rate" in rates for rates in found.values()):
-            for own in singles:
-                found |= _rate(target_probs, draft_probs, law, own, settings.tol)
+            for n in filter(left.get, left):
+                found |= _rate(target_probs, draft_probs, law, {n: left[n]}, settings.tol)
         for n, own in pairs.items():
             for label, _ in own:
                 rates = found.get((n, label)) or known[name, n, label]

@@ -82,8 +82,7 @@ class ExponentialRace:
         outside = RATE_UNIT * np.append(sums[::-1, DRAFT].cumsum()[::-1], 0.0)
         waits = 1.0 / RATE_UNIT + np.append(0.0, sums[:, ALONE].cumsum())
         waits = np.tile(waits, (len(counts), 1))
-        if max(counts) > 2:
-            assert self._arrivals is not None
+        if self._arrivals and max(counts) > 2:
             heavy = np.argsort(block, kind="stable")
             moments = np.ascontiguousarray(sums[:, ALONE:])
             times = self._arrivals.times(moments, heavy, block[heavy], outside)

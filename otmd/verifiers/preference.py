@@ -14,7 +14,7 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
-from otmd.curve._kernels import hockey_stick
+from otmd.curve._kernels import coupled_mass
 from otmd.drafts import (
     DraftLaw,
     Greedy,
@@ -70,7 +70,7 @@ class Preference(Verifier):
         always, rest = drafts_by_chance(law)
         if self.order is None and type(rest) is WithReplacement and rest.num_drafts == 1:
             # Σ min(p, q) of the draft: no order of the tokens is needed.
-            rate = 1.0 - hockey_stick(rest.draft_probs, target, 1.0) + float(target[always].sum())
+            rate = coupled_mass(target, rest.draft_probs, 1.0) + float(target[always].sum())
         else:
             rate = self.prepare_position(target, law).rate
         return rate, rate

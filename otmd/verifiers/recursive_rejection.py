@@ -55,6 +55,7 @@ class RecursiveRejection(Verifier):
             return super().family_bounds(target, law, counts, tol)
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
+            assert isinstance(own, WithoutReplacement)
             paths = RejectionPaths(p, own.with_num_drafts(counts[-1]))
             rejected = [rejection_bounds(paths, n, tol) for n in counts]
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
