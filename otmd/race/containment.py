@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, copy_numbers, ratios_of, sum_of, sum_where
+from otmd.curve._kernels import AT_A_TIME, copy_numbers, count_above, ratios_of, sum_of, sum_where
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -239,19 +239,19 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
         add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
 
 
-@kernel(fastmath=REASSOCIATE)
+# No fast-math: the kernels that it calls would inherit it, and multiply the unit by the end first.
+@kernel()
 def _sum_subset(draft, subset, scale, sums):
     """Fill the sums (S,) of a subset but for p; how many of its tokens have mass, and q of all others."""
     inside, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
     count, outside = 0, 0.0
     for start in range(0, draft.size, AT_A_TIME):
         q, chosen = draft[start : start + AT_A_TIME], subset[start : start + AT_A_TIME]
-        own, values, left = inside[: q.size], scratch[: q.size], 0.0
+        own, values = inside[: q.size], scratch[: q.size]
         for y in range(q.size):
-            own[y] = q[y] if chosen[y] else 0.0
-            left += 0.0 if chosen[y] else q[y]
-            count += 1 if own[y] > 0.0 else 0
-        outside += left
+            own[y], values[y] = q[y] if chosen[y] else 0.0, 0.0 if chosen[y] else q[y]
+        count += count_above(own, 0.0)
+        outside += sum_of(values)
         sums[DRAFT] += sum_of(own)
         _fill_alone(own, scale, values)
         sums[ALONE] += sum_of(values)
