@@ -73,6 +73,19 @@ def ratios_of(target, draft, tokens):
     return ratio
 
 
+@kernel()
+def fill_below(target, draft, ends, subsets):
+    """Fill which tokens have p/q below each of the ends (N,), shape (N, V)."""
+    ratio = np.empty(AT_A_TIME)
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
+        fill_ratios(p, q, ratio)
+        for i in range(ends.size):
+            own, end = subsets[i, start : start + AT_A_TIME], ends[i]
+            for y in range(p.size):
+                own[y] = ratio[y] < end
+
+
 @kernel(fastmath=REASSOCIATE)
 def hockey_stick(target, draft, C):
     """W(C) = Σ (p − C q)₊."""
@@ -168,9 +181,16 @@ def k_sequential_scale(target, draft, num_drafts):
 @kernel()
 def fill_k_sequential_scales(p, p_row, q, q_row, counts, scale, W):
     """Fill ρ* and W there for the ``counts`` (N,) of drafts, shapes (B, N)."""
+    liked = np.empty((2, p.shape[1]))
     for b in range(p_row.size):
+        target, draft, k = p[p_row[b]], q[q_row[b]], np.uint64(0)
+        # Tokens with p ≤ q add nothing to W(ρ), as ρ ≥ 1. The index moves on past others: no branch.
+        for y in range(target.size):
+            liked[0, k], liked[1, k] = target[y], draft[y]
+            k += np.uint64(target[y] > draft[y])
+        target, draft = liked[0, :k], liked[1, :k]
         for i in range(counts.size):
-            found = k_sequential_scale(p[p_row[b]], q[q_row[b]], counts[i])
+            found = k_sequential_scale(target, draft, counts[i])
             scale[b, i], W[b, i] = found
 
 
@@ -218,7 +238,7 @@ def sum_of(values):
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
-def _coupled_mass(target, draft, scale):
+def coupled_mass(target, draft, scale):
     """Σ min(p, q/scale), 0 where scale is."""
     total = 0.0
     if scale == 0.0:
@@ -230,22 +250,6 @@ def _coupled_mass(target, draft, scale):
             part += min(p[y], q[y] / scale)
         total += part
     return total
-
-
-@kernel()
-def fill_top_rates(p, p_row, q, q_row, tops, out):
-    """Fill p(Top) + Σ min(p, q′), q′ being q without the m likeliest tokens; ``tops`` (N,) ascend."""
-    left = np.empty(q.shape[1])
-    for b in range(p_row.size):
-        target, draft = p[p_row[b]], q[q_row[b]]
-        copy_numbers(draft, left)
-        best, done, rate = likeliest(draft, tops[-1]), 0, 0.0
-        for i in range(tops.size):
-            for k in range(done, tops[i]):
-                rate += target[best[k]]
-                left[best[k]] = 0.0
-            done = tops[i]
-            out[b, i] = rate + _coupled_mass(target, left, sum_of(left))
 
 
 @kernel()

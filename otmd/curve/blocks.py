@@ -11,12 +11,12 @@ into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_ratios, ratios_of
+from otmd.curve._kernels import AT_A_TIME, fill_below, fill_ratios, power, ratios_of
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 
@@ -36,8 +36,6 @@ _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
 # Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
 _OCTAVE, _GROUP = 0, 1
-# Where parts begin is decided from the ratios of at most so many tokens.
-_MOST_SAMPLED = 1024
 
 
 @kernel()
@@ -76,6 +74,16 @@ def _sum_tokens(target, draft, tokens, block, sums):
 
 
 @kernel()
+def _fill_powers(blocks, counts, contained):
+    """Fill q^n of the tokens before each block, and of all tokens, for the counts n, shape (N, K + 1)."""
+    mass, sums = 0.0, blocks.sums
+    for k in range(contained.shape[1]):
+        for i in range(counts.size):
+            contained[i, k] = power(min(mass, 1.0), counts[i])
+        mass += sums[k, DRAFT] if k < len(sums) else 0.0
+
+
+@kernel()
 def tokens_of_groups(group, wanted):
     """The tokens whose group is wanted, ascending."""
     # Every token is written, and the index moves on past wanted ones only: no branch can be mispredicted.
@@ -88,26 +96,43 @@ def tokens_of_groups(group, wanted):
 
 
 @kernel()
-def _fill_parts(ratio, starts, part, low, high):
-    """Fill the part of each ratio and the smallest and largest ratio of each part.
+def _divide(ratio, low, wanted, most_sorted, num_parts):
+    """Divide the tokens of the wanted blocks, given by p/q ascending, into some ``num_parts`` parts.
 
-    Part k holds the ratios from starts[k] on and below starts[k + 1].
+    Few tokens are divided into single ratios. Returns the tokens' places, the part of each, and where among
+    these each part begins and if it is ``single``. No part is of two blocks. The largest finite ratio is a
+    part by itself: every ratio is below twice the last finite edge.
     """
+    place, block = np.empty((2, ratio.size), np.int64)
+    size, b = 0, 0
     for i in range(ratio.size):
-        k, left = np.uint64(0), starts.size
-        while left > 1:
-            half = np.uint64(left >> 1)
-            k += half if starts[k + half] <= ratio[i] else np.uint64(0)
-            left -= left >> 1
-        part[i] = k
-        low[k] = min(low[k], ratio[i])
-        high[k] = max(high[k], ratio[i])
+        while b + 1 < low.size and low[b + 1] <= ratio[i]:
+            b += 1
+        place[size], block[size] = i, b
+        size += 1 if wanted[b] else 0
+    most = 0 if size <= most_sorted else size // num_parts
+    part, first = np.empty(size, np.int16), np.empty(size, np.int64)
+    single, i, k = np.empty(size, np.bool_), 0, -1
+    while i < size:
+        own, end = ratio[place[i]], i + 1
+        while end < size and ratio[place[end]] == own:
+            end += 1
+        largest = end == size or ratio[place[end]] == np.inf
+        new = i == 0 or largest or block[i] != block[i - 1] or end - first[k] > most
+        if new:
+            k += 1
+            first[k] = i
+        single[k] = new
+        part[i:end] = k
+        i = end
+    return place[:size], part, first[: k + 1], single[: k + 1]
 
 
 @kernel()
 def _mark_blocks(low, single, sums, contained, wanted):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
 
+    Returns the smallest minimiser that ends between blocks: how many it holds, and its p − g.
     ``contained`` (K + 1,) is g of the tokens before each block, and of all tokens. A block is marked if its
     bound is below the least p − g at the edges of blocks, or equal to it and the block lies before the first
     edge that attains it.
@@ -118,9 +143,9 @@ def _mark_blocks(low, single, sums, contained, wanted):
         least = min(least, values[k])
         if k < low.size:
             before += sums[k, TARGET]
-    first, before = False, 0.0
+    best, before = -1, 0.0
     for k in range(low.size):
-        first = first or values[k] <= least + SLACK
+        best = k if best < 0 and values[k] <= least + SLACK else best
         p, q = sums[k, TARGET], sums[k, DRAFT]
         # Tokens that are never drafted come last. They only add to p(H).
         if not single[k] and q > 0.0:
@@ -130,9 +155,11 @@ def _mark_blocks(low, single, sums, contained, wanted):
                 corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
             chord = contained[k] + (contained[k + 1] - contained[k]) * (corner / q)
             bound = min(before + low[k] * corner - chord, values[k])
-            if bound <= (least - SLACK if first else least + SLACK):
+            if bound <= (least + SLACK if best < 0 else least - SLACK):
                 wanted[k] = True
         before += p
+    best = low.size if best < 0 else best
+    return best, values[best]
 
 
 class Blocks(NamedTuple):
@@ -163,6 +190,27 @@ class Blocks(NamedTuple):
     def before(self, column: int) -> FloatArray:
         """The sum of a column over all tokens before each block, and over all, shape (K + 1,)."""
         return np.concatenate([[0.0], self.sums[:, column].cumsum()])
+
+
+@kernel()
+def _replaced(blocks, wanted, split):
+    """The blocks with those that are wanted replaced by what they were split into."""
+    size = split.low.size
+    for i in range(wanted.size):
+        size += 0 if wanted[i] else 1
+    low, single = np.empty(size), np.empty(size, np.bool_)
+    sums, level = np.empty((size, split.sums.shape[1])), np.empty(size, np.int8)
+    i, j = 0, 0
+    for k in range(size):
+        while i < wanted.size and wanted[i]:
+            i += 1
+        kept = j == split.low.size or (i < wanted.size and blocks.low[i] < split.low[j])
+        source, y = (blocks, i) if kept else (split, j)
+        low[k], single[k], level[k] = source.low[y], source.single[y], source.level[y]
+        for r in range(sums.shape[1]):
+            sums[k, r] = source.sums[y, r]
+        i, j = (i + 1, j) if kept else (i, j + 1)
+    return Blocks(low, single, sums, level)
 
 
 class Cut(NamedTuple):
@@ -198,11 +246,11 @@ class BlockedCurve:
     ) -> None:
         self.target, self.draft = target, draft
         self.counts = [int(n) for n in counts]
-        # The tokens of groups that were split, and their p/q.
+        # The tokens of groups that were split, by p/q, and their p/q.
         self._opened = np.empty(0, np.int32), np.empty(0)
         if target.size < self.smallest_grouped:
-            tokens = np.arange(target.size, dtype=np.int32)
-            self.blocks = self._open(tokens, np.zeros(1))
+            self._open(np.arange(target.size, dtype=np.int32))
+            self.blocks = self._parts(np.zeros(1), np.ones(1, dtype=bool), _GROUP + 1)
             return
         self._group = np.empty(target.size, np.int16)
         self._group_sums = np.zeros((NUM_GROUPS, self.width))
@@ -225,26 +273,20 @@ class BlockedCurve:
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
         """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
-        mass = np.minimum(blocks.before(DRAFT), 1.0)
-        return [mass**n for n in self.counts]
+        contained = np.empty((len(self.counts), blocks.low.size + 1))
+        _fill_powers(blocks, np.array(self.counts), contained)
+        return contained
 
     def smallest_cuts(self) -> list[Cut]:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""
         while True:
             blocks = self.blocks
-            wanted, every = np.zeros(len(blocks.low), dtype=bool), list(self.containment(blocks))
-            for contained in every:
-                _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, wanted)
+            wanted, columns = np.zeros(len(blocks.low), dtype=bool), blocks[:3]
+            every = [_mark_blocks(*columns, g, wanted) for g in self.containment(blocks)]
             if not wanted.any():
-                break
+                edges = blocks.edges
+                return [Cut(size, float(edges[size]), float(value)) for size, value in every]
             self.blocks = self.split(wanted)
-        edges, before = blocks.edges, blocks.before(TARGET)
-        cuts = []
-        for contained in every:
-            values = before - contained
-            size = int(np.argmax(values <= values.min() + SLACK))
-            cuts.append(Cut(size, float(edges[size]), float(values[size])))
-        return cuts
 
     def ratios(self) -> FloatArray:
         """p/q of each token, inf where q = 0, shape (V,)."""
@@ -254,77 +296,45 @@ class BlockedCurve:
 
     def subset(self, end: float) -> BoolArray:
         """The tokens with p/q below ``end``, shape (V,)."""
-        return self.ratios() < end
+        subset = np.empty((1, self.target.size), dtype=bool)
+        fill_below(self.target, self.draft, np.array([end]), subset)
+        return subset[0]
 
     def split(self, wanted: BoolArray) -> Blocks:
         """Split the wanted blocks of the coarsest level among them."""
         blocks = self.blocks
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
-        starts = blocks.low[wanted]
-        first = np.searchsorted(GROUP_LOW, starts)
+        first, found = (
+            np.searchsorted(GROUP_LOW, blocks.low[wanted]),
+            np.zeros(NUM_GROUPS, np.bool_),
+        )
         if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
-            groups = used & np.isin(_OCTAVE_OF, _OCTAVE_OF[first])
+            found[_OCTAVE_OF[first]] = True
+            groups = used & found[_OCTAVE_OF]
             split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
-        elif level == _GROUP:
-            opened = np.zeros(NUM_GROUPS, dtype=bool)
-            opened[first] = True
-            split = self._open(tokens_of_groups(self._group, opened), starts)
-        else:
-            split = self._parts(*self._tokens_in(wanted), starts, level + 1)
-        kept = [each[~wanted] for each in blocks]
-        order = np.argsort(np.append(kept[0], split.low), kind="stable")
-        columns: Any = (np.concatenate(pair)[order] for pair in zip(kept, split, strict=True))
-        return Blocks(*columns)
+            return _replaced(blocks, wanted, split)
+        if level == _GROUP:
+            found[first] = True
+            self._open(tokens_of_groups(self._group, found))
+        return _replaced(blocks, wanted, self._parts(blocks.low, wanted, level + 1))
 
-    def _open(self, tokens: NDArray[np.int32], starts: FloatArray) -> Blocks:
-        """The parts of tokens that no part held before."""
+    def _open(self, tokens: NDArray[np.int32]) -> None:
+        """Add tokens to those that are kept by p/q."""
+        tokens = np.append(self._opened[0], tokens)
         ratio = ratios_of(self.target, self.draft, tokens)
-        before, known = self._opened
-        self._opened = np.append(before, tokens), np.append(known, ratio)
-        return self._parts(tokens, ratio, starts, _GROUP + 1)
+        order = np.argsort(ratio)
+        self._opened = tokens[order], ratio[order]
 
-    def _tokens_in(self, wanted: BoolArray) -> tuple[NDArray[np.int32], FloatArray]:
-        """The tokens of these parts, and their p/q."""
+    def _parts(self, low: FloatArray, wanted: BoolArray, level: int) -> Blocks:
+        """The parts of the wanted blocks, which begin at ``low`` and whose tokens are kept by p/q."""
         tokens, ratio = self._opened
-        # Where runs of wanted parts begin and end. Tokens that are never drafted belong to the last part.
-        turns = self.blocks.edges[np.flatnonzero(np.diff(wanted, prepend=False, append=False))]
-        turn = np.searchsorted(turns[turns < np.inf], ratio, side="right")
-        inside = np.flatnonzero(turn & 1)
-        return tokens[inside], ratio[inside]
-
-    def _parts(
-        self, tokens: NDArray[np.int32], ratio: FloatArray, starts: FloatArray, level: int
-    ) -> Blocks:
-        """Parts with about equal numbers of tokens, or single ratios of few tokens; ``starts`` are kept."""
-        starts = np.append(starts, _quantiles(ratio, self.most_sorted, self.num_parts))
-        starts.sort()
-        # Compared, not subtracted: a difference of infinite ratios is NaN.
-        starts = starts[np.append(True, starts[1:] != starts[:-1])]
-        part, sums = np.empty(ratio.size, np.int16), np.zeros((starts.size, self.width))
-        low, high = np.full(starts.size, np.inf), np.full(starts.size, -1.0)
-        _fill_parts(ratio, starts, part, low, high)
-        self.sum_tokens(tokens, part, sums)
-        used = high >= 0.0
-        parts = _blocks(low[used], sums[used], level)
-        return parts._replace(single=parts.low == high[used])
-
-
-def _quantiles(ratio: FloatArray, most_sorted: int, num_parts: int) -> FloatArray:
-    """Ratios that split the tokens about evenly; all ratios of few tokens.
-
-    The largest finite ratio begins a part of its own: every ratio is below twice the last finite edge.
-    """
-    if ratio.size <= most_sorted:
-        return ratio
-    some = np.sort(ratio[:: -(-ratio.size // _MOST_SAMPLED)])
-    ends = np.arange(num_parts) * some.size // num_parts
-    # A ratio that many tokens share is a part by itself: another part begins at the next larger ratio.
-    often = some[ends[1:]][some[ends[1:]] == some[ends[:-1]]]
-    after = np.searchsorted(some, often, side="right")
-    finite = ratio[ratio < np.inf].max(initial=0.0)
-    return np.concatenate([some[ends], some[after[after < some.size]], [finite, ratio.max()]])
+        sizes = self.most_sorted, self.num_parts
+        place, part, first, single = _divide(ratio, low, wanted, *sizes)
+        sums = np.zeros((first.size, self.width))
+        self.sum_tokens(tokens[place], part, sums)
+        return Blocks(ratio[place[first]], single, sums, np.full(first.size, level, np.int8))
 
 
 def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:

@@ -186,9 +186,14 @@ class RatioCurve:
 
         q′ is q without the likeliest tokens, renormalised: all of Top is drafted, and one token of q′.
         """
-        numbers = np.array(tops, dtype=np.int64)
-        rates = self._filled(_kernels.fill_top_rates, (numbers,), numbers.size)[0]
-        return rates.reshape(*self.batch_shape, numbers.size)
+        rates = np.empty((self._draft.row.size, len(tops)))
+        for b, i in np.ndindex(rates.shape):
+            target, draft = self._position(b)
+            best, left = _kernels.likeliest(draft, tops[i]), draft.copy()
+            left[best] = 0.0
+            coupled = _kernels.coupled_mass(target, left, _kernels.sum_of(left))
+            rates[b, i] = target[best].sum() + coupled
+        return rates.reshape(*self.batch_shape, len(tops))
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""
@@ -236,10 +241,8 @@ class RatioCurve:
         flat, each = subset.reshape(-1, ends.shape[-1], size), ends.reshape(-1, ends.shape[-1])
 
         def work(start: int, stop: int) -> None:
-            ratio = np.empty(size)
             for b in range(start, stop):
-                _kernels.fill_ratios(*self._position(b), ratio)
-                np.less(ratio, each[b][:, None], out=flat[b])
+                _kernels.fill_below(*self._position(b), each[b], flat[b])
 
         in_threads(work, len(each), size)
         return subset

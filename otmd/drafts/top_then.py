@@ -153,7 +153,7 @@ class Greedy(TopThen):
 
     def with_num_drafts(self, num_drafts: int) -> Self:
         # The number of top tokens is set first, since it is checked against the number of drafts.
-        other = copy.copy(self)
+        other = self if num_drafts == self.num_drafts else copy.copy(self)
         other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
         return super(Greedy, other).with_num_drafts(num_drafts)
 

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from otmd.curve._kernels import sum_where
 from otmd.drafts.proposal import ProposalLaw, are_distinct
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
 from otmd.race.containment import ExponentialRace, add_tokens
@@ -30,7 +31,9 @@ class WithoutReplacement(ProposalLaw):
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
-        return ascending[draw_distinct(cumulative, rng.random((count, self.num_drafts)))]
+        # In parts that a processor's cache can hold.
+        parts = np.array_split(rng.random((count, self.num_drafts)), 1 + count // 8192)
+        return ascending[np.concatenate([draw_distinct(cumulative, part) for part in parts])]
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         mass = self.draft_probs[draft_tokens]
@@ -66,14 +69,10 @@ class WithoutReplacement(ProposalLaw):
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
-        race = self.race
-        sums = np.zeros((order.size, race.width))
-        # A target whose order by p/q is this one.
-        target = np.empty(order.size)
-        target[order] = ordered * place
-        add_tokens(target[order], ordered, place, race.scale, np.empty((2, order.size)), sums)
-        low = np.subtract(place, 0.5, dtype=np.float64)
-        return race.contained(target, low, sums, [self.num_drafts])[0]
+        race, block, none = self.race, np.empty_like(order), np.zeros(order.size)
+        sums, block[order] = np.zeros((order.size, race.width)), place
+        add_tokens(none, ordered, place, race.scale, np.empty((2, order.size)), sums)
+        return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts
@@ -89,7 +88,7 @@ class WithoutReplacement(ProposalLaw):
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
         support = np.count_nonzero(self.draft_probs)
         raced = [n for n in counts if 1 < n < support]
-        hits = dict.fromkeys(counts, float(target @ (self.draft_probs > 0)))
+        hits = dict.fromkeys(counts, float(sum_where(target, self.draft_probs > 0.0)))
         if 1 in hits:
             hits[1] = float(target @ self.draft_probs)
         if raced:
@@ -116,6 +115,11 @@ def draw_distinct(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
         place = np.minimum((gaps <= wanted).sum(axis=-1), (gaps < total).sum(axis=-1))[:, None]
         start, end = (np.take_along_axis(each, place, axis=-1)[:, 0] for each in (starts, ends))
         outside = np.take_along_axis(np.hstack([0.0 * total, gaps]), place, axis=-1)
-        index = np.searchsorted(cumulative, before[start] + (wanted - outside)[:, 0], side="right")
-        drawn[:, i] = np.minimum(index, np.searchsorted(cumulative, before[end], side="left"))
+        mass, index = before[start] + (wanted - outside)[:, 0], np.empty(len(uniforms), int)
+        # What is searched for in order is found sooner.
+        order = np.argsort(mass)
+        index[order] = np.searchsorted(cumulative, mass[order], side="right")
+        over = np.flatnonzero(before[index] >= before[end])
+        index[over] = np.searchsorted(cumulative, before[end[over]], side="left")
+        drawn[:, i] = index
     return drawn

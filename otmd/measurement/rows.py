@@ -54,6 +54,8 @@ PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
     Hub: SpecHub,
     CertainTop: TargetOnly,
 }
+# One computation answers for all numbers of drafts of these laws.
+FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},
@@ -188,46 +190,52 @@ def position_rows(
     Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has rates that
     were computed elsewhere. ValueError for bounds that contradict each other.
     """
-    for (name, law), n in product(settings.laws, settings.num_drafts):
-        pairs = settings.served.get((name, n), ())
-        left = {label: rule for label, rule in pairs if (name, n, label) not in known}
-        found = _rate(target_probs, draft_probs, law, n, left, settings.tol) if left else {}
-        for label, _ in pairs:
-            rates = found.get(label) or known[name, n, label]
-            yield {"law": name, "num_drafts": n, "verifier": label} | rates
+    for name, law in settings.laws:
+        pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
+        left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in known] for n in pairs}
+        found = {}
+        if law in FAMILIES and all(left.values()):
+            found = _rate(target_probs, draft_probs, law, left, settings.tol)
+        if not found or not all("rate" in rates for rates in found.values()):
+            for n in filter(left.get, left):
+                found |= _rate(target_probs, draft_probs, law, {n: left[n]}, settings.tol)
+        for n, own in pairs.items():
+            for label, _ in own:
+                rates = found.get((n, label)) or known[name, n, label]
+                yield {"law": name, "num_drafts": n, "verifier": label} | rates
 
 
 def _rate(
     target_probs: np.ndarray,
     draft_probs: np.ndarray,
     law: LawFactory,
-    n: int,
-    verifiers: dict[str, Verifier],
+    pairs: dict[int, list[tuple[str, Verifier]]],
     tol: float,
-) -> dict[str, Rates]:
-    """Rate these verifiers, by their names."""
+) -> dict[tuple[int, str], Rates]:
+    """Rate the (name, verifier) pairs of some numbers of drafts; a ValueError is the status of all."""
+    counts, step = list(pairs), "undefined"
     try:
-        drafts = law(draft_probs, n)
+        drafts, step = law(draft_probs, counts[-1]), "unrated"
+        optima = np.ravel(optimal_rates(target_probs, drafts, counts).rate).tolist()
     except ValueError as error:
-        return {label: {"status": f"undefined: {one_line(error)}"} for label in verifiers}
-    try:
-        optimal = float(np.ravel(optimal_rates(target_probs, drafts, [n]).rate)[0])
-    except ValueError as error:
-        return {label: {"status": f"unrated: {one_line(error)}"} for label in verifiers}
-    found: dict[str, Rates] = {}
-    for label, verifier in verifiers.items():
+        status = f"{step}: {one_line(error)}"
+        return {(n, label): {"status": status} for n in counts for label, _ in pairs[n]}
+    optimal, found = dict(zip(counts, optima, strict=True)), {}
+    for label, verifier in dict.fromkeys(pair for n in counts for pair in pairs[n]):
+        own = [n for n in counts if (label, verifier) in pairs[n]]
         try:
-            bounds = verifier.family_bounds(target_probs, drafts, [n], tol)
+            bounds = np.clip(verifier.family_bounds(target_probs, drafts, own, tol), 0.0, 1.0)
         except ValueError as error:
-            found[label] = {"optimal": optimal, "status": f"unrated: {one_line(error)}"}
+            status = f"unrated: {one_line(error)}"
+            found |= {(n, label): {"optimal": optimal[n], "status": status} for n in own}
             continue
-        low, high = np.clip(np.ravel(bounds), 0.0, 1.0).tolist()
-        if not low <= high + ROUNDING:
-            raise ValueError(
-                f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
-                f"{type(drafts).__name__}, wanted the first no larger than the second"
-            )
-        found[label] = rate_columns(low, high, optimal, tol)
+        for n, low, high in zip(own, *np.reshape(bounds, (2, -1)).tolist(), strict=True):
+            if not low <= high + ROUNDING:
+                raise ValueError(
+                    f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
+                    f"{type(drafts).__name__}, wanted the first no larger than the second"
+                )
+            found[n, label] = rate_columns(low, high, optimal[n], tol)
     return found
 
 

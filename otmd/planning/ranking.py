@@ -166,9 +166,9 @@ def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, lis
     ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
     drafts the same however many follow, and accepts a token that was drafted in its slot or not at all.
     """
-    columns = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
-    slots = [np.diff(np.stack(column, axis=1), axis=1, prepend=0.0) for column in columns]
-    return {n: [own[:, :n] for own in slots] for n in chances}
+    texts = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
+    before = [np.stack([np.zeros_like(own[0]), *own], axis=1) for own in texts]
+    return {n: [own[:, 1 : n + 1] - own[:, :n] for own in before] for n in chances}
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:

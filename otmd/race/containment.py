@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, ratios_of, sum_where
+from otmd.curve._kernels import AT_A_TIME, copy_numbers, count_above, ratios_of, sum_of, sum_where
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -46,15 +46,17 @@ class RaceScale(NamedTuple):
 class ExponentialRace:
     """The race of a draft distribution (V,), for g of any subset and every number of drafts up to n.
 
-    At least n tokens have mass. ``scale`` is for the kernels, ``width`` the number of sums of a block.
+    At least n tokens have mass. ``scale`` is for the kernels, ``width`` the number of sums of a block, and
+    ``heavy`` (M,) are the tokens that do not enter by power sums, none for two drafts.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
         self.draft, self.num_drafts = draft, num_drafts
         self._arrivals, self.width, pace = None, POWER, (0.0, 0.0)
+        self.heavy = np.empty(0, np.int64)
         if num_drafts > 2:
             self._arrivals = PrefixArrivals(draft, num_drafts, RATE_UNIT)
-            self.width = ALONE + POWERS
+            self.width, self.heavy = ALONE + POWERS, self._arrivals.heavy
             pace = self._arrivals.end, self._arrivals.heaviest
         self.scale = RaceScale(mass_beside_most(draft), RATE_UNIT, *pace)
 
@@ -62,32 +64,28 @@ class ExponentialRace:
         """The containment g of a subset (V,) for this number of drafts."""
         if num_drafts == 1:
             return float(sum_where(self.draft, subset))
-        if np.count_nonzero(subset & (self.draft > 0.0)) < num_drafts:
+        # The blocks are the subset, of which p is not needed, and all other tokens, of which only q is.
+        sums = np.zeros((2, self.width if num_drafts > 2 else POWER))
+        drafted, sums[1, DRAFT] = _sum_subset(self.draft, subset, self.scale, sums[0])
+        if drafted < num_drafts:
             return 0.0
-        # The blocks of a target with p/q = 0 in the subset and 1 outside.
-        curve = RaceCurve(np.where(subset, 0.0, self.draft), self, [num_drafts])
-        (contained,) = curve.containment(curve.blocks)
-        return float(contained[1])
+        block = np.where(subset[self.heavy], 0, 1)
+        return float(self.contained(block, sums, [num_drafts])[0, 1])
 
-    def contained(
-        self, target: FloatArray, low: FloatArray, sums: FloatArray, counts: Sequence[int]
-    ) -> FloatArray:
+    def contained(self, block: IntArray, sums: FloatArray, counts: Sequence[int]) -> FloatArray:
         """The containment g of the first 0, 1, … K blocks, for N numbers of drafts, shape (N, K + 1).
 
-        Blocks are of p/q, p being ``target`` (V,); ``low`` (K,) is the smallest ratio of each, ascending.
-        Powers in the ``sums`` (K, S) are read where a count is above 2.
+        ``block`` (M,) is the block of each heavy token. It and the powers in the ``sums`` (K, S) are read
+        where a count is above 2.
         """
         # The rate of all tokens from each block on.
         outside = RATE_UNIT * np.append(sums[::-1, DRAFT].cumsum()[::-1], 0.0)
         waits = 1.0 / RATE_UNIT + np.append(0.0, sums[:, ALONE].cumsum())
         waits = np.tile(waits, (len(counts), 1))
-        if max(counts) > 2:
-            assert self._arrivals is not None
-            ratio = ratios_of(target, self.draft, self._arrivals.heavy.astype(np.int32))
-            heavy = np.argsort(ratio, kind="stable")
-            block = np.searchsorted(low, ratio[heavy], side="right") - 1
+        if self._arrivals and max(counts) > 2:
+            heavy = np.argsort(block, kind="stable")
             moments = np.ascontiguousarray(sums[:, ALONE:])
-            times = self._arrivals.times(moments, heavy, block, outside)
+            times = self._arrivals.times(moments, heavy, block[heavy], outside)
             for own, count in zip(waits, counts, strict=True):
                 own += times[count - 3] if count > 2 else 0.0
         contained = np.clip(1.0 - outside * waits, 0.0, 1.0)
@@ -143,8 +141,7 @@ class RaceCurve(BlockedCurve):
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
         self.width = race.width if max(counts) > 2 else POWER
-        # g before each of the blocks that were last asked about, and these blocks' lower ends.
-        self._known = np.empty(0), np.empty((len(counts), 1))
+        self._heavy_ratio = ratios_of(target, race.draft, race.heavy.astype(np.int32))
         super().__init__(target, race.draft, counts, coarse=True)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
@@ -159,20 +156,8 @@ class RaceCurve(BlockedCurve):
 
     def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
-        low, known = self._known
-        if blocks.low is low:
-            return known
-        # g is computed only where a new block begins. All blocks between two such places are summed up.
-        place = np.searchsorted(low, blocks.low)
-        old = np.append(low, np.nan)[place] == blocks.low
-        old[0] = False
-        contained = np.empty((len(self.counts), old.size + 1))
-        contained[:, :-1][:, old] = known[:, place[old]]
-        sums = np.add.reduceat(blocks.sums, np.flatnonzero(~old))
-        found = self.race.contained(self.target, blocks.low[~old], sums, self.counts)
-        contained[:, np.append(~old, True)] = found
-        self._known = blocks.low, contained
-        return contained
+        block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
+        return self.race.contained(block, blocks.sums, self.counts)
 
 
 def mass_beside_most(draft: FloatArray) -> float:
@@ -252,6 +237,29 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
             p[i], q[i] = target[own[i]], draft[own[i]]
         some = block[start : start + AT_A_TIME]
         add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
+
+
+# No fast-math: the kernels that it calls would inherit it, and multiply the unit by the end first.
+@kernel()
+def _sum_subset(draft, subset, scale, sums):
+    """Fill the sums (S,) of a subset but for p; how many of its tokens have mass, and q of all others."""
+    inside, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
+    count, outside = 0, 0.0
+    for start in range(0, draft.size, AT_A_TIME):
+        q, chosen = draft[start : start + AT_A_TIME], subset[start : start + AT_A_TIME]
+        own, values = inside[: q.size], scratch[: q.size]
+        for y in range(q.size):
+            own[y], values[y] = q[y] if chosen[y] else 0.0, 0.0 if chosen[y] else q[y]
+        count += count_above(own, 0.0)
+        outside += sum_of(values)
+        sums[DRAFT] += sum_of(own)
+        _fill_alone(own, scale, values)
+        sums[ALONE] += sum_of(values)
+        if sums.size > POWER:
+            _fill_small(own, scale, values)
+            copy_numbers(values, own)
+            add_powers(own, values, sums[ALONE:])
+    return count, outside
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")

@@ -46,7 +46,11 @@ class RaceInclusion:
         self._heavy = np.flatnonzero(self._small > HEAVY / latest)
         self._small *= latest
         fast, self._small[self._heavy] = self._small[self._heavy], 0.0
-        slow = _slow_counts(power_sums(self._small, None, POWERS), self._parts, num_drafts)
+        # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
+        moments = power_sums(self._small, None, POWERS)
+        powers = self._parts ** np.arange(POWERS)[:, None]
+        logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(num_drafts)]
+        slow = exponential_series(np.stack(logs), np.exp(-moments[1] * self._parts))
         growth = np.outer(fast, self._parts)
         chances, missed = (np.exp(-growth), -np.expm1(-growth)), np.empty((num_drafts, fast.size))
         counts = heavy_inclusion(*chances, slow.cumsum(axis=0), self._weights, missed)
@@ -75,13 +79,6 @@ class RaceInclusion:
             integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
             coefficients[1:] += (-1) ** m * growth_series(m, POWERS)[:-1] * integrals
         return coefficients
-
-
-def _slow_counts(moments: FloatArray, parts: FloatArray, size: int) -> FloatArray:
-    """P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T)."""
-    powers = parts ** np.arange(POWERS)[:, None]
-    logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(size)]
-    return exponential_series(np.stack(logs), np.exp(-moments[1] * parts))
 
 
 @kernel(fastmath=REASSOCIATE)

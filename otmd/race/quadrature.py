@@ -10,8 +10,6 @@ from math import factorial, lgamma, log
 import numpy as np
 from scipy.special import loggamma
 
-from otmd.curve._kernels import AT_A_TIME, count_above
-from otmd.kernel import kernel
 from otmd.probabilities import FloatArray
 
 # Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
@@ -30,52 +28,12 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     """A time by which n ≥ 2 tokens have arrived, except with a probability below rounding.
 
     At least n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q. It is the
-    earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens have.
+    earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens have,
+    by Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1} with a lower bound μ of the mean number N.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
-    fast = unit * np.sort(largest(draft, size))
+    fast = unit * np.sort(np.partition(draft, draft.size - size)[draft.size - size :])
     others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
-    return _race_end(fast, others, num_drafts)
-
-
-def largest(values: FloatArray, count: int) -> FloatArray:
-    """The ``count`` largest values, in no particular order, without a copy of all values."""
-    kept = np.empty(count + AT_A_TIME)
-    size, place = _keep_larger(values, 0, -np.inf, kept, 0)
-    while place < values.size:
-        kept[:size].partition(size - count)
-        kept[:count] = kept[size - count : size]
-        size, place = _keep_larger(values, place, kept[:count].min(), kept, count)
-    return np.partition(kept[:size], size - count)[size - count :]
-
-
-@kernel()
-def _keep_larger(values, place, least, kept, size):
-    """Append the values above ``least`` from a place on to ``kept``, as long as there is room.
-
-    Returns the size of what is kept, and the next place.
-    """
-    while place < values.size:
-        own = values[place : place + AT_A_TIME]
-        count = count_above(own, least)
-        if size + count > kept.size:
-            break
-        if count > 0:
-            for y in range(own.size):
-                if own[y] > least:
-                    kept[size] = own[y]
-                    size += 1
-        place += own.size
-    return size, place
-
-
-def _race_end(fast: FloatArray, others: float, num_drafts: int) -> float:
-    """See :func:`latest_win`.
-
-    ``fast`` are the rates of the fastest tokens, ascending, and ``others`` is the sum of all other rates. For
-    n of all tokens Chernoff's bound is P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, with a lower bound μ of the mean
-    number of arrivals.
-    """
     lost = num_drafts - 1
     latest = _INVISIBLE / float(fast[-num_drafts])
     early, late = 0.0, latest

@@ -14,6 +14,7 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+from otmd.curve._kernels import coupled_mass
 from otmd.drafts import (
     DraftLaw,
     Greedy,
@@ -24,6 +25,7 @@ from otmd.drafts import (
     TopThen,
     WithReplacement,
 )
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import ChoosingVerifier
@@ -65,7 +67,12 @@ class Preference(Verifier):
         return ChoosingVerifier(target, law, lambda p, rest: take_tokens(p, rest, self.order))
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rate = self.prepare_position(target, law).rate
+        always, rest = drafts_by_chance(law)
+        if self.order is None and type(rest) is WithReplacement and rest.num_drafts == 1:
+            # Σ min(p, q) of the draft: no order of the tokens is needed.
+            rate = coupled_mass(target, rest.draft_probs, 1.0) + float(target[always].sum())
+        else:
+            rate = self.prepare_position(target, law).rate
         return rate, rate
 
 

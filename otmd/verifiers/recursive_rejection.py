@@ -7,10 +7,11 @@ import numpy as np
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import AT_A_TIME
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
+from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.containment import mass_beside_most
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.base import Verifier
+from otmd.verifiers.base import Verifier, bounds_by_position
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_paths import ONE, RejectionPaths, RejectionWalk
 
@@ -50,12 +51,18 @@ class RecursiveRejection(Verifier):
             curve = RatioCurve.unchecked(target, law.draft_probs)
             rates = curve.recursive_rejection_rates(counts)
             return rates, rates
-        return super().family_bounds(target, law, counts, tol)
+        if not isinstance(law, WithoutReplacement):
+            return super().family_bounds(target, law, counts, tol)
+
+        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
+            assert isinstance(own, WithoutReplacement)
+            paths = RejectionPaths(p, own.with_num_drafts(counts[-1]))
+            rejected = [rejection_bounds(paths, n, tol) for n in counts]
+            return [(1.0 - high, 1.0 - low) for low, high in rejected]
+
+        return bounds_by_position(target, law, len(counts), bounds)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        if isinstance(law, WithoutReplacement):
-            low, high = rejection_bounds(target, law, tol)
-            return 1.0 - high, 1.0 - low
         assert isinstance(law, Independent)
         rate = _IndependentRule(target, law).rate
         return rate, rate
@@ -131,19 +138,20 @@ class _IndependentRule(PreparedVerifier):
         return self.targets[-1]
 
 
-def rejection_bounds(
-    target: FloatArray, law: WithoutReplacement, tol: float
-) -> tuple[float, float]:
+def rejection_bounds(paths: RejectionPaths, num_drafts: int, tol: float) -> tuple[float, float]:
     """Certain bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
 
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
-    paths = RejectionPaths(target, law)
-    if law.num_drafts <= 2:
-        rejected = paths.first if law.num_drafts == 1 else _two_rejected(paths, law)
+    if num_drafts <= 2:
+        rejected, draft = paths.first, paths.law.draft_probs
+        if num_drafts == 2 and rejected > 0.0:
+            beside = RATE_UNIT * mass_beside_most(draft)
+            rejected = _two_rejected(paths.curve, paths.target, draft, paths.first, beside)
         return rejected, rejected
     curve, low, high, work, count = paths.curve, 0.0, 1.0, 0, 0
-    widest, negligible = _WIDEST * tol, _UNOPENED * tol
+    # What was too wide for fewer drafts is too wide for these.
+    widest, negligible = min(_WIDEST * tol, paths.widest), _UNOPENED * tol
     while True:
         # One set of classes is held at a time: they are as large as the vocabulary.
         classes = walk = None
@@ -153,7 +161,7 @@ def rejection_bounds(
             widest *= 2.0**-10
             continue
         count = classes.size.size
-        walk = RejectionWalk(curve, classes, law.num_drafts, negligible, _MOST_NODES - work)
+        walk = RejectionWalk(curve, classes, num_drafts, negligible, _MOST_NODES - work)
         least, most = walk.bounds()
         low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
         work += walk.looked
@@ -163,19 +171,23 @@ def rejection_bounds(
         widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
 
 
-def _two_rejected(paths: RejectionPaths, law: WithoutReplacement) -> float:
-    """P(both drafts are rejected): the mean of W over the first token."""
-    curve, first, total = paths.curve, paths.first, 0.0
-    # Without the cancellation of 1 − q where a token has more than half of q.
-    beside = RATE_UNIT * mass_beside_most(law.draft_probs)
-    nearest = int(np.searchsorted(curve.ratio, paths.interval[1], side="right"))
-    # In parts, to hold few numbers at a time.
-    for start in range(0, law.vocab_size, 8 * AT_A_TIME):
-        own = slice(start, start + 8 * AT_A_TIME)
-        q = RATE_UNIT * law.draft_probs[own]
-        C = ONE + first / np.where(q > 0.5 * RATE_UNIT, beside, RATE_UNIT - q)
-        # Most tokens have so little mass that C is before the next entry.
-        k, far = np.full(q.size, nearest), curve.ratio[min(nearest, curve.ratio.size - 1)] <= C
-        k[far] = np.searchsorted(curve.ratio, C[far], side="right")
-        total += float(np.maximum(ONE * q - paths.target[own], 0.0) @ curve.at(C, k))
-    return total / first if first > 0.0 else 0.0
+@kernel(error_model="numpy")
+def _two_rejected(curve, target, draft, first, beside):
+    """P(both drafts are rejected): the mean of W over the first token.
+
+    ``first`` is W(1), ``beside`` the mass of all tokens but the one of more than half, in the unit.
+    """
+    ratio, target_tail, draft_tail = curve
+    nearest, total = np.searchsorted(ratio, ONE * (1.0 + first), side="right"), 0.0
+    for start in range(0, target.size, AT_A_TIME):
+        p, q, part = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME], 0.0
+        for y in range(p.size):
+            mass = RATE_UNIT * q[y]
+            # Without the cancellation of 1 − q where a token has more than half of q.
+            C = ONE + first / (beside if q[y] > 0.5 else RATE_UNIT - mass)
+            # Most tokens have so little mass that C is before the next entry.
+            k = nearest if ratio[nearest] > C else np.searchsorted(ratio, C, side="right")
+            W = min(max(target_tail[k] - C * draft_tail[k], 0.0), 1.0)
+            part += max(ONE * mass - p[y], 0.0) * W
+        total += part
+    return total / first

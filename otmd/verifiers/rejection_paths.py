@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick, sum_where
 from otmd.drafts import WithoutReplacement
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -119,10 +119,14 @@ class Nodes(NamedTuple):
 
 
 class RejectionPaths:
-    """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT."""
+    """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT.
+
+    They serve as many drafts as the law has, and fewer. ``widest`` is what the last classes were made for.
+    """
 
     def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
-        self.target, self._law = target, law
+        self.target, self.law, self.widest = target, law, np.inf
+        self._classes: Classes | None = None
         # W(1).
         self.first = float(hockey_stick(target, law.draft_probs, 1.0))
         # A ratio between C = 1 and the next C, far enough from both for their rounding.
@@ -133,7 +137,7 @@ class RejectionPaths:
     @property
     def draft(self) -> FloatArray:
         """The draft masses in the unit; not kept, as it is as large as the vocabulary."""
-        return RATE_UNIT * self._law.draft_probs
+        return RATE_UNIT * self.law.draft_probs
 
     def _farthest(self, law: WithoutReplacement) -> float:
         """A bound of every C: W falls, so each step is at most W over the mass the largest token leaves."""
@@ -159,7 +163,7 @@ class RejectionPaths:
         """The ratio curve with merged tokens, exact at C = 0, C = 1 and inside the interval."""
         (tokens, ratio), merged, draft = self._kept, np.zeros((1, 3, 2)), self.draft
         masses_by_class(self.target, draft, self.interval, np.zeros(1), merged)
-        merged[0, 2, 0] += self.target.sum(where=draft == 0.0)
+        merged[0, 2, 0] += sum_where(self.target, draft == 0.0)
         tails = np.zeros((2, ratio.size + 1))
         for tail, mass, part in zip(tails, (self.target, draft), merged[0].T, strict=True):
             tail[:2], tail[2:-2], tail[-2] = part[:2], mass[tokens], part[2]
@@ -168,6 +172,9 @@ class RejectionPaths:
 
     def classes(self, widest: float) -> Classes:
         """Tokens in classes of similar draft mass; total mass times range of q is at most ``widest``."""
+        if self._classes and widest == self.widest:
+            return self._classes
+        self._classes, self.widest = None, widest
         ends = classes_of_mass(mass := np.sort(draft := self.draft), widest * RATE_UNIT * RATE_UNIT)
         low, high, size = mass[ends[1:]], mass[ends[:-1] - 1], -np.diff(ends)
         # As large as the vocabulary, and not needed below.
@@ -179,7 +186,8 @@ class RejectionPaths:
         known = self.target, draft, self._kept[0], ascending, starts, merged, self._middle
         tokens_by_class(*known, ratios, *before)
         total = before[1][starts[1:] + np.arange(low.size)] + merged[:, 2, 1]
-        return Classes(low, high, total, size, starts, ratios, *before)
+        self._classes = Classes(low, high, total, size, starts, ratios, *before)
+        return self._classes
 
 
 def classes_of_mass(mass: FloatArray, widest: float) -> NDArray[np.int64]:
@@ -340,22 +348,22 @@ def masses_by_class(p, q, interval, smallest, merged):
     """Fill merged (K, 3, 2) by class; returns how many tokens each has inside. ``smallest`` (K,) ascends."""
     one, first, farthest = interval
     last = smallest.size - 1
-    kept = np.zeros(smallest.size, np.int64)
+    kept, sums = np.zeros(smallest.size, np.int64), np.zeros((smallest.size, 4, 2))
     ratio, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
     for start in range(0, p.size, AT_A_TIME):
         target, draft = p[start : start + AT_A_TIME], q[start : start + AT_A_TIME]
         fill_ratios(target, draft, ratio)
         fill_blocks(smallest, draft, level)
         for y in range(draft.size):
-            if draft[y] == 0.0:
-                continue
-            c = last - np.int64(level[y])
-            if first < ratio[y] <= farthest:
-                kept[c] += 1
-            else:
-                part = 2 if ratio[y] > farthest else 1 if ratio[y] > one else 0
-                merged[c, part, 0] += target[y]
-                merged[c, part, 1] += draft[y]
+            # No branch, which would often be mispredicted. Part 2 is inside, or never drafted.
+            c, drafted = np.uint64(last) - level[y], np.uint64(draft[y] > 0.0)
+            part = np.uint64(ratio[y] > one) + np.uint64(ratio[y] > first)
+            part += drafted & np.uint64(ratio[y] > farthest)
+            sums[c, part, 0] += target[y]
+            sums[c, part, 1] += draft[y]
+            kept[c] += drafted & np.uint64(part == 2)
+    merged[:, :2] += sums[:, :2]
+    merged[:, 2] += sums[:, 3]
     return kept
 
 

@@ -5,6 +5,7 @@ import pytest
 from naive import counts_of_arrivals
 
 import otmd
+from otmd.kernel import every_kernel_compiled
 from otmd.race.containment import ExponentialRace, PrefixArrivals, _sum_tokens, power_sums
 from otmd.race.quadrature import POWERS
 
@@ -50,7 +51,15 @@ def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
     block = np.searchsorted(low, p / q, side="right") - 1
     _sum_tokens(p, q, np.arange(size, dtype=np.int32), block, race.scale, sums)
     counts = [2, num_drafts]
-    found = race.contained(p, low, sums, counts)
+    found = race.contained(block[race.heavy], sums, counts)
     for k, edge in enumerate([*low, np.inf]):
         wanted = [otmd.WithoutReplacement(q, n).containment(p / q < edge) for n in counts]
         assert found[:, k] == pytest.approx(wanted, abs=1e-13)
+
+
+def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
+    """Tokens without mass, and a race that ends so late that its end times the unit is infinite."""
+    law = otmd.WithoutReplacement([0.0, 1.6e-238, 1.4e-319, 1.0], 3)
+    with every_kernel_compiled():
+        assert law.containment(np.ones(4, bool)) == 1.0
+        assert law.containment(np.array([True, True, False, True])) == 0.0

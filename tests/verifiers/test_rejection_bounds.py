@@ -109,7 +109,7 @@ def test_classes_are_as_narrow_as_their_mass_asks() -> None:
 def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
-        rejected, _ = rejection_bounds(p, otmd.WithoutReplacement(q, 2), 1e-6)
+        rejected, _ = rejection_bounds(RejectionPaths(p, otmd.WithoutReplacement(q, 2)), 2, 1e-6)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 
