@@ -1,7 +1,7 @@
 """The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
 
 A curve is all tokens by p/q, or those of a stratum, and is drawn from as often as it has copies: n times, or
-once. Its tokens are put into classes (:mod:`otmd.choice.classes`), which are drawn as they are. A rule that
+once. Its tokens are put into classes (:mod:`otmd.choice.plan`), which are drawn as they are. A rule that
 gives every class its share of p gives every token its p.
 """
 
@@ -12,8 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
-from otmd.choice.plan import ChoicePlan, Side, quadrature_for_weights
+from otmd.choice.plan import (
+    ChoicePlan,
+    CutCurve,
+    Side,
+    choose_nodes,
+    cut_curve,
+    locate,
+    quadrature_for_weights,
+    split_masses,
+)
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power
 from otmd.curve.blocks import BlockedCurve
@@ -151,7 +159,7 @@ def _solve_side(
     weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()))
+    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()), bool(rejected))
     return RatioSide(weights, rejection, quadrature, nodes, rates, np.cumsum([0, *sizes]), cut)
 
 
@@ -181,7 +189,7 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     search = begin_search(targets, capped, tol, num_drafts == 1, log_weights)
     moved = True
     while moved:
-        times, steps = quadrature_for_weights(log_weights, num_drafts)
+        times, steps = quadrature_for_weights(log_weights, num_drafts, with_rejection)
         choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
         moved = move_weights(search, log_weights, rates, coupling)
     return log_weights, rates

@@ -8,15 +8,14 @@ logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, summed by the mome
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from otmd.choice.plan import Quadrature, quadrature_for_weights
-from otmd.choice.race_tail import NodeValues, Tail
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray
@@ -28,6 +27,25 @@ from otmd.race.quadrature import (
 )
 
 _INAUDIBLE = 1e-200
+
+
+class PlacedTail(Protocol):
+    """The tail's tokens at their places, see :class:`Tail <otmd.choice.without_replacement.Tail>`."""
+
+    @property
+    def nodes(self) -> FloatArray: ...
+    @property
+    def moments(self) -> FloatArray: ...
+
+
+class NodeValues(NamedTuple):
+    """The probability that a token is chosen if its class is the node below it, or the node above it.
+
+    Both have the shape (G − 1, A, R) and hold the coefficients of share^a q^r between two nodes, 0 for a ≥ r.
+    """
+
+    below: FloatArray
+    above: FloatArray
 
 
 class RaceWeights(NamedTuple):
@@ -46,7 +64,7 @@ class ClassRates(ABC):
     and, if all drafts may be rejected, of the rejection, in this order.
     """
 
-    tail: Tail
+    tail: PlacedTail
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
@@ -107,15 +125,15 @@ class TimedRace:
     blocked: float
     quadrature: Quadrature
 
-    def whole(self, sums: FloatArray) -> tuple[float, float]:
-        """P(all drafts are on this side), and P(they are, and a tail token is one) in units of its q.
+    def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
+        """P(all drafts are on this side); and that a tail token is one, in units of its q, or a heavy one.
 
-        The tail has the power sums Σ q^r (R,).
+        The tail has the power sums Σ q^r (R,). For heavy tokens the shape is (M,).
         """
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
         # At s = 0 no clock has rung.
         found = self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
-        return float(found.expected[0]), float(found.tail[:, 1, 0].sum())
+        return float(found.expected[0]), float(found.tail[:, 1, 0].sum()), found.heavy[0]
 
     @cached_property
     def chances(self) -> tuple[FloatArray, FloatArray]:
@@ -196,17 +214,26 @@ class TimedRates(ClassRates):
     """The rates of the classes of a :class:`TimedRace`."""
 
     race: TimedRace
+    last: dict[bytes, tuple[RaceWeights, Quadrature, RaceChoice]] = field(default_factory=dict)
 
     def choose(self, times: FloatArray, weights: RaceWeights) -> RaceChoice:
         """Evaluate the race at these times of the clocks."""
         silent = np.exp(-np.outer(times, weights.heavy)), np.exp(-np.outer(times, weights.nodes))
         return self.race.choice(*silent, self.tail.moments)
 
+    def _at(self, log_weights: FloatArray) -> tuple[RaceWeights, Quadrature, RaceChoice]:
+        """The race of these log weights; kept, as the last ones that are asked for are asked for twice."""
+        key = log_weights.tobytes()
+        if key not in self.last:
+            self.last.clear()
+            weights = self.weights(log_weights)
+            nodes = quadrature_for_weights(log_weights, self.race.num_drafts, self.rejects)
+            self.last[key] = weights, nodes, self.choose(nodes.times, weights)
+        return self.last[key]
+
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """See :class:`ClassRates`."""
-        weights = self.weights(log_weights)
-        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
-        slopes = self.choose(times, weights).tail
+        weights, (times, steps), choice = self._at(log_weights)
         silent = np.exp(-np.outer(times, weights.nodes))
         rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
         shape = (self.tail.nodes.size - 1, self.race.num_drafts, POWERS)
@@ -214,7 +241,7 @@ class TimedRates(ClassRates):
         for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
             for into, ring in zip(values, (rings[:, :-1], rings[:, 1:]), strict=True):
-                into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ slopes[m].T
+                into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ choice.tail[m].T
         return values
 
     def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
@@ -230,9 +257,7 @@ class TimedRates(ClassRates):
 
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See :class:`ClassRates`."""
-        weights = self.weights(log_weights)
-        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
-        choice = self.choose(times, weights)
+        weights, (times, steps), choice = self._at(log_weights)
         silent_nodes = np.exp(-np.outer(times, weights.nodes))
         of_nodes = silent_nodes * self._node_slopes(choice.tail, silent_nodes)
         of_heavy = np.exp(-np.outer(times, weights.heavy)) * choice.heavy

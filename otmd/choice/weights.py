@@ -25,6 +25,8 @@ _LITTLE, _PATIENCE = 1e-8, 8
 _SCALINGS = 3
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
+# Chances that the search begins with.
+_RARE, _CERTAIN = 1e-12, 1e-9
 # Steps shorter than this are nearly the same in the weights and in their logarithms.
 _SHORT = 0.1
 _SHORTEST = 1e-12
@@ -82,6 +84,26 @@ def balance(
         rates[:], coupling[:] = evaluate(log_weights)
         moved = move_weights(search, log_weights, rates, coupling)
     return log_weights, rates
+
+
+def first_weights(
+    evaluate: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+    targets: FloatArray,
+    likely: FloatArray,
+    capped: bool,
+) -> FloatArray:
+    """Log weights (G,) to begin with, as if each draft met others of weight 1 alone, or none.
+
+    ``likely`` (G,) is how often each class is drafted, the others are as for :func:`balance`.
+    """
+    alone, others = np.zeros(targets.size), np.ones(targets.size)
+    if capped:
+        # A draft of each two is chosen where all weights are equal, unless it is alone.
+        equal = evaluate(np.zeros(targets.size))[0]
+        alone, others = np.maximum(2.0 * equal - likely, 0.0), np.maximum(likely / equal - 1.0, 1.0)
+    chance = (targets - alone) / np.maximum(likely - alone, 1e-300)
+    chance = np.clip(chance, _RARE, 1.0 - _CERTAIN)
+    return np.log(others * chance / (1.0 - chance))
 
 
 @kernel()

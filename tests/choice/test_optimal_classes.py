@@ -11,7 +11,7 @@ from strategies import KINDS, Array, instances
 
 import otmd
 from otmd.choice import plan_independent
-from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
+from otmd.choice.plan import CutCurve, choose_nodes, cut_curve, locate, split_masses
 from otmd.choice.weights import balance
 from otmd.curve.blocks import BlockedCurve
 from otmd.optimum.stratified import corner

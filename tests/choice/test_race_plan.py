@@ -128,7 +128,7 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     assert (coupling >= 0).all()
     assert (np.diag(coupling) == 0).all()
     tail = race.balance.tail
-    values = tail.values(race.balance.node_values(race.log_weights))
+    values = tail.placed(race.balance.node_values(race.log_weights))[1]
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]
