@@ -32,8 +32,6 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
-# A draft that is rejected so rarely is always accepted.
-_CERTAIN = 1e-18
 
 
 class IndependentCut(NamedTuple):
@@ -181,12 +179,12 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
     size, num_drafts = targets.size, drafts.copies.sum()
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
-    if num_drafts == 1 and with_rejection:
-        # A single draft of ratio r is accepted with probability r: w/(w + 1) = r.
-        for g in range(drafts.masses.size):
-            missing = max(drafts.masses[g] - targets[g], _CERTAIN * drafts.masses[g])
-            log_weights[g] = np.log(targets[g] / missing)
-    search = begin_search(targets, capped, tol, num_drafts == 1, log_weights)
+    # A single draft is chosen, or rejected: the weight of the rejection is 1.
+    likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
+    for g in range(drafts.masses.size):
+        missed = np.log1p(-min(drafts.masses[g], 1.0)) * drafts.copies[drafts.curve[g]]
+        likely[g] = -np.expm1(missed)
+    search = begin_search(targets, likely, capped, tol, False, log_weights)
     moved = True
     while moved:
         times, steps = quadrature_for_weights(log_weights, num_drafts, with_rejection)

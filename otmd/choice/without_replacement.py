@@ -23,7 +23,7 @@ from otmd.choice.plan import (
 )
 from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
-from otmd.choice.weights import balance, first_weights
+from otmd.choice.weights import balance
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
@@ -284,28 +284,23 @@ class RaceSearch(NamedTuple):
         classes = (
             PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
         )
-        start = self._start(classes, tail.mass * self.drafted, targets, before)
-        log_weights, rates = balance(classes, targets, not self.inner, tol, start)
+        drafted = [(tail.mass * self.drafted)[nodes], self.likely[self.able], [self.total] * rejects]
+        start = None if before is None else _carried(before, classes)
+        likely = np.concatenate(drafted)
+        log_weights, rates = balance(classes, targets, not self.inner, tol, start, likely)
         chosen, count = np.zeros(self.heavy.size), np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]
         return RaceSolution(classes, log_weights, chosen, np.empty(0))
 
-    def _start(
-        self,
-        classes: ClassRates,
-        drafted: FloatArray,
-        targets: FloatArray,
-        before: RaceSolution | None,
-    ) -> FloatArray:
-        """Log weights to start from: those of the round before, unless its classes were others."""
-        nodes, heavy, rejects = classes.able_nodes, classes.able_heavy, classes.rejects
-        known = before is not None and before.rates.able_nodes.any() >= nodes.any()
-        if before is not None and known and before.rates.rejects == rejects:
-            weights = before.weights
-            carried = [weights.nodes[nodes], weights.heavy[heavy]]
-            return np.log(np.concatenate([*carried, [weights.rejection] * rejects]))
-        likely = np.concatenate([drafted[nodes], self.likely[heavy], [self.total] * rejects])
-        return first_weights(classes, targets, likely, not self.inner)
+
+def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
+    """The log weights of the round before, for classes that may be others."""
+    before = start.rates
+    if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
+        return None
+    weights = start.weights
+    carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
+    return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
 
 
 # These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
