@@ -6,7 +6,6 @@ gives every class its share of p gives every token its p.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -51,9 +50,8 @@ class IndependentCut(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, eq=False)
-class RatioSide(Side):
-    """A side whose tokens are classed by their curve and p/q.
+class RatioClasses(NamedTuple):
+    """The classes of a side, whose tokens are classed by their curve and p/q.
 
     ``nodes`` (G,) are nodes of the ratio, ascending for each curve, and ``starts`` (R + 1,) where those of
     each curve begin. ``rates`` (G,) are the chosen masses in units of the classes' draft masses.
@@ -64,22 +62,17 @@ class RatioSide(Side):
     starts: IntArray
     cut: IndependentCut
 
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """See :class:`Side`."""
         lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
         for r, (first, end) in enumerate(pairwise(self.starts)):
             own = self.cut.number[tokens] == r
             below, share[own] = locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
             lower[own] = first + below
-        return lower, share
-
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """See :class:`Side`."""
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
-        lower, share = self.locate(tokens)
         upper = np.minimum(lower + 1, self.nodes.size - 1)
         rates = share * self.rates[lower] + (1.0 - share) * self.rates[upper]
-        return self.cut.draft[tokens] * rates
+        return lower, share, self.cut.draft[tokens] * rates
 
 
 def plan_independent(
@@ -97,13 +90,9 @@ def plan_independent(
         for curve, count in zip(cut.curves, cut.copies, strict=True)
     ]
     chosen = choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
-    inside = [
-        split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in zip(cut.curves, chosen, strict=True)
-    ]
-    outside = [
-        split_masses(x, k[k >= x.cut], x.cut, x.single.size)
-        for x, k in zip(cut.curves, chosen, strict=True)
-    ]
+    pairs = list(zip(cut.curves, chosen, strict=True))
+    inside = [split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
+    outside = [split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
     within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
     inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
     outer = _solve_side(cut, outside, within, None, tol)
@@ -136,7 +125,7 @@ def _solve_side(
     never: FloatArray,
     rejected: float | None,
     tol: float,
-) -> RatioSide | None:
+) -> Side | None:
     """Find the weights of the classes on one side of the cut.
 
     ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
@@ -157,8 +146,9 @@ def _solve_side(
     weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()), bool(rejected))
-    return RatioSide(weights, rejection, quadrature, nodes, rates, np.cumsum([0, *sizes]), cut)
+    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()))
+    own = RatioClasses(nodes, rates, np.cumsum([0, *sizes]), cut)
+    return Side(weights, rejection, quadrature, own.locate)
 
 
 class ClassDrafts(NamedTuple):
@@ -182,12 +172,11 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     # A single draft is chosen, or rejected: the weight of the rejection is 1.
     likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
     for g in range(drafts.masses.size):
-        missed = np.log1p(-min(drafts.masses[g], 1.0)) * drafts.copies[drafts.curve[g]]
-        likely[g] = -np.expm1(missed)
-    search = begin_search(targets, likely, capped, tol, False, log_weights)
+        likely[g] = drafts.masses[g] * drafts.copies[drafts.curve[g]]
+    search = begin_search(targets, likely, capped, tol, log_weights)
     moved = True
     while moved:
-        times, steps = quadrature_for_weights(log_weights, num_drafts, with_rejection)
+        times, steps = quadrature_for_weights(log_weights, num_drafts)
         choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
         moved = move_weights(search, log_weights, rates, coupling)
     return log_weights, rates

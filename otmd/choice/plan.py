@@ -10,8 +10,7 @@ rings first is chosen, so that each is chosen in proportion to its weight. The t
 integrated out by a quadrature, whose nodes are the same for all drafts of a position.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -158,16 +157,6 @@ def split_masses(
 
 
 @kernel()
-def _chord(places, values, place):
-    """The value at a place, linear between ascending places."""
-    k = np.searchsorted(places, place)
-    if k == 0 or k == places.size:
-        return values[min(k, places.size - 1)]
-    width = places[k] - places[k - 1]
-    return values[k - 1] + (values[k] - values[k - 1]) * ((place - places[k - 1]) / width)
-
-
-@kernel()
 def refine_nodes(
     edges, target_before, draft_before, contained, starts, copies, limit, linear, chosen
 ):
@@ -192,7 +181,7 @@ def refine_nodes(
                 if before >= 0 and chosen[e]:
                     p, q = corner(edges, target_before, draft_before, before, e)
                 ends.target[k], ends.slope[k] = p, edges[e]
-                ends.draft[k] = _chord(draft_before, contained, q) if linear else q
+                ends.draft[k] = np.interp(q, draft_before, contained) if linear else q
                 left[k], right[k] = before, e if chosen[e] else before
                 before = e
                 k += 1
@@ -234,42 +223,25 @@ def clock_quadrature(slowest, fastest, spacing=_SPACING):
 
 
 @kernel()
-def quadrature_for_weights(log_weights, num_drafts, rejects):
-    """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once.
-
-    If ``rejects``, the last one is the rejection's: it always runs, so that no ring comes much later.
-    """
-    slowest = log_weights[-1] if rejects else log_weights.min()
-    return clock_quadrature(np.exp(slowest), np.exp(log_weights.max()) * num_drafts)
+def quadrature_for_weights(log_weights, num_drafts):
+    """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
+    return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
 
 @dataclass(frozen=True, eq=False)
-class Side(ABC):
+class Side:
     """The choice among the drafts on one side of the cut: within H*, or outside.
 
     ``weights`` (G,) are the rates of the classes' clocks, ``rejection`` that of the clock that rejects all
-    drafts, 0 if there is none. The quadrature is for the time of the first ring.
+    drafts, 0 if there is none. The quadrature is for the time of the first ring. ``locate`` tells of tokens
+    (T,) of this side the lower class, the token's share of it (the rest is the next class's), and the
+    probability that the token is chosen, before thinning.
     """
 
     weights: FloatArray
     rejection: float
     quadrature: Quadrature
-
-    @abstractmethod
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        """The lower class of each token (T,), and the token's share of it; the rest is the next class's."""
-
-    @abstractmethod
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """Probability that each of these tokens (T,) of the side is chosen, before thinning, shape (T,)."""
-
-    def chances(self, tokens: IntArray) -> FloatArray:
-        """Probability that each of the drafts (n,), all of this side, is chosen."""
-        found = np.empty(tokens.size)
-        chances_of_drafts(
-            *self.locate(tokens), self.weights, self.rejection, *self.quadrature, found
-        )
-        return found
+    locate: Callable[[IntArray], tuple[IntArray, FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +267,7 @@ class ChoicePlan:
         for side, own in ((self.inner, self.subset), (self.outer, ~self.subset)):
             if side is not None:
                 tokens = np.flatnonzero(own)
-                mass[tokens] = np.minimum(side.offered(tokens), self.target[tokens])
+                mass[tokens] = np.minimum(side.locate(tokens)[2], self.target[tokens])
         return mass
 
     @cached_property
@@ -323,11 +295,12 @@ class ChoicePlan:
         chances = np.zeros(tokens.size)
         if side is None:
             return chances
-        able_tokens = tokens[able]
-        offered = side.offered(able_tokens)
-        accepted = np.minimum(offered, self.target[able_tokens])
+        *place, offered = side.locate(tokens[able])
+        accepted = np.minimum(offered, self.target[tokens[able]])
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
-        chances[able] = kept * side.chances(able_tokens)
+        chosen = np.empty(offered.size)
+        chances_of_drafts(*place, side.weights, side.rejection, *side.quadrature, chosen)
+        chances[able] = kept * chosen
         return chances
 
 

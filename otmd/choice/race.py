@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,13 +29,16 @@ from otmd.race.quadrature import (
 _INAUDIBLE = 1e-200
 
 
-class PlacedTail(Protocol):
-    """The tail's tokens at their places, see :class:`Tail <otmd.choice.without_replacement.Tail>`."""
+@dataclass(frozen=True, eq=False)
+class TailSums:
+    """The tail's tokens at their places among G nodes, which ascend from 0, the class that is never chosen.
 
-    @property
-    def nodes(self) -> FloatArray: ...
-    @property
-    def moments(self) -> FloatArray: ...
+    ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens between two nodes, those of tokens that
+    are never chosen at the first.
+    """
+
+    nodes: FloatArray
+    moments: FloatArray
 
 
 class NodeValues(NamedTuple):
@@ -64,7 +67,7 @@ class ClassRates(ABC):
     and, if all drafts may be rejected, of the rejection, in this order.
     """
 
-    tail: PlacedTail
+    tail: TailSums
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
@@ -214,26 +217,14 @@ class TimedRates(ClassRates):
     """The rates of the classes of a :class:`TimedRace`."""
 
     race: TimedRace
-    last: dict[bytes, tuple[RaceWeights, Quadrature, RaceChoice]] = field(default_factory=dict)
-
-    def choose(self, times: FloatArray, weights: RaceWeights) -> RaceChoice:
-        """Evaluate the race at these times of the clocks."""
-        silent = np.exp(-np.outer(times, weights.heavy)), np.exp(-np.outer(times, weights.nodes))
-        return self.race.choice(*silent, self.tail.moments)
-
-    def _at(self, log_weights: FloatArray) -> tuple[RaceWeights, Quadrature, RaceChoice]:
-        """The race of these log weights; kept, as the last ones that are asked for are asked for twice."""
-        key = log_weights.tobytes()
-        if key not in self.last:
-            self.last.clear()
-            weights = self.weights(log_weights)
-            nodes = quadrature_for_weights(log_weights, self.race.num_drafts, self.rejects)
-            self.last[key] = weights, nodes, self.choose(nodes.times, weights)
-        return self.last[key]
+    last: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
-        """See :class:`ClassRates`."""
-        weights, (times, steps), choice = self._at(log_weights)
+        """See :class:`ClassRates`. The race is not run again where it was run last."""
+        if not self.last or (self.last[0][0] != log_weights).any():
+            self(log_weights)
+        weights, slopes = self.weights(log_weights), self.last[0][1]
+        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
         silent = np.exp(-np.outer(times, weights.nodes))
         rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
         shape = (self.tail.nodes.size - 1, self.race.num_drafts, POWERS)
@@ -241,7 +232,7 @@ class TimedRates(ClassRates):
         for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
             for into, ring in zip(values, (rings[:, :-1], rings[:, 1:]), strict=True):
-                into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ choice.tail[m].T
+                into[:, : m + 1] += np.moveaxis(mixed * ring[:, :, None], 0, -1) @ slopes[m].T
         return values
 
     def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
@@ -257,10 +248,12 @@ class TimedRates(ClassRates):
 
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """See :class:`ClassRates`."""
-        weights, (times, steps), choice = self._at(log_weights)
-        silent_nodes = np.exp(-np.outer(times, weights.nodes))
-        of_nodes = silent_nodes * self._node_slopes(choice.tail, silent_nodes)
-        of_heavy = np.exp(-np.outer(times, weights.heavy)) * choice.heavy
+        weights = self.weights(log_weights)
+        times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
+        heavy, nodes = (np.exp(-np.outer(times, own)) for own in (weights.heavy, weights.nodes))
+        choice = self.race.choice(heavy, nodes, self.tail.moments)
+        self.last[:] = [(log_weights.copy(), choice.tail)]
+        of_nodes, of_heavy = nodes * self._node_slopes(choice.tail, nodes), heavy * choice.heavy
         waiting = steps * np.exp(-weights.rejection * times)
         drafted = np.hstack([of_nodes[:, self.able_nodes], of_heavy[:, self.able_heavy]])
         drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])

@@ -25,8 +25,8 @@ _LITTLE, _PATIENCE = 1e-8, 8
 _SCALINGS = 3
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
-# The search begins with no smaller chances.
-_RARE = 1e-15
+# The search begins with no smaller chances, and none nearer to 1.
+_RARE, _CERTAIN = 1e-15, 1e-9
 # A class of a rate below this part of its target must be scaled before Newton's method begins.
 _FAR = 1e-3
 # Steps shorter than this are nearly the same in the weights and in their logarithms.
@@ -43,11 +43,11 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 class WeightSearch(NamedTuple):
     """A search under way; arrays are of shape (G,) where nothing else is said.
 
-    For ``targets``, ``likely``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks have enough
-    mass to set the scale of the others; ``largest`` has the largest target. No class is moved whose rate
-    changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried: ``before``
-    are the log weights before it, ``rates`` their rates, and ``wrong`` these less the targets. ``excess`` is
-    what classes got above their targets, round by round.
+    For ``targets``, ``likely``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks
+    have enough mass to set the scale of the others; ``largest`` has the largest target. No class is moved
+    whose rate changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried:
+    ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these less the targets.
+    ``excess`` is what classes got above their targets, round by round.
     """
 
     targets: np.ndarray
@@ -80,11 +80,11 @@ def balance(
     weights off the diagonal or an approximation of it (G, G). If ``capped``, rates do not change when all
     weights are scaled, and classes with the largest weight may fall short; if not, rates and targets have
     the same sum. The search ends above ``tol`` where rounding or unattainable targets allow no more.
-    It begins at ``start``, or where ``likely`` (G,), how often each class is drafted, suggests.
+    It begins at ``start``, or as ``likely`` (G,) suggests, how many drafts of each class are expected.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
     likely = np.empty(0) if likely is None or start is not None else likely
-    search = begin_search(targets, likely, capped, tol, start is not None, log_weights)
+    search = begin_search(targets, likely, capped, tol, log_weights)
     rates, coupling, moved = np.empty(targets.size), np.empty((targets.size, targets.size)), True
     while moved:
         rates[:], coupling[:] = evaluate(log_weights)
@@ -93,11 +93,8 @@ def balance(
 
 
 @kernel()
-def begin_search(targets, likely, capped, tol, started, log_weights):
-    """Begin at these log weights, brought within bounds; ``started`` if they come from an earlier search.
-
-    Otherwise they are 0, and ``likely`` (G,) are the probabilities that each class is drafted; (0,) if unknown.
-    """
+def begin_search(targets, likely, capped, tol, log_weights):
+    """Begin at these log weights, brought within bounds, or at 0 if ``likely`` is known, else (0,)."""
     size, largest = targets.size, targets.argmax()
     # The scale must not rest on classes with hardly any mass.
     counts, faint = np.empty(size, np.bool_), np.empty(size)
@@ -105,9 +102,8 @@ def begin_search(targets, likely, capped, tol, started, log_weights):
         counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
         faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
     known, state = likely.size > 0, np.zeros(5, np.int64)
-    state[_LEFT] = 0 if started else 1 if known else _SCALINGS
+    state[_LEFT] = 1 if known and capped else 0
     if known and not capped:
-        state[_LEFT] = 0
         for g in range(size):
             log_weights[g] = _first_weight(targets[g], likely[g], 0.0)
     allow_weights(log_weights, counts, largest, capped)
@@ -127,8 +123,8 @@ def _first_weight(target, likely, equal):
     alone, others = max(2.0 * equal - likely, 0.0), 1.0
     if equal > 0.0:
         others = max(likely / equal - 1.0, 1.0)
-    least = max(_RARE * likely, 1e-300)
-    return np.log(others * (max(target - alone, least) / max(likely - target, least)))
+    chosen, missed = max(target - alone, _RARE * likely), max(likely - target, _CERTAIN * likely)
+    return np.log(max(others * chosen, 1e-300) / max(missed, 1e-300))
 
 
 @kernel()

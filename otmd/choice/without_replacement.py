@@ -21,7 +21,7 @@ from otmd.choice.plan import (
     nodes_of_tail,
     quadrature_for_weights,
 )
-from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TimedRace, TimedRates
+from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TailSums, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.weights import balance
 from otmd.kernel import kernel
@@ -36,13 +36,11 @@ _ROUNDS, _STALLED = 16, 0.9
 _SURE = 1e100
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.1
-# A rejection that is rarer is rounding.
-_NEVER = 1e-14
 # Moves of a token: each crosses one node, or improves its share by a digit or more.
 _MOST_MOVES, _MOST_STEPS = 20, 4
 # Nodes whose values differ by less, relative to their distance, are taken as equal.
 _FLAT = 1e-3
-# Light tokens are of smaller q.
+# Tokens of smaller q may be light: their first four powers are exact to rounding.
 _LIGHT = 1e-3
 _CONTRACT = {"contract", "nsz"}
 
@@ -65,6 +63,10 @@ class RacePosition:
     share: FloatArray
     chosen: FloatArray
 
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """See :class:`Side`."""
+        return self.lower[tokens], self.share[tokens], self.chosen[tokens]
+
     def race(self, heavy: FloatArray, inner: bool) -> TimedRace | PairRace:
         """The race of one side, whose heavy tokens have these rates. Inside H*, no other token may arrive."""
         if self.num_drafts == 2:
@@ -75,21 +77,6 @@ class RacePosition:
         blocked = float(self.rates[~self.subset].sum()) if inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
         return TimedRace(self.num_drafts, heavy, blocked, Quadrature(*times))
-
-
-@dataclass(frozen=True, eq=False)
-class RaceSide(Side):
-    """A side whose heavy tokens are classes of their own."""
-
-    position: RacePosition
-
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        """See :class:`Side`."""
-        return self.position.lower[tokens], self.position.share[tokens]
-
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """See :class:`Side`."""
-        return self.position.chosen[tokens]
 
 
 def plan_without_replacement(
@@ -114,7 +101,7 @@ def plan_without_replacement(
     return ChoicePlan(target, subset, 1.0 + cut.value, *sides)
 
 
-def _solve_side(position: RacePosition, inner: bool, tol: float) -> RaceSide | None:
+def _solve_side(position: RacePosition, inner: bool, tol: float) -> Side | None:
     """Find places and weights with which every token is chosen with probability p; None without tokens.
 
     Inside H*, tokens of the other side do not arrive. Outside, tokens of H* arrive and are never chosen.
@@ -139,37 +126,34 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> RaceSide | N
     lowest = 0 if inner or nodes.size == 2 else 1
     tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
     search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
-    found = search(tail.placed(ratio_values(nodes, position.num_drafts, unit))[0], tol)
-    weights, places = found.weights, found.rates.tail
-    position.lower[tokens], position.share[tokens] = places.lower, places.share
+    first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
+    tail, weights, of_heavy, position.chosen[tokens] = search(first, tol)
+    position.lower[tokens], position.share[tokens] = tail.lower, tail.share
     own = able[heavy]
     position.lower[heavy[own]] = nodes.size + np.flatnonzero(own)
-    position.chosen[tokens], position.chosen[heavy[own]] = found.tail, found.heavy[own]
+    position.chosen[heavy[own]] = of_heavy[own]
     clocks = np.append(weights.nodes, weights.heavy)
-    known = found.log_weights, position.num_drafts, found.rates.rejects
-    quadrature = quadrature_for_weights(*known)
-    return RaceSide(clocks, weights.rejection, quadrature, position)
+    running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
+    quadrature = quadrature_for_weights(np.log(running), position.num_drafts)
+    return Side(clocks, weights.rejection, quadrature, position.locate)
 
 
 @dataclass(frozen=True, eq=False)
-class Tail:
+class Tail(TailSums):
     """T tokens and their places among G nodes, which ascend from 0, the class that is never chosen.
 
     ``rates`` are the tokens' q in the race's unit, ``wanted`` their p. No token is placed below the node
     ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
-    the node ``lower`` with probability ``share``, and else of the next one's. ``moments`` (G − 1, n + 1, R)
-    are Σ share^a q^r over the tokens between two nodes, inert ones at the first; ``mass`` (G,) is the tokens'
-    q. ``by_node`` (G,) is their p, divided between two nodes in proportion to how often each is chosen.
+    the node ``lower`` with probability ``share``, and else of the next one's. ``mass`` (G,) is their q, and
+    ``by_node`` (G,) their p, divided between two nodes in proportion to how often each is chosen.
     """
 
     rates: FloatArray
     wanted: FloatArray
-    nodes: FloatArray
     lowest: int
     inert: FloatArray
     lower: IntArray
     share: FloatArray
-    moments: FloatArray
     mass: FloatArray
     by_node: FloatArray
 
@@ -187,7 +171,8 @@ class Tail:
         lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
         share = (nodes[1:][lower] - ratio) / np.diff(nodes)[lower]
         np.clip(share, 0.0, 1.0, out=share)
-        return cls(rates, wanted, nodes, lowest, inert, lower, share, *[np.empty(0)] * 3)
+        none = np.empty(0)
+        return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
 
     def placed(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
         """Move the tokens to where they are chosen with their p, and add up their moments there.
@@ -218,23 +203,6 @@ def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
     return NodeValues(values[:-1], values[1:])
 
 
-class RaceSolution(NamedTuple):
-    """The end of a round: the side with its tokens at their places, and its log weights.
-
-    ``heavy`` (M,) and ``tail`` (T,) are how often each token is chosen.
-    """
-
-    rates: ClassRates
-    log_weights: FloatArray
-    heavy: FloatArray
-    tail: FloatArray
-
-    @property
-    def weights(self) -> RaceWeights:
-        """The weights."""
-        return self.rates.weights(self.log_weights)
-
-
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
@@ -251,20 +219,22 @@ class RaceSearch(NamedTuple):
     likely: FloatArray
     inner: bool
 
-    def __call__(self, tail: Tail, tol: float) -> RaceSolution:
-        """Find places and weights in turn; the round in which the least is lost.
+    def __call__(self, tail: Tail, tol: float) -> tuple[Tail, RaceWeights, FloatArray, FloatArray]:
+        """Find places and weights in turn; return those of the round in which the least is lost.
 
-        Inside H*, lost is the part of p that is not chosen; outside it, what is chosen beyond p.
+        Returns also how often the heavy tokens (M,) and those of the tail (T,) are chosen. Inside H*, lost is
+        the part of p that is not chosen; outside it, what is chosen beyond p.
         """
-        best, found, lost = None, None, []
+        best, before, lost = None, None, []
         wanted, sign = self.heavy[self.able], 1.0 if self.inner else -1.0
         for _ in range(_ROUNDS):
-            found = self._balanced(tail, tol, found)
-            moved, chosen, wrong = tail.placed(found.rates.node_values(found.log_weights))
-            of_heavy = np.maximum(sign * (wanted - found.heavy[self.able]), 0.0)
+            rates, log_weights, heavy = self._balanced(tail, tol, before)
+            before = rates, rates.weights(log_weights)
+            moved, chosen, wrong = tail.placed(rates.node_values(log_weights))
+            of_heavy = np.maximum(sign * (wanted - heavy[self.able]), 0.0)
             lost.append(float(of_heavy.sum()) + wrong[0 if self.inner else 1])
             if lost[-1] == min(lost):
-                best = found._replace(tail=chosen)
+                best = tail, before[1], heavy, chosen
             stalls = len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])
             if lost[-1] <= 2.0 * tol or stalls:
                 break
@@ -272,35 +242,30 @@ class RaceSearch(NamedTuple):
         assert best is not None
         return best
 
-    def _balanced(self, tail: Tail, tol: float, before: RaceSolution | None) -> RaceSolution:
-        """Solve for the weights of tokens at their places."""
-        nodes, heavy = tail.by_node > 0, self.heavy[self.able]
+    def _balanced(
+        self, tail: Tail, tol: float, before: tuple[ClassRates, RaceWeights] | None
+    ) -> tuple[ClassRates, FloatArray, FloatArray]:
+        """Solve for the log weights of tokens at their places, from the weights of the round before."""
+        nodes, heavy, start = tail.by_node > 0, self.heavy[self.able], None
         targets = np.concatenate([tail.by_node[nodes], heavy])
         rejected = self.total - float(targets.sum()) if self.inner else 0.0
-        rejects = rejected > _NEVER * self.total
+        rejects = rejected > 0
         if rejects:
             targets = np.append(targets, rejected)
         race, known = self.race, (tail, nodes, self.able, rejects)
         classes = (
             PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
         )
-        drafted = [(tail.mass * self.drafted)[nodes], self.likely[self.able], [self.total] * rejects]
-        start = None if before is None else _carried(before, classes)
-        likely = np.concatenate(drafted)
+        # Unless its classes were others.
+        if before and before[0].rejects == rejects and before[0].able_nodes.any() >= nodes.any():
+            weights = before[1].nodes[nodes], before[1].heavy[self.able]
+            start = np.log(np.concatenate([*weights, [before[1].rejection] * rejects]))
+        drafted = (tail.mass * self.drafted)[nodes], self.likely[self.able]
+        likely = np.concatenate([*drafted, [self.total] * rejects])
         log_weights, rates = balance(classes, targets, not self.inner, tol, start, likely)
         chosen, count = np.zeros(self.heavy.size), np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]
-        return RaceSolution(classes, log_weights, chosen, np.empty(0))
-
-
-def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
-    """The log weights of the round before, for classes that may be others."""
-    before = start.rates
-    if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
-        return None
-    weights = start.weights
-    carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
-    return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
+        return classes, log_weights, chosen
 
 
 # These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
@@ -380,26 +345,25 @@ def _walk(rate, want, g, s, below, above, nodes, lowest):
 def place_tokens(
     rates, wanted, below, above, nodes, lowest, lower, share, chosen, moments, by_node
 ):
-    """Fill how often each token is chosen at its place, and move it to where it is chosen with probability p.
+    """Fill how often each token is chosen, move it to where that is p, and add up its moments and its p.
 
-    Adds up the moments and the p of the new places. Returns Σ (p − chosen)₊ and Σ (chosen − p)₊.
+    Returns how much in all was missing of p, and how much was beyond it.
     """
     short, excess = 0.0, 0.0
-    light_below, light_above, last = _light_terms(below), _light_terms(above), nodes.size - 2
+    lows, highs, last = _light_terms(below), _light_terms(above), nodes.size - 2
     # Terms from q^5 on are below the rounding of the first.
-    fifth, rise = np.abs(above[:, :, 5]).max(), light_above[:, 0] - light_below[:, 0]
-    lightest = min(_LIGHT, (1e-15 * light_above[:, 0].max() / max(fifth, 1e-300)) ** 0.25)
-    steep = rise * nodes[1:] > _FLAT * light_above[:, 0] * (nodes[1:] - nodes[:-1])
+    fifth, rise = np.abs(above[:, :, 5]).max(), highs[:, 0] - lows[:, 0]
+    lightest = min(_LIGHT, (1e-15 * highs[:, 0].max() / max(fifth, 1e-300)) ** 0.25)
+    steep = rise * nodes[1:] > _FLAT * highs[:, 0] * (nodes[1:] - nodes[:-1])
     for y in range(wanted.size):
         rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
         if rate < lightest:
-            low, high = _light_value(rate, s, g, light_below), _light_value(rate, s, g, light_above)
+            low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
             chosen[y] = s * low + (1.0 - s) * high
             for _ in range(_MOST_STEPS if steep[g] else 0):
                 step = (want - (s * low + (1.0 - s) * high)) / (high - low)
                 s -= step
-                low = _light_value(rate, s, g, light_below)
-                high = _light_value(rate, s, g, light_above)
+                low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
                 if abs(step) * rate < 1e-12:
                     break
             s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s

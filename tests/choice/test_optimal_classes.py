@@ -219,7 +219,7 @@ def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
             (plan.inner, np.flatnonzero(plan.subset)),
             (plan.outer, np.flatnonzero(~plan.subset)),
         )
-        offered = sum(side.offered(own).sum() for side, own in sides if side is not None)
+        offered = sum(side.locate(own)[2].sum() for side, own in sides if side is not None)
         assert plan.rate - ROUNDING <= offered <= 1.0 + ROUNDING, number
         assert plan.rate == pytest.approx(plan.accepted.sum(), abs=ROUNDING), number
         assert plan.bound == pytest.approx(best, abs=ROUNDING), number

@@ -158,7 +158,9 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
         race = Race.random(n, seed)
         (weights, _), times = race.clocks(), np.array([0.0, 0.3, 5.0, 1e4])
         assert isinstance(race.balance, TimedRates)
-        found = race.balance.choose(times, race.balance.weights(race.log_weights))
+        clocks = race.balance.weights(race.log_weights)
+        silent = (np.exp(-np.outer(times, own)) for own in (clocks.heavy, clocks.nodes))
+        found = race.balance.race.choice(*silent, race.balance.tail.moments)
         for j, s in enumerate(times):
             rings = np.exp(-s * np.array([*weights, 0.0]))
             silent = [
