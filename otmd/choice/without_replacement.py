@@ -342,9 +342,7 @@ def _walk(rate, want, g, s, below, above, nodes, lowest):
 
 
 @kernel(error_model="numpy", fastmath=_CONTRACT)
-def place_tokens(
-    rates, wanted, below, above, nodes, lowest, lower, share, chosen, moments, by_node
-):
+def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
     """Fill how often each token is chosen, move it to where that is p, and add up its moments and its p.
 
     Returns how much in all was missing of p, and how much was beyond it.
@@ -371,10 +369,10 @@ def place_tokens(
             low, high = _values(rate, s, g, below, above)
             chosen[y], s = s * low + (1.0 - s) * high, -1.0
         if 0.0 <= s <= 1.0:
-            _add_powers(rate, s, g, 5, moments)
+            _add_powers(rate, s, g, 5, sums)
         else:
             g, s, low, high = _walk(rate, want, g, share[y], below, above, nodes, lowest)
-            _add_powers(rate, s, g, POWERS, moments)
+            _add_powers(rate, s, g, POWERS, sums)
         short, excess = short + max(want - chosen[y], 0.0), excess + max(chosen[y] - want, 0.0)
         lower[y], share[y] = g, s
         part_low, part_high = s * low, (1.0 - s) * high
