@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from otmd.choice.plan import (
     ChoicePlan,
@@ -152,7 +153,7 @@ class Tail(TailSums):
     wanted: FloatArray
     lowest: int
     inert: FloatArray
-    lower: IntArray
+    lower: NDArray[np.int16]
     share: FloatArray
     mass: FloatArray
     by_node: FloatArray
@@ -169,8 +170,11 @@ class Tail(TailSums):
     ) -> Self:
         """Place each token at its p/q, the ``ratio`` (T,). :meth:`placed` fills the sums."""
         lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
-        share = (nodes[1:][lower] - ratio) / np.diff(nodes)[lower]
+        share = nodes[1:][lower]
+        share -= ratio
+        share /= np.diff(nodes)[lower]
         np.clip(share, 0.0, 1.0, out=share)
+        lower = lower.astype(np.int16)
         none = np.empty(0)
         return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
 
