@@ -1,19 +1,26 @@
 """The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
 
 A curve is all tokens by p/q, or those of a stratum, and is drawn from as often as it has copies: n times, or
-once. Its tokens are put into classes (:mod:`otmd.choice.classes`), which are drawn as they are. A rule that
+once. Its tokens are put into classes (:mod:`otmd.choice.plan`), which are drawn as they are. A rule that
 gives every class its share of p gives every token its p.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
-from otmd.choice.plan import ChoicePlan, Side, quadrature_for_weights
+from otmd.choice.plan import (
+    ChoicePlan,
+    CutCurve,
+    Side,
+    choose_nodes,
+    cut_curve,
+    locate,
+    quadrature_for_weights,
+    split_masses,
+)
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power
 from otmd.curve.blocks import BlockedCurve
@@ -24,8 +31,6 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
-# A draft that is rejected so rarely is always accepted.
-_CERTAIN = 1e-18
 
 
 class IndependentCut(NamedTuple):
@@ -45,9 +50,8 @@ class IndependentCut(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, eq=False)
-class RatioSide(Side):
-    """A side whose tokens are classed by their curve and p/q.
+class RatioClasses(NamedTuple):
+    """The classes of a side, whose tokens are classed by their curve and p/q.
 
     ``nodes`` (G,) are nodes of the ratio, ascending for each curve, and ``starts`` (R + 1,) where those of
     each curve begin. ``rates`` (G,) are the chosen masses in units of the classes' draft masses.
@@ -58,22 +62,17 @@ class RatioSide(Side):
     starts: IntArray
     cut: IndependentCut
 
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         """See :class:`Side`."""
         lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
         for r, (first, end) in enumerate(pairwise(self.starts)):
             own = self.cut.number[tokens] == r
             below, share[own] = locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
             lower[own] = first + below
-        return lower, share
-
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """See :class:`Side`."""
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
-        lower, share = self.locate(tokens)
         upper = np.minimum(lower + 1, self.nodes.size - 1)
         rates = share * self.rates[lower] + (1.0 - share) * self.rates[upper]
-        return self.cut.draft[tokens] * rates
+        return lower, share, self.cut.draft[tokens] * rates
 
 
 def plan_independent(
@@ -91,13 +90,9 @@ def plan_independent(
         for curve, count in zip(cut.curves, cut.copies, strict=True)
     ]
     chosen = choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
-    inside = [
-        split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in zip(cut.curves, chosen, strict=True)
-    ]
-    outside = [
-        split_masses(x, k[k >= x.cut], x.cut, x.single.size)
-        for x, k in zip(cut.curves, chosen, strict=True)
-    ]
+    pairs = list(zip(cut.curves, chosen, strict=True))
+    inside = [split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
+    outside = [split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
     within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
     inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
     outer = _solve_side(cut, outside, within, None, tol)
@@ -130,7 +125,7 @@ def _solve_side(
     never: FloatArray,
     rejected: float | None,
     tol: float,
-) -> RatioSide | None:
+) -> Side | None:
     """Find the weights of the classes on one side of the cut.
 
     ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
@@ -152,7 +147,8 @@ def _solve_side(
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()))
-    return RatioSide(weights, rejection, quadrature, nodes, rates, np.cumsum([0, *sizes]), cut)
+    own = RatioClasses(nodes, rates, np.cumsum([0, *sizes]), cut)
+    return Side(weights, rejection, quadrature, own.locate)
 
 
 class ClassDrafts(NamedTuple):
@@ -173,12 +169,11 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
     size, num_drafts = targets.size, drafts.copies.sum()
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
-    if num_drafts == 1 and with_rejection:
-        # A single draft of ratio r is accepted with probability r: w/(w + 1) = r.
-        for g in range(drafts.masses.size):
-            missing = max(drafts.masses[g] - targets[g], _CERTAIN * drafts.masses[g])
-            log_weights[g] = np.log(targets[g] / missing)
-    search = begin_search(targets, capped, tol, num_drafts == 1, log_weights)
+    # A single draft is chosen, or rejected: the weight of the rejection is 1.
+    likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
+    for g in range(drafts.masses.size):
+        likely[g] = drafts.masses[g] * drafts.copies[drafts.curve[g]]
+    search = begin_search(targets, likely, capped, tol, log_weights)
     moved = True
     while moved:
         times, steps = quadrature_for_weights(log_weights, num_drafts)

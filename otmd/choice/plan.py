@@ -1,23 +1,201 @@
-"""A lossless plan that chooses among the drafts by random clocks.
+"""A lossless plan: tokens are put into few classes by p/q, and random clocks choose among the drafts.
+
+A token whose ratio lies between two nodes of its curve is of the class of either node, with probabilities
+such that its ratio is their mean. Spreading the tokens over the nodes lowers the curve of (q(H), p(H)) to its
+tangents at the nodes. Nothing is lost as long as no combination of the tangents' corners lies below the best
+cut, so nodes are added only where one does.
 
 A draft of class g rings after an exponential time of rate w_g, a rejection after one of rate w_0. Whichever
 rings first is chosen, so that each is chosen in proportion to its weight. The time s of the first ring is
 integrated out by a quadrature, whose nodes are the same for all drafts of a position.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve
 from otmd.kernel import kernel
+from otmd.optimum.stratified import Ends, corner, scan
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
+# No block but the first and the last group spans more than a factor of two; the first one ends here.
+_LEAST_TOP = 2.0**-40
+_LOWEST_RATIO = 1e-13
+# How far tokens may move beyond the largest ratio, in units of it.
+_HEADROOM = 0.1
 _SPACING = 0.25
 # e^{−45} is below the rounding of 1.
 _SILENT = 45.0
+
+
+class CutCurve(NamedTuple):
+    """Tokens grouped into K intervals of p/q, fine near the best cut; H* holds the tokens below edges[cut].
+
+    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. It is
+    ``single`` if all of them have the ratio of its lower edge. ``target_before``, ``draft_before`` and
+    ``contained`` (K + 1,) are p, q and g of the tokens below each edge.
+    """
+
+    edges: FloatArray
+    target_mass: FloatArray
+    draft_mass: FloatArray
+    target_before: FloatArray
+    draft_before: FloatArray
+    contained: FloatArray
+    single: BoolArray
+    cut: int
+
+    def edge_at(self, ratio: float) -> int:
+        """The first finite edge that is not below the ratio, or the last one."""
+        return min(int(np.searchsorted(self.edges, ratio)), self.single.size - 1)
+
+
+def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
+    """What the classes need of a refined curve, whose first ``cut`` blocks are H*."""
+    blocks, (contained,) = curve.blocks, curve.containment(curve.blocks)
+    # Tokens that are never drafted come last, and have no finite ratio.
+    size = np.count_nonzero(blocks.sums[:, DRAFT])
+    edges, single = blocks.low[:size], blocks.single[:size]
+    p, q, g = blocks.sums[:size, TARGET], blocks.sums[:size, DRAFT], contained[: size + 1]
+    # An empty interval above the last block, so that a node can lie above all ratios.
+    edges = np.append(edges, max(2.0 * edges[-1], _LEAST_TOP))
+    single, p, q = np.append(single, True), np.append(p, 0.0), np.append(q, 0.0)
+    g = np.append(g, g[-1])
+    before = np.append(0.0, p.cumsum()), np.append(0.0, q.cumsum())
+    return CutCurve(np.append(edges, np.inf), p, q, *before, g, single, cut)
+
+
+def locate(nodes: FloatArray, ratio: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The lower class of tokens with these ratios (T,), and the probability to be of it."""
+    last = nodes.size - 1
+    lower = np.clip(np.searchsorted(nodes, ratio, side="right") - 1, 0, last)
+    upper = np.minimum(lower + 1, last)
+    width = nodes[upper] - nodes[lower]
+    share = np.ones(ratio.shape)
+    np.divide(nodes[upper] - ratio, width, out=share, where=lower < last)
+    # Below the first node all of a token is of its class.
+    return lower, np.minimum(share, 1.0)
+
+
+def choose_nodes(
+    curves: Sequence[CutCurve],
+    ends: Sequence[Sequence[int]],
+    copies: IntArray,
+    value: float,
+    tol: float,
+    linear: bool = False,
+) -> list[IntArray]:
+    """The nodes of R curves: indices of their edges, ascending, for each curve.
+
+    ``ends`` are nodes in any case, none lies outside them, and ``copies`` (R,) drafts are drawn from each
+    curve. At no combination of the tangents' corners is p − g further than ``tol`` below ``value``. If
+    ``linear``, g is linear between the edges of the only curve, and not a product of powers of q.
+    """
+    names = "edges", "target_before", "draft_before", "contained"
+    columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]
+    starts = np.cumsum([0, *(curve.edges.size for curve in curves)])
+    chosen = np.zeros(starts[-1], np.bool_)
+    for first, own in zip(starts[:-1], ends, strict=True):
+        chosen[first + np.array(own)] = True
+    refine_nodes(*columns, starts, copies, value - tol, linear, chosen)
+    return [np.flatnonzero(chosen[first:end]) for first, end in pairwise(starts)]
+
+
+def nodes_of_tail(
+    curve: CutCurve, ratio: FloatArray, largest: float, most: float, inner: bool, tol: float
+) -> FloatArray:
+    """The nodes (G,) of a side of a race, from 0 on, where tokens are chosen nearly in proportion to q.
+
+    Tokens have these p/q, the ``ratio`` (T,), and q up to ``largest``. No ratio above ``most`` can be served.
+    """
+    if ratio.size == 0:
+        return np.array([0.0, 1.0])
+    lowest, highest = np.minimum([ratio.min(), ratio.max()], max(most, 1.0)).tolist()
+    lowest, room = max(lowest, _LOWEST_RATIO), _HEADROOM * highest
+    farthest, first, last = highest + room, 0, curve.cut
+    if not inner:
+        farthest = min(farthest, most)
+        first, last = curve.cut, max(curve.cut, curve.edge_at(min(highest, most)))
+        if curve.cut == 0:
+            # At equal weights, tokens are chosen with probabilities that differ by a relative amount of about
+            # q.
+            lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
+    best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
+    (chosen,) = choose_nodes([curve], [(first, last)], once, best, tol, linear=True)
+    nodes = curve.edges[chosen]
+    # The last class must hold some token from the start, or no token could move towards it.
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
+    ends = [0.0] if inner else [0.0, lowest]
+    return np.unique(np.concatenate([ends, inside, [max(farthest, lowest + room)]]))
+
+
+def split_masses(
+    curve: CutCurve, chosen: IntArray, first: int, last: int
+) -> tuple[FloatArray, FloatArray]:
+    """Split the draft mass of the tokens between two edges among the nodes: their ratios and draft masses.
+
+    The part of each token is linear in its p and q, so that the two masses of an interval are enough.
+    """
+    nodes = curve.edges[chosen]
+    p, q = curve.target_mass[first:last], curve.draft_mass[first:last]
+    # All tokens of a single interval have the ratio of its lower edge.
+    lower, share = locate(nodes, curve.edges[first:last])
+    upper = np.minimum(lower + 1, nodes.size - 1)
+    part = share * q
+    spread = ~curve.single[first:last] & (upper > lower)
+    below, above = nodes[lower[spread]], nodes[upper[spread]]
+    part[spread] = np.clip((above * q[spread] - p[spread]) / (above - below), 0.0, q[spread])
+    mass = np.zeros(nodes.size)
+    mass += np.bincount(lower, part, nodes.size)
+    mass += np.bincount(upper, q - part, nodes.size)
+    return nodes, mass
+
+
+@kernel()
+def refine_nodes(
+    edges, target_before, draft_before, contained, starts, copies, limit, linear, chosen
+):
+    """Mark edges as chosen until no combination of corners between them has p − g below ``limit``.
+
+    The columns hold one curve after another, ``starts`` (R + 1,). A span between two chosen edges is halved
+    where its corner takes part in such a combination.
+    """
+    size = edges.size + copies.size
+    ends = Ends(np.empty(size), np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
+    left, right = np.empty(size, np.int64), np.empty(size, np.int64)
+    halved = True
+    while halved:
+        halved, k = False, 0
+        for r in range(copies.size):
+            ends.starts[r], before = k, -1
+            for e in range(starts[r], starts[r + 1]):
+                # After the last node no corner is left, but all tokens are.
+                if not chosen[e] and (e + 1 < starts[r + 1] or before < 0):
+                    continue
+                p, q = target_before[e], draft_before[e]
+                if before >= 0 and chosen[e]:
+                    p, q = corner(edges, target_before, draft_before, before, e)
+                ends.target[k], ends.slope[k] = p, edges[e]
+                ends.draft[k] = np.interp(q, draft_before, contained) if linear else q
+                left[k], right[k] = before, e if chosen[e] else before
+                before = e
+                k += 1
+        ends.starts[copies.size] = k
+        lowest = np.empty(k)
+        scan(ends, copies, lowest)
+        for i in range(k):
+            if lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
+                first, last = left[i], right[i]
+                # A search among the edges of one curve, which ascend.
+                half = 0.5 * (edges[first] + edges[last])
+                middle = first + np.searchsorted(edges[first:last], half)
+                chosen[min(max(middle, first + 1), last - 1)] = True
+                halved = True
 
 
 class Quadrature(NamedTuple):
@@ -51,32 +229,19 @@ def quadrature_for_weights(log_weights, num_drafts):
 
 
 @dataclass(frozen=True, eq=False)
-class Side(ABC):
+class Side:
     """The choice among the drafts on one side of the cut: within H*, or outside.
 
     ``weights`` (G,) are the rates of the classes' clocks, ``rejection`` that of the clock that rejects all
-    drafts, 0 if there is none. The quadrature is for the time of the first ring.
+    drafts, 0 if there is none. The quadrature is for the time of the first ring. ``locate`` tells of tokens
+    (T,) of this side the lower class, the token's share of it (the rest is the next class's), and the
+    probability that the token is chosen, before thinning.
     """
 
     weights: FloatArray
     rejection: float
     quadrature: Quadrature
-
-    @abstractmethod
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        """The lower class of each token (T,), and the token's share of it; the rest is the next class's."""
-
-    @abstractmethod
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """Probability that each of these tokens (T,) of the side is chosen, before thinning, shape (T,)."""
-
-    def chances(self, tokens: IntArray) -> FloatArray:
-        """Probability that each of the drafts (n,), all of this side, is chosen."""
-        found = np.empty(tokens.size)
-        chances_of_drafts(
-            *self.locate(tokens), self.weights, self.rejection, *self.quadrature, found
-        )
-        return found
+    locate: Callable[[IntArray], tuple[IntArray, FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +267,7 @@ class ChoicePlan:
         for side, own in ((self.inner, self.subset), (self.outer, ~self.subset)):
             if side is not None:
                 tokens = np.flatnonzero(own)
-                mass[tokens] = np.minimum(side.offered(tokens), self.target[tokens])
+                mass[tokens] = np.minimum(side.locate(tokens)[2], self.target[tokens])
         return mass
 
     @cached_property
@@ -130,11 +295,12 @@ class ChoicePlan:
         chances = np.zeros(tokens.size)
         if side is None:
             return chances
-        able_tokens = tokens[able]
-        offered = side.offered(able_tokens)
-        accepted = np.minimum(offered, self.target[able_tokens])
+        *place, offered = side.locate(tokens[able])
+        accepted = np.minimum(offered, self.target[tokens[able]])
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
-        chances[able] = kept * side.chances(able_tokens)
+        chosen = np.empty(offered.size)
+        chances_of_drafts(*place, side.weights, side.rejection, *side.quadrature, chosen)
+        chances[able] = kept * chosen
         return chances
 
 

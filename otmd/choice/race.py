@@ -8,7 +8,7 @@ logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, summed by the mome
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import comb
 from typing import NamedTuple
@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.choice.plan import Quadrature, quadrature_for_weights
-from otmd.choice.race_tail import NodeValues, Tail
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray
@@ -28,6 +27,28 @@ from otmd.race.quadrature import (
 )
 
 _INAUDIBLE = 1e-200
+
+
+@dataclass(frozen=True, eq=False)
+class TailSums:
+    """The tail's tokens at their places among G nodes, which ascend from 0, the class that is never chosen.
+
+    ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens between two nodes, those of tokens that
+    are never chosen at the first.
+    """
+
+    nodes: FloatArray
+    moments: FloatArray
+
+
+class NodeValues(NamedTuple):
+    """The probability that a token is chosen if its class is the node below it, or the node above it.
+
+    Both have the shape (G − 1, A, R) and hold the coefficients of share^a q^r between two nodes, 0 for a ≥ r.
+    """
+
+    below: FloatArray
+    above: FloatArray
 
 
 class RaceWeights(NamedTuple):
@@ -46,7 +67,7 @@ class ClassRates(ABC):
     and, if all drafts may be rejected, of the rejection, in this order.
     """
 
-    tail: Tail
+    tail: TailSums
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
@@ -107,15 +128,15 @@ class TimedRace:
     blocked: float
     quadrature: Quadrature
 
-    def whole(self, sums: FloatArray) -> tuple[float, float]:
-        """P(all drafts are on this side), and P(they are, and a tail token is one) in units of its q.
+    def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
+        """P(all drafts are on this side); and that a tail token is one, in units of its q, or a heavy one.
 
-        The tail has the power sums Σ q^r (R,).
+        The tail has the power sums Σ q^r (R,). For heavy tokens the shape is (M,).
         """
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
         # At s = 0 no clock has rung.
         found = self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
-        return float(found.expected[0]), float(found.tail[:, 1, 0].sum())
+        return float(found.expected[0]), float(found.tail[:, 1, 0].sum()), found.heavy[0]
 
     @cached_property
     def chances(self) -> tuple[FloatArray, FloatArray]:
@@ -196,17 +217,14 @@ class TimedRates(ClassRates):
     """The rates of the classes of a :class:`TimedRace`."""
 
     race: TimedRace
-
-    def choose(self, times: FloatArray, weights: RaceWeights) -> RaceChoice:
-        """Evaluate the race at these times of the clocks."""
-        silent = np.exp(-np.outer(times, weights.heavy)), np.exp(-np.outer(times, weights.nodes))
-        return self.race.choice(*silent, self.tail.moments)
+    last: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
-        """See :class:`ClassRates`."""
-        weights = self.weights(log_weights)
+        """See :class:`ClassRates`. The race is not run again where it was run last."""
+        if not self.last or (self.last[0][0] != log_weights).any():
+            self(log_weights)
+        weights, slopes = self.weights(log_weights), self.last[0][1]
         times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
-        slopes = self.choose(times, weights).tail
         silent = np.exp(-np.outer(times, weights.nodes))
         rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
         shape = (self.tail.nodes.size - 1, self.race.num_drafts, POWERS)
@@ -232,10 +250,10 @@ class TimedRates(ClassRates):
         """See :class:`ClassRates`."""
         weights = self.weights(log_weights)
         times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
-        choice = self.choose(times, weights)
-        silent_nodes = np.exp(-np.outer(times, weights.nodes))
-        of_nodes = silent_nodes * self._node_slopes(choice.tail, silent_nodes)
-        of_heavy = np.exp(-np.outer(times, weights.heavy)) * choice.heavy
+        heavy, nodes = (np.exp(-np.outer(times, own)) for own in (weights.heavy, weights.nodes))
+        choice = self.race.choice(heavy, nodes, self.tail.moments)
+        self.last[:] = [(log_weights.copy(), choice.tail)]
+        of_nodes, of_heavy = nodes * self._node_slopes(choice.tail, nodes), heavy * choice.heavy
         waiting = steps * np.exp(-weights.rejection * times)
         drafted = np.hstack([of_nodes[:, self.able_nodes], of_heavy[:, self.able_heavy]])
         drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])

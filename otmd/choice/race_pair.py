@@ -10,8 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from otmd.choice.race import ClassRates
-from otmd.choice.race_tail import NodeValues
+from otmd.choice.race import ClassRates, NodeValues
 from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
@@ -26,7 +25,7 @@ class PairRace:
     first: FloatArray
     second: FloatArray
 
-    def whole(self, sums: FloatArray) -> tuple[float, float]:
+    def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
         """See :meth:`TimedRace.whole <otmd.choice.race.TimedRace.whole>`."""
         pairs = np.outer(self.first, self.second)
         np.fill_diagonal(pairs, 0.0)
@@ -34,7 +33,8 @@ class PairRace:
         heavy_first, heavy_second = float(self.first.sum()), float(self.second.sum())
         total = float(pairs.sum()) + heavy_first * second + heavy_second * first
         total += max(0.0, first * second - float(sums[2:].sum()))
-        return total, heavy_first + heavy_second + first + second
+        likely = (pairs + pairs.T).sum(axis=1) + self.first * second + self.second * first
+        return total, heavy_first + heavy_second + first + second, likely
 
 
 @dataclass(frozen=True, eq=False)

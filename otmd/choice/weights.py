@@ -25,6 +25,10 @@ _LITTLE, _PATIENCE = 1e-8, 8
 _SCALINGS = 3
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
+# The search begins with no smaller chances, and none nearer to 1.
+_RARE, _CERTAIN = 1e-15, 1e-9
+# A class of a rate below this part of its target must be scaled before Newton's method begins.
+_FAR = 1e-3
 # Steps shorter than this are nearly the same in the weights and in their logarithms.
 _SHORT = 0.1
 _SHORTEST = 1e-12
@@ -39,14 +43,15 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 class WeightSearch(NamedTuple):
     """A search under way; arrays are of shape (G,) where nothing else is said.
 
-    For ``targets``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks have enough
-    mass to set the scale of the others; ``largest`` has the largest target. No class is moved whose rate
-    changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried: ``before``
-    are the log weights before it, ``rates`` their rates, and ``wrong`` these less the targets. ``excess`` is
-    what classes got above their targets, round by round.
+    For ``targets``, ``likely``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks
+    have enough mass to set the scale of the others; ``largest`` has the largest target. No class is moved
+    whose rate changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried:
+    ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these less the targets.
+    ``excess`` is what classes got above their targets, round by round.
     """
 
     targets: np.ndarray
+    likely: np.ndarray
     capped: bool
     tol: float
     counts: np.ndarray
@@ -67,6 +72,7 @@ def balance(
     capped: bool,
     tol: float,
     start: FloatArray | None = None,
+    likely: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Find log weights (G,) whose rates are the targets (G,), all positive; return both.
 
@@ -74,9 +80,11 @@ def balance(
     weights off the diagonal or an approximation of it (G, G). If ``capped``, rates do not change when all
     weights are scaled, and classes with the largest weight may fall short; if not, rates and targets have
     the same sum. The search ends above ``tol`` where rounding or unattainable targets allow no more.
+    It begins at ``start``, or as ``likely`` (G,) suggests, how many drafts of each class are expected.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
-    search = begin_search(targets, capped, tol, start is not None, log_weights)
+    likely = np.empty(0) if likely is None or start is not None else likely
+    search = begin_search(targets, likely, capped, tol, log_weights)
     rates, coupling, moved = np.empty(targets.size), np.empty((targets.size, targets.size)), True
     while moved:
         rates[:], coupling[:] = evaluate(log_weights)
@@ -85,19 +93,38 @@ def balance(
 
 
 @kernel()
-def begin_search(targets, capped, tol, started, log_weights):
-    """Begin at these log weights, brought within bounds; ``started`` if they come from an earlier search."""
+def begin_search(targets, likely, capped, tol, log_weights):
+    """Begin at these log weights, brought within bounds, or at 0 if ``likely`` is known, else (0,)."""
     size, largest = targets.size, targets.argmax()
     # The scale must not rest on classes with hardly any mass.
     counts, faint = np.empty(size, np.bool_), np.empty(size)
     for g in range(size):
         counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
         faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
+    known, state = likely.size > 0, np.zeros(5, np.int64)
+    state[_LEFT] = 1 if known and capped else 0
+    if known and not capped:
+        for g in range(size):
+            log_weights[g] = _first_weight(targets[g], likely[g], 0.0)
     allow_weights(log_weights, counts, largest, capped)
-    state = np.zeros(5, np.int64)
-    state[_LEFT] = 0 if started else _SCALINGS
     steps = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), np.empty(_MOST_ROUNDS)
-    return WeightSearch(targets, capped, tol, counts, largest, faint, *steps, state, np.ones(1))
+    return WeightSearch(
+        targets, likely, capped, tol, counts, largest, faint, *steps, state, np.ones(1)
+    )
+
+
+@kernel()
+def _first_weight(target, likely, equal):
+    """The log weight of a class of drafts that are alone, or meet others of weight 1.
+
+    ``equal`` is how often it is chosen if all weights are equal: half of all times that it meets another one.
+    It is 0 if a draft is never alone.
+    """
+    alone, others = max(2.0 * equal - likely, 0.0), 1.0
+    if equal > 0.0:
+        others = max(likely / equal - 1.0, 1.0)
+    chosen, missed = max(target - alone, _RARE * likely), max(likely - target, _CERTAIN * likely)
+    return np.log(max(others * chosen, 1e-300) / max(missed, 1e-300))
 
 
 @kernel()
@@ -122,6 +149,8 @@ def move_weights(search, log_weights, rates, coupling):
         state[_LEFT] -= 1
         for g in range(targets.size):
             log_weights[g] += np.log(targets[g] / max(rates[g], 1e-300))
+            if state[_ROUNDS] == 0 and search.likely.size > 0:
+                log_weights[g] = _first_weight(targets[g], search.likely[g], rates[g])
         allow_weights(log_weights, search.counts, search.largest, search.capped)
     return True
 
@@ -130,10 +159,11 @@ def move_weights(search, log_weights, rates, coupling):
 def _begin_round(search, log_weights, rates, coupling):
     """Try a Newton step, or ask for scalings where the search has stalled; false at the end."""
     state, targets, wrong = search.state, search.targets, search.wrong
-    excess = 0.0
+    excess, far = 0.0, False
     for g in range(targets.size):
         wrong[g] = rates[g] - targets[g]
         excess += max(wrong[g], 0.0)
+        far = far or (log_weights[g] < 0.0 and rates[g] < _FAR * targets[g])
     since = state[_SINCE]
     search.excess[since] = excess
     stalled = since >= _PATIENCE and excess > 0.5 * search.excess[since + 1 - _PATIENCE]
@@ -141,8 +171,8 @@ def _begin_round(search, log_weights, rates, coupling):
     state[_SINCE] += 1
     if excess <= search.tol or (stalled and excess < _LITTLE) or state[_ROUNDS] == _MOST_ROUNDS:
         return False
-    if stalled:
-        # With weights far apart one class can hold back the step of all others.
+    if stalled or (far and state[_ROUNDS] == 1):
+        # With weights far apart one class can hold back the step of all others, or none can be moved.
         state[_LEFT], state[_SINCE] = _SCALINGS, 0
         return True
     known = search.counts, search.largest, search.capped, search.faint

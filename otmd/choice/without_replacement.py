@@ -1,25 +1,34 @@
 """The optimal plan for drafts drawn one after another without replacement.
 
-Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes. Within a
-class the probability to be chosen is nearly proportional to q. Places and weights are found in turn: given
-the weights, each token moves between its two nodes to where it is chosen with probability p; given the
-places, the weights are solved for again.
+Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes, at nodes of
+p/q: a token between two nodes is of the class of the lower one with probability ``share``, else of the upper
+one's. Within a class the probability to be chosen is nearly proportional to q. Places and weights are found
+in turn: given the weights, each token moves to where it is chosen with probability p; given the places, the
+weights are solved for again. The race needs only the moments Σ share^a q^r of the tail.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from otmd.choice.classes import CutCurve, cut_curve
-from otmd.choice.plan import ChoicePlan, Quadrature, Side, quadrature_for_weights
-from otmd.choice.race import ClassRates, RaceWeights, TimedRace, TimedRates
+from otmd.choice.plan import (
+    ChoicePlan,
+    CutCurve,
+    Quadrature,
+    Side,
+    cut_curve,
+    nodes_of_tail,
+    quadrature_for_weights,
+)
+from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TailSums, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
-from otmd.choice.race_tail import NodeValues, Tail, nodes_of_tail, ratio_values
 from otmd.choice.weights import balance
+from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
-from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
+from otmd.race.quadrature import HEAVY, POWERS, largest, latest_win, win_times
 
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
@@ -28,45 +37,22 @@ _ROUNDS, _STALLED = 16, 0.9
 _SURE = 1e100
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.1
-
-
-class RaceSolution(NamedTuple):
-    """The end of a round: the side with its tokens at their places, and its log weights.
-
-    ``values`` are those of the nodes; ``heavy`` (M,) and ``tail`` (T,) how often each token is chosen.
-    ``lost`` is, inside H*, the part of p that is not chosen; outside it, what is chosen beyond p.
-    """
-
-    rates: ClassRates
-    log_weights: FloatArray
-    values: NodeValues
-    heavy: FloatArray
-    tail: FloatArray
-    lost: float
-
-    @property
-    def weights(self) -> RaceWeights:
-        """The weights."""
-        return self.rates.weights(self.log_weights)
-
-
-class SideTokens(NamedTuple):
-    """The tokens that take part on one side: M heavy ones that race, and the tail's that may be chosen.
-
-    Inside H*, tokens of the other side must not arrive. Outside, tokens of H* arrive and are never chosen:
-    ``able`` (M,) marks the heavy tokens that may be, ``inert`` (R,) has power sums of other tail tokens.
-    """
-
-    inner: bool
-    heavy: IntArray
-    tail: IntArray
-    able: BoolArray
-    inert: FloatArray
+# Moves of a token: each crosses one node, or improves its share by a digit or more.
+_MOST_MOVES, _MOST_STEPS = 20, 4
+# Nodes whose values differ by less, relative to their distance, are taken as equal.
+_FLAT = 1e-3
+# Tokens of smaller q may be light: their first four powers are exact to rounding.
+_LIGHT = 1e-3
+_CONTRACT = {"contract", "nsz"}
 
 
 @dataclass(frozen=True, eq=False)
 class RacePosition:
-    """A position of a race: p, and ``rates`` (V,), which are ``unit`` times q; the curve and H* (V,)."""
+    """A position of a race: p, and ``rates`` (V,), which are ``unit`` times q; the curve and H* (V,).
+
+    By token (V,), filled for each side in turn: its ``lower`` class, its ``share`` of it (the rest is the
+    next one's), and how often it is ``chosen``.
+    """
 
     target: FloatArray
     rates: FloatArray
@@ -74,63 +60,24 @@ class RacePosition:
     unit: float
     curve: CutCurve
     subset: BoolArray
+    lower: IntArray
+    share: FloatArray
+    chosen: FloatArray
 
-    def tokens(self, inner: bool) -> SideTokens:
-        """The tokens of one side, by their parts in the race."""
-        racing = self.rates > 0
-        if inner:
-            racing &= self.subset
-        able = racing & (self.target > 0) & (self.subset == inner)
-        light = racing & (self.rates <= (HEAVY_PAIR if self.num_drafts == 2 else HEAVY))
-        heavy = np.flatnonzero(racing & ~light)
-        inert = power_sums(self.rates[light & ~able], None, POWERS)
-        return SideTokens(inner, heavy, np.flatnonzero(light & able), able[heavy], inert)
+    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """See :class:`Side`."""
+        return self.lower[tokens], self.share[tokens], self.chosen[tokens]
 
-    def race(self, tokens: SideTokens) -> TimedRace | PairRace:
-        """The race of one side."""
-        heavy = self.rates[tokens.heavy]
+    def race(self, heavy: FloatArray, inner: bool) -> TimedRace | PairRace:
+        """The race of one side, whose heavy tokens have these rates. Inside H*, no other token may arrive."""
         if self.num_drafts == 2:
             beside = 1.0 - heavy
             # The difference would cancel.
             beside[heavy > 0.5] = mass_beside_most(self.rates)
             return PairRace(heavy, heavy / beside)
-        blocked = float(self.rates[~self.subset].sum()) if tokens.inner else 0.0
+        blocked = float(self.rates[~self.subset].sum()) if inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
         return TimedRace(self.num_drafts, heavy, blocked, Quadrature(*times))
-
-
-@dataclass(frozen=True, eq=False)
-class RaceSide(Side):
-    """A side whose heavy tokens are classes of their own.
-
-    By token (V,): its ``lower`` class, its ``share`` of it (the rest is the next one's), and how often it
-    is chosen.
-    """
-
-    lower: IntArray
-    share: FloatArray
-    rates: FloatArray
-
-    @classmethod
-    def of(cls, position: RacePosition, tokens: SideTokens, found: RaceSolution) -> Self:
-        """The side, from what was found for its heavy tokens and its tail."""
-        tail, weights, size = found.rates.tail, found.weights, position.rates.size
-        lower, share, rates = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
-        lower[tokens.tail], share[tokens.tail] = tail.lower, tail.share
-        rates[tokens.tail] = found.tail
-        lower[tokens.heavy] = tail.nodes.size + np.arange(tokens.heavy.size)
-        rates[tokens.heavy] = found.heavy
-        clocks = np.append(weights.nodes, weights.heavy)
-        quadrature = quadrature_for_weights(found.log_weights, position.num_drafts)
-        return cls(clocks, weights.rejection, quadrature, lower, share, rates)
-
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-        """See :class:`Side`."""
-        return self.lower[tokens], self.share[tokens]
-
-    def offered(self, tokens: IntArray) -> FloatArray:
-        """See :class:`Side`."""
-        return self.rates[tokens]
 
 
 def plan_without_replacement(
@@ -141,102 +88,299 @@ def plan_without_replacement(
     The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
     draft distribution (V,) have mass. ``tol`` is how much acceptance may be lost; never correctness.
     """
-    largest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
-    if draft.max() > largest:
-        draft = np.minimum(draft, largest)
+    fastest = _SURE * float(largest(draft, num_drafts).min())
+    if draft.max() > fastest:
+        draft = np.minimum(draft, fastest)
         draft /= draft.sum()
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset = cut_curve(blocked, cut.size), blocked.ratios() < cut.end
-    position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset)
-    sides = [
-        _solve_side(position, position.tokens(inner), _OF_SIDE * tol) for inner in (True, False)
-    ]
+    curve, subset, size = cut_curve(blocked, cut.size), blocked.ratios() < cut.end, draft.size
+    places = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
+    position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset, *places)
+    sides = [_solve_side(position, inner, _OF_SIDE * tol) for inner in (True, False)]
     return ChoicePlan(target, subset, 1.0 + cut.value, *sides)
 
 
-def _solve_side(position: RacePosition, tokens: SideTokens, tol: float) -> RaceSide | None:
-    """Find weights and places with which every token is chosen with probability p; None without tokens."""
-    if tokens.tail.size == 0 and not tokens.able.any():
+def _solve_side(position: RacePosition, inner: bool, tol: float) -> Side | None:
+    """Find places and weights with which every token is chosen with probability p; None without tokens.
+
+    Inside H*, tokens of the other side do not arrive. Outside, tokens of H* arrive and are never chosen.
+    """
+    rates, unit = position.rates, position.unit
+    racing = rates > 0
+    if inner:
+        racing &= position.subset
+    able = racing & (position.target > 0) & (position.subset == inner)
+    light = racing & (rates <= (HEAVY_PAIR if position.num_drafts == 2 else HEAVY))
+    heavy, tokens = np.flatnonzero(racing & ~light), np.flatnonzero(light & able)
+    if tokens.size == 0 and not able[heavy].any():
         return None
-    rates, wanted = position.rates[tokens.tail], position.target[tokens.tail]
-    race, sums = position.race(tokens), tokens.inert + power_sums(rates, None, POWERS)
-    unit, inner, nodes = position.unit, tokens.inner, np.array([0.0, 1.0])
-    total, drafted = race.whole(sums)
-    drafted *= unit
+    own, wanted = rates[tokens], position.target[tokens]
+    inert = power_sums(rates[light & ~able], None, POWERS)
+    race = position.race(rates[heavy], inner)
+    total, drafted, likely = race.whole(inert + power_sums(own, None, POWERS))
     with np.errstate(over="ignore"):
-        ratio = wanted / rates * unit
-    if rates.size:
-        low, high = np.minimum([ratio.min(), ratio.max()], max(drafted, 1.0)).tolist()
-        ends, largest = (low, high), float(rates.max()) / unit
-        nodes = nodes_of_tail(position.curve, ends, largest, inner, drafted, _OF_CLASSES * tol)
+        ratio = wanted / own * unit
+    most = float(own.max(initial=0.0)) / unit, drafted * unit
+    nodes = nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
-    tail = Tail.at_ratios(rates, wanted, ratio, nodes, lowest, tokens.inert)
-    search = RaceSearch(race, tokens.able, position.target[tokens.heavy], total, inner)
-    found = search(tail, ratio_values(nodes, position.num_drafts, unit), tol)
-    return RaceSide.of(position, tokens, found)
+    tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
+    search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
+    first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
+    tail, weights, of_heavy, position.chosen[tokens] = search(first, tol)
+    position.lower[tokens], position.share[tokens] = tail.lower, tail.share
+    own = able[heavy]
+    position.lower[heavy[own]] = nodes.size + np.flatnonzero(own)
+    position.chosen[heavy[own]] = of_heavy[own]
+    clocks = np.append(weights.nodes, weights.heavy)
+    running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
+    quadrature = quadrature_for_weights(np.log(running), position.num_drafts)
+    return Side(clocks, weights.rejection, quadrature, position.locate)
+
+
+@dataclass(frozen=True, eq=False)
+class Tail(TailSums):
+    """T tokens and their places among G nodes, which ascend from 0, the class that is never chosen.
+
+    ``rates`` are the tokens' q in the race's unit, ``wanted`` their p. No token is placed below the node
+    ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
+    the node ``lower`` with probability ``share``, and else of the next one's. ``mass`` (G,) is their q, and
+    ``by_node`` (G,) their p, divided between two nodes in proportion to how often each is chosen.
+    """
+
+    rates: FloatArray
+    wanted: FloatArray
+    lowest: int
+    inert: FloatArray
+    lower: NDArray[np.int16]
+    share: FloatArray
+    mass: FloatArray
+    by_node: FloatArray
+
+    @classmethod
+    def at_ratios(
+        cls,
+        rates: FloatArray,
+        wanted: FloatArray,
+        ratio: FloatArray,
+        nodes: FloatArray,
+        lowest: int,
+        inert: FloatArray,
+    ) -> Self:
+        """Place each token at its p/q, the ``ratio`` (T,). :meth:`placed` fills the sums."""
+        lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
+        share = nodes[1:][lower]
+        share -= ratio
+        share /= np.diff(nodes)[lower]
+        np.clip(share, 0.0, 1.0, out=share)
+        lower = lower.astype(np.int16)
+        none = np.empty(0)
+        return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
+
+    def placed(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
+        """Move the tokens to where they are chosen with their p, and add up their moments there.
+
+        Returns also how often each token is chosen where it was, shape (T,), and by how much in all this is
+        below p, and above.
+        """
+        lower, share = self.lower.copy(), self.share.copy()
+        chosen, by_node = np.empty(share.size), np.zeros(self.nodes.size)
+        moments = np.zeros((self.nodes.size - 1, values.below.shape[1] + 1, POWERS))
+        known = self.rates, self.wanted, *values, self.nodes, self.lowest
+        wrong = place_tokens(*known, lower, share, chosen, moments, by_node)
+        mass, every = np.append(moments[:, 1, 1], 0.0), moments[:, 0, 1]
+        mass[1:] += np.maximum(every - moments[:, 1, 1], 0.0)
+        # A node that holds tokens may be chosen, even where their p is almost 0.
+        held = mass > 1e-14 * np.append(every, every[-1])
+        by_node[held] = np.maximum(by_node[held], 1e-300)
+        by_node[0] = 0.0
+        moments[0] += self.inert
+        sums = {"moments": moments, "mass": mass, "by_node": by_node}
+        return replace(self, lower=lower, share=share, **sums), chosen, wrong
+
+
+def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
+    """The values for which each token's place is its p/q; rates are ``unit`` times q."""
+    values = np.zeros((nodes.size, num_drafts, POWERS))
+    values[:, 0, 1] = nodes / unit
+    return NodeValues(values[:-1], values[1:])
 
 
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
-    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p, ``total`` the
-    probability that all drafts are of the side.
+    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p. ``total`` is the
+    probability that all drafts are of the side; ``likely`` (M,) that they are, and the heavy token is one;
+    ``drafted`` the same for a token of the tail, in units of its q.
     """
 
     race: TimedRace | PairRace
     able: BoolArray
     heavy: FloatArray
     total: float
+    drafted: float
+    likely: FloatArray
     inner: bool
 
-    def __call__(self, tail: Tail, values: NodeValues, tol: float) -> RaceSolution:
-        """Find places and weights in turn, the first places at p/q by ``values``; the best round."""
-        found, best, lost = None, None, []
+    def __call__(self, tail: Tail, tol: float) -> tuple[Tail, RaceWeights, FloatArray, FloatArray]:
+        """Find places and weights in turn; return those of the round in which the least is lost.
+
+        Returns also how often the heavy tokens (M,) and those of the tail (T,) are chosen. Inside H*, lost is
+        the part of p that is not chosen; outside it, what is chosen beyond p.
+        """
+        best, before, lost = None, None, []
+        wanted, sign = self.heavy[self.able], 1.0 if self.inner else -1.0
         for _ in range(_ROUNDS):
-            tail = tail.placed(values)
-            found = self._balanced(tail, tol, found)
-            values = found.values
-            if best is None or found.lost < best.lost:
-                best = found
-            lost.append(found.lost)
+            rates, log_weights, heavy = self._balanced(tail, tol, before)
+            before = rates, rates.weights(log_weights)
+            moved, chosen, wrong = tail.placed(rates.node_values(log_weights))
+            of_heavy = np.maximum(sign * (wanted - heavy[self.able]), 0.0)
+            lost.append(float(of_heavy.sum()) + wrong[0 if self.inner else 1])
+            if lost[-1] == min(lost):
+                best = tail, before[1], heavy, chosen
             stalls = len(lost) > 3 and min(lost[-2:]) > _STALLED * min(lost[:-2])
-            if found.lost <= 2.0 * tol or stalls:
+            if lost[-1] <= 2.0 * tol or stalls:
                 break
+            tail = moved
         assert best is not None
         return best
 
-    def _balanced(self, tail: Tail, tol: float, start: RaceSolution | None) -> RaceSolution:
-        """Solve for the weights of tokens at their places."""
-        able_nodes = tail.by_node > 0
-        heavy = self.heavy[self.able]
-        targets = np.concatenate([tail.by_node[able_nodes], heavy])
+    def _balanced(
+        self, tail: Tail, tol: float, before: tuple[ClassRates, RaceWeights] | None
+    ) -> tuple[ClassRates, FloatArray, FloatArray]:
+        """Solve for the log weights of tokens at their places, from the weights of the round before."""
+        nodes, heavy, start = tail.by_node > 0, self.heavy[self.able], None
+        targets = np.concatenate([tail.by_node[nodes], heavy])
         rejected = self.total - float(targets.sum()) if self.inner else 0.0
-        if rejected > 0:
+        rejects = rejected > 0
+        if rejects:
             targets = np.append(targets, rejected)
-        race, known = self.race, (tail, able_nodes, self.able, rejected > 0)
+        race, known = self.race, (tail, nodes, self.able, rejects)
         classes = (
             PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
         )
-        first = None if start is None else _carried(start, classes)
-        log_weights, rates = balance(classes, targets, not self.inner, tol, first)
-        values = classes.node_values(log_weights)
-        of_tail, chosen = tail.values(values), np.zeros(self.heavy.size)
-        count = np.count_nonzero(able_nodes)
+        # Unless its classes were others.
+        if before and before[0].rejects == rejects and before[0].able_nodes.any() >= nodes.any():
+            weights = before[1].nodes[nodes], before[1].heavy[self.able]
+            start = np.log(np.concatenate([*weights, [before[1].rejection] * rejects]))
+        drafted = (tail.mass * self.drafted)[nodes], self.likely[self.able]
+        likely = np.concatenate([*drafted, [self.total] * rejects])
+        log_weights, rates = balance(classes, targets, not self.inner, tol, start, likely)
+        chosen, count = np.zeros(self.heavy.size), np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]
-        sign = 1.0 if self.inner else -1.0
-        short = np.maximum(sign * (tail.wanted - of_tail), 0.0)
-        of_heavy = np.maximum(sign * (heavy - chosen[self.able]), 0.0)
-        lost = float(of_heavy.sum() + short.sum())
-        return RaceSolution(classes, log_weights, values, chosen, of_tail, lost)
+        return classes, log_weights, chosen
 
 
-def _carried(start: RaceSolution, classes: ClassRates) -> FloatArray | None:
-    """The log weights of the round before, for classes that may be others."""
-    before = start.rates
-    if before.rejects != classes.rejects or before.able_nodes.any() < classes.able_nodes.any():
-        return None
-    weights = start.weights
-    carried = [weights.nodes[classes.able_nodes], weights.heavy[classes.able_heavy]]
-    return np.log(np.concatenate([*carried, [weights.rejection] * classes.rejects]))
+# These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
+@kernel()
+def _add_powers(rate, share, g, count, sums):
+    """sums[g, a, r] += share^a q^r for r < ``count``."""
+    power = 1.0
+    for r in range(count):
+        value = power
+        for a in range(sums.shape[1]):
+            sums[g, a, r] += value
+            value *= share
+        power *= rate
+
+
+@kernel(fastmath=_CONTRACT)
+def _values(rate, share, g, below, above):
+    """Of both nodes: Σ terms[g, a, r] share^a q^r."""
+    low, high = 0.0, 0.0
+    for a in range(below.shape[1] - 1, -1, -1):
+        of_low, of_high = 0.0, 0.0
+        for r in range(below.shape[2] - 1, -1, -1):
+            of_low = of_low * rate + below[g, a, r]
+            of_high = of_high * rate + above[g, a, r]
+        low, high = low * share + of_low, high * share + of_high
+    return low, high
+
+
+@kernel()
+def _light_terms(terms):
+    """The coefficients up to q^4, one row for each g; those of share^a q^r are 0 for a ≥ r."""
+    light = np.zeros((terms.shape[0], 10))
+    for r in range(1, 5):
+        for a in range(min(r, terms.shape[1])):
+            light[:, r * (r - 1) // 2 + a] = terms[:, a, r]
+    return light
+
+
+@kernel(fastmath=_CONTRACT)
+def _light_value(q, s, g, t):
+    """The same for a light token at one node."""
+    fourth = t[g, 6] + s * (t[g, 7] + s * (t[g, 8] + s * t[g, 9]))
+    third = t[g, 3] + s * (t[g, 4] + s * t[g, 5]) + q * fourth
+    return q * (t[g, 0] + q * (t[g, 1] + s * t[g, 2] + q * third))
+
+
+@kernel(error_model="numpy", fastmath=_CONTRACT)
+def _walk(rate, want, g, s, below, above, nodes, lowest):
+    """The place where a token is chosen with probability ``want``, and its values there, from another on.
+
+    Between two nodes with equal values the place does not matter, and the token stays. A token whose p is
+    above what the last node gives is placed at that node; elsewhere the class below would have to give the
+    rest.
+    """
+    last = nodes.size - 2
+    low, high = _values(rate, s, g, below, above)
+    for _ in range(_MOST_MOVES):
+        if g == last and want > high and high > 0.0:
+            moved = 0.0
+        elif (high - low) * nodes[g + 1] > _FLAT * high * (nodes[g + 1] - nodes[g]):
+            moved = s - (want - (s * low + (1.0 - s) * high)) / (high - low)
+        else:
+            break
+        crosses = 1 if moved < 0.0 and g < last else -1 if moved > 1.0 and g > lowest else 0
+        step = abs(moved - s)
+        if crosses != 0:
+            g, s = g + crosses, 1.0 if crosses > 0 else 0.0
+        else:
+            s = min(max(moved, 0.0), 1.0)
+        low, high = _values(rate, s, g, below, above)
+        if crosses == 0 and (step < 1e-9 or moved != s):
+            break
+    return g, s, low, high
+
+
+@kernel(error_model="numpy", fastmath=_CONTRACT)
+def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
+    """Fill how often each token is chosen, move it to where that is p, and add up its moments and its p.
+
+    Returns how much in all was missing of p, and how much was beyond it.
+    """
+    short, excess = 0.0, 0.0
+    lows, highs, last = _light_terms(below), _light_terms(above), nodes.size - 2
+    # Terms from q^5 on are below the rounding of the first.
+    fifth, rise = np.abs(above[:, :, 5]).max(), highs[:, 0] - lows[:, 0]
+    lightest = min(_LIGHT, (1e-15 * highs[:, 0].max() / max(fifth, 1e-300)) ** 0.25)
+    steep = rise * nodes[1:] > _FLAT * highs[:, 0] * (nodes[1:] - nodes[:-1])
+    for y in range(wanted.size):
+        rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
+        if rate < lightest:
+            low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
+            chosen[y] = s * low + (1.0 - s) * high
+            for _ in range(_MOST_STEPS if steep[g] else 0):
+                step = (want - (s * low + (1.0 - s) * high)) / (high - low)
+                s -= step
+                low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
+                if abs(step) * rate < 1e-12:
+                    break
+            s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s
+        else:
+            low, high = _values(rate, s, g, below, above)
+            chosen[y], s = s * low + (1.0 - s) * high, -1.0
+        if 0.0 <= s <= 1.0:
+            _add_powers(rate, s, g, 5, sums)
+        else:
+            g, s, low, high = _walk(rate, want, g, share[y], below, above, nodes, lowest)
+            _add_powers(rate, s, g, POWERS, sums)
+        short, excess = short + max(want - chosen[y], 0.0), excess + max(chosen[y] - want, 0.0)
+        lower[y], share[y] = g, s
+        part_low, part_high = s * low, (1.0 - s) * high
+        part = want / (part_low + part_high) if part_low + part_high > 0.0 else 0.0
+        by_node[g] += part_low * part
+        by_node[g + 1] += part_high * part
+    return short, excess

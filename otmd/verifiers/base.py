@@ -9,10 +9,12 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_law, validate_rng
+from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import in_threads
 from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
 from otmd.probabilities import (
     FloatArray,
+    IntArray,
     validate_probs,
     validate_same_vocabulary,
     validate_tol,
@@ -230,6 +232,17 @@ class Verifier(ABC):
 def family(law: DraftLaw, counts: Sequence[int]) -> list[DraftLaw]:
     """The laws of the family with these numbers of drafts."""
     return [law if n == law.num_drafts else law.with_num_drafts(n) for n in counts]
+
+
+def beside_forced(
+    target: FloatArray, law: DraftLaw
+) -> tuple[IntArray, FloatArray, DraftLaw | None]:
+    """The tokens that are always drafted, p without them, and the law of the other drafts, if any."""
+    always, rest = drafts_by_chance(law)
+    if always.size:
+        target = target.copy()
+        target[always] = 0.0
+    return always, target, rest
 
 
 def bounds_by_position(

@@ -11,7 +11,7 @@ from otmd.drafts import (
     WithReplacement,
 )
 from otmd.probabilities import FloatArray, validate_tol
-from otmd.verifiers.base import Verifier
+from otmd.verifiers.base import Verifier, beside_forced
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
@@ -44,15 +44,15 @@ class Optimal(Verifier):
         return type(law) in self.serves
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        return ChoosingVerifier(target, law, self._plan)
+        always, wanted, rest = beside_forced(target, law)
+        choice = None
+        if isinstance(rest, WithoutReplacement):
+            choice = plan_without_replacement(wanted, rest.draft_probs, rest.num_drafts, self.tol)
+        elif isinstance(rest, WithReplacement | Stratified):
+            choice = plan_independent(wanted, rest, self.tol)
+        return ChoosingVerifier(target, law, always, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rule = self.prepare_position(target, law)
         by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
         return rule.rate, rule.rate + by_chance
-
-    def _plan(self, target: FloatArray, law: DraftLaw) -> ChoicePlan:
-        if isinstance(law, WithoutReplacement):
-            return plan_without_replacement(target, law.draft_probs, law.num_drafts, self.tol)
-        assert isinstance(law, WithReplacement | Stratified)
-        return plan_independent(target, law, self.tol)

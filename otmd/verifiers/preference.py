@@ -27,7 +27,7 @@ from otmd.drafts import (
 )
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import Verifier
+from otmd.verifiers.base import Verifier, beside_forced
 from otmd.verifiers.prepared import ChoosingVerifier
 from otmd.verifiers.taking import Order, take_tokens
 
@@ -64,7 +64,9 @@ class Preference(Verifier):
         return type(law) in self.serves
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        return ChoosingVerifier(target, law, lambda p, rest: take_tokens(p, rest, self.order))
+        always, wanted, rest = beside_forced(target, law)
+        taken = take_tokens(wanted, rest, self.order) if rest is not None else None
+        return ChoosingVerifier(target, law, always, taken)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         always, rest = drafts_by_chance(law)

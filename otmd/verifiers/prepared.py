@@ -1,7 +1,6 @@
 """A verifier prepared for one position: what it accepts, and what it draws when it accepts nothing."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray, IntArray
 
 # How far a probability may leave [0, 1], and a distribution's sum 1, by rounding.
@@ -129,20 +127,15 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and chooses one of them or none.
 
-    Tokens that are always drafted are never chosen, as the residual serves them: ``choose`` gets p
-    without them, and the law of the other drafts.
+    The ``choice`` is among the drafts by chance. Tokens that are ``always`` drafted are never chosen: the
+    residual serves them.
     """
 
     def __init__(
-        self, target: FloatArray, law: DraftLaw, choose: Callable[[FloatArray, DraftLaw], Choice]
+        self, target: FloatArray, law: DraftLaw, always: IntArray, choice: Choice | None
     ) -> None:
         super().__init__(target, law)
-        self._always, rest = drafts_by_chance(law)
-        wanted = target
-        if self._always.size:
-            wanted = target.copy()
-            wanted[self._always] = 0.0
-        self.choice = choose(wanted, rest) if rest is not None else None
+        self._always, self.choice = always, choice
 
     @property
     def accepted(self) -> FloatArray:

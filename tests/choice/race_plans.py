@@ -9,14 +9,14 @@ from strategies import Array
 
 import otmd
 from otmd.choice import ChoicePlan
-from otmd.choice.race_tail import Tail, ratio_values
+from otmd.choice.without_replacement import Tail, ratio_values
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
     """Tokens at these places among the nodes."""
     tail = Tail.at_ratios(rates, rates * places, places, nodes, 0, inert)
-    return tail.placed(ratio_values(nodes, n, 1.0))
+    return tail.placed(ratio_values(nodes, n, 1.0))[0]
 
 
 def prepared(

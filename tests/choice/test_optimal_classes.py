@@ -11,7 +11,7 @@ from strategies import KINDS, Array, instances
 
 import otmd
 from otmd.choice import plan_independent
-from otmd.choice.classes import CutCurve, choose_nodes, cut_curve, locate, split_masses
+from otmd.choice.plan import CutCurve, choose_nodes, cut_curve, locate, split_masses
 from otmd.choice.weights import balance
 from otmd.curve.blocks import BlockedCurve
 from otmd.optimum.stratified import corner
@@ -219,7 +219,7 @@ def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
             (plan.inner, np.flatnonzero(plan.subset)),
             (plan.outer, np.flatnonzero(~plan.subset)),
         )
-        offered = sum(side.offered(own).sum() for side, own in sides if side is not None)
+        offered = sum(side.locate(own)[2].sum() for side, own in sides if side is not None)
         assert plan.rate - ROUNDING <= offered <= 1.0 + ROUNDING, number
         assert plan.rate == pytest.approx(plan.accepted.sum(), abs=ROUNDING), number
         assert plan.bound == pytest.approx(best, abs=ROUNDING), number

@@ -128,7 +128,7 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     assert (coupling >= 0).all()
     assert (np.diag(coupling) == 0).all()
     tail = race.balance.tail
-    values = tail.values(race.balance.node_values(race.log_weights))
+    values = tail.placed(race.balance.node_values(race.log_weights))[1]
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]
@@ -158,7 +158,9 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
         race = Race.random(n, seed)
         (weights, _), times = race.clocks(), np.array([0.0, 0.3, 5.0, 1e4])
         assert isinstance(race.balance, TimedRates)
-        found = race.balance.choose(times, race.balance.weights(race.log_weights))
+        clocks = race.balance.weights(race.log_weights)
+        silent = (np.exp(-np.outer(times, own)) for own in (clocks.heavy, clocks.nodes))
+        found = race.balance.race.choice(*silent, race.balance.tail.moments)
         for j, s in enumerate(times):
             rings = np.exp(-s * np.array([*weights, 0.0]))
             silent = [
