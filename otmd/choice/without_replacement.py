@@ -88,7 +88,7 @@ def plan_without_replacement(
     The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
     draft distribution (V,) have mass. ``tol`` is how much acceptance may be lost; never correctness.
     """
-    fastest = _SURE * float(largest(draft, num_drafts).min())
+    fastest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
     if draft.max() > fastest:
         draft = np.minimum(draft, fastest)
         draft /= draft.sum()
