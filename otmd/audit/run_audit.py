@@ -7,23 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from otmd.audit import counts, evidence, samples
+from otmd.audit import counts, evidence, run_report, samples
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
-from otmd.audit.run_report import (
-    DRAFTS,
-    KINDS,
-    NUM_STATEMENTS,
-    OUTCOMES,
-    OUTPUT,
-    OUTPUT_BY_MASS,
-    ROWS,
-    SLOTS,
-    BoundaryCase,
-    PooledAcceptance,
-    RecordedRunAudit,
-    metrics_of,
-)
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
@@ -54,7 +40,7 @@ def recorded_run(
     target_processing: Processing | None = None,
     draft_processing: Processing | None = None,
     rng: np.random.Generator,
-) -> RecordedRunAudit:
+) -> run_report.RecordedRunAudit:
     """Audit a recorded run of an engine.
 
     Parameters
@@ -97,28 +83,32 @@ def recorded_run(
         tally.add(record)
     if not tally.positions:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
-    level = false_alarm / NUM_STATEMENTS
+    level = false_alarm / run_report.NUM_STATEMENTS
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
     claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
     # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
-    proved = not OUTCOMES.isdisjoint(tally.cases)
-    return RecordedRunAudit(
+    proved = not run_report.OUTCOMES.isdisjoint(tally.cases)
+    return run_report.RecordedRunAudit(
         num_rows=len(tally.positions),
         law=samples.law_name(law),
         false_alarm=false_alarm,
         bias=float(bias),
-        cases=tuple(BoundaryCase(own, *tally.cases[own]) for own in KINDS if own in tally.cases),
+        cases=tuple(
+            run_report.BoundaryCase(own, *tally.cases[own])
+            for own in run_report.KINDS
+            if own in tally.cases
+        ),
         vocabularies=dict(tally.vocabularies),
         claims=claims,
         acceptance=tally.acceptance(level),
         bands=(
-            evidence.bands_of(evidence.BY_RATIO, tally.evidence[OUTPUT]),
-            evidence.bands_of(evidence.BY_MASS, tally.evidence[OUTPUT_BY_MASS]),
+            evidence.bands_of(evidence.BY_RATIO, tally.evidence[run_report.OUTPUT]),
+            evidence.bands_of(evidence.BY_MASS, tally.evidence[run_report.OUTPUT_BY_MASS]),
         ),
         explanations={} if proved else _explanations(refuted, read, make),
-        most_repeated=tally.dependence.most_repeated() if SLOTS in refuted else "",
-        metrics=metrics_of(tally.positions, tally.ceilings),
+        most_repeated=tally.dependence.most_repeated() if run_report.SLOTS in refuted else "",
+        metrics=run_report.metrics_of(tally.positions, tally.ceilings),
     )
 
 
@@ -127,12 +117,23 @@ def _explanations(
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
     name = next(
-        (own for own in (DRAFTS, SLOTS, ROWS, OUTPUT_BY_MASS, OUTPUT) if own in refuted), ""
+        (
+            own
+            for own in (
+                run_report.DRAFTS,
+                run_report.SLOTS,
+                run_report.ROWS,
+                run_report.OUTPUT_BY_MASS,
+                run_report.OUTPUT,
+            )
+            if own in refuted
+        ),
+        "",
     )
     if not name:
         return {}
     side, explain = "output", explain_output
-    if name in (DRAFTS, SLOTS, ROWS):
+    if name in (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS):
         side, explain = "drafts", explain_drafts
     found = explain(partial(_first_positions, read, make, side))
     return {} if found is None else {name: found}
@@ -187,11 +188,11 @@ class Tally:
         self.cases, self.vocabularies = RowLists(), RowLists()
         self.dependence = Dependence(rng)
         self.evidence = {
-            OUTPUT: evidence.Evidence.empty(1),
-            OUTPUT_BY_MASS: evidence.Evidence.empty(1),
-            DRAFTS: evidence.Evidence.empty(0),
-            SLOTS: self.dependence.slots,
-            ROWS: self.dependence.rows,
+            run_report.OUTPUT: evidence.Evidence.empty(1),
+            run_report.OUTPUT_BY_MASS: evidence.Evidence.empty(1),
+            run_report.DRAFTS: evidence.Evidence.empty(0),
+            run_report.SLOTS: self.dependence.slots,
+            run_report.ROWS: self.dependence.rows,
         }
         self.ceilings: list[float] = []
         self._accepted: list[bool] = []
@@ -219,14 +220,14 @@ class Tally:
         if decided and not isinstance(record.target, str) and misplaced != "after_rejection":
             self._look_at_output(record, record.target, law)
 
-    def acceptance(self, level: float) -> PooledAcceptance | None:
+    def acceptance(self, level: float) -> run_report.PooledAcceptance | None:
         """Acceptance over all positions with sound drafts; None where there are none."""
         accepted, ceilings = np.array(self._accepted, bool), np.array(self.ceilings)
         if not accepted.size:
             return None
         rate, highest = float(accepted.mean()), float(ceilings.mean())
         p_value = evidence.p_value_of_chances(accepted, ceilings)
-        return PooledAcceptance(accepted.size, rate, highest, p_value, level)
+        return run_report.PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
         """What is wrong with the place of a row in its step, as a kind of boundary case."""
@@ -252,13 +253,13 @@ class Tally:
         declared = samples.declared_law(self._make, record.draft, record.draft_tokens)
         if isinstance(declared, str):
             self.cases.count(declared, record.row)
-            self.evidence[DRAFTS].add(self._point(0.0, 0.0), True)
+            self.evidence[run_report.DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
         drawn = [*zip(laws, record.draft_tokens.tolist(), strict=True)][samples.num_forced(law) :]
         for own, token in drawn:
             point = self._point(counts.mass_before(own, -own, token), float(own[token]))
-            self.evidence[DRAFTS].add(point, False)
+            self.evidence[run_report.DRAFTS].add(point, False)
         self.dependence.add(drawn)
         return law
 
@@ -278,7 +279,7 @@ class Tally:
         by_mass = np.digitize(target, _MASSES)
         # The likeliest token is a class of its own.
         by_mass[target.argmax()] = len(_MASSES) + 1
-        add(OUTPUT_BY_MASS, -target, by_mass, len(evidence.BY_MASS))
+        add(run_report.OUTPUT_BY_MASS, -target, by_mass, len(evidence.BY_MASS))
         if not tokens.size:
             return
         draft = record.draft
@@ -289,7 +290,7 @@ class Tally:
             highest = min(1.0, float(target @ draft) + _SLACK)
         if isinstance(draft, np.ndarray):
             ratio = counts.ratios(target, draft)
-            add(OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(evidence.BY_RATIO))
+            add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(evidence.BY_RATIO))
         if highest is not None:
             self._accepted.append(accepted)
             self.ceilings.append(highest)

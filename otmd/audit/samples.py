@@ -9,18 +9,7 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    Greedy,
-    Hub,
-    Joint,
-    ProposalLaw,
-    Stratified,
-    TopThen,
-    WithoutReplacement,
-    WithReplacement,
-)
+from otmd import drafts
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.drafts.proposal import unchecked
 from otmd.drafts.top_then import drafts_by_chance
@@ -43,7 +32,7 @@ Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to the law of the output token (V,)."""
-LawMaker = Callable[[FloatArray, int], DraftLaw]
+LawMaker = Callable[[FloatArray, int], drafts.DraftLaw]
 """From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
@@ -80,14 +69,14 @@ class TokenDeviation:
     expected: float
 
 
-def validate_law(law: object, others: ArrayLike | None = None) -> DraftLaw:
+def validate_law(law: object, others: ArrayLike | None = None) -> drafts.DraftLaw:
     """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
-    if isinstance(law, type) and issubclass(law, DraftLaw):
+    if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
         raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
-    if isinstance(others, DraftLaw):
+    if isinstance(others, drafts.DraftLaw):
         told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
         raise TypeError(f"law: got {told}: are the two swapped?")
-    if not isinstance(law, DraftLaw):
+    if not isinstance(law, drafts.DraftLaw):
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
         raise wrong("law", f"leading axes {law.batch_shape}", "one position")
@@ -132,7 +121,7 @@ def validate_fraction(name: str, value: object) -> float:
 def emitted_tokens(
     verifier: Sampler | Verifier,
     target: FloatArray,
-    law: DraftLaw,
+    law: drafts.DraftLaw,
     draft_tokens: IntArray,
     batched: bool,
     rng: np.random.Generator,
@@ -197,20 +186,20 @@ def law_name(law: object) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
-LAWS_IN_WORDS: dict[type[ProposalLaw], str] = {
-    WithReplacement: "drawn independently, with replacement",
-    WithoutReplacement: "drawn without replacement, or duplicates redrawn",
-    ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
-    Greedy: "the likeliest tokens and one draw from the rest (greedy)",
-    Stratified: "one draw from each stratum, the head first (stratified)",
+LAWS_IN_WORDS: dict[type[drafts.ProposalLaw], str] = {
+    drafts.WithReplacement: "drawn independently, with replacement",
+    drafts.WithoutReplacement: "drawn without replacement, or duplicates redrawn",
+    drafts.ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
+    drafts.Greedy: "the likeliest tokens and one draw from the rest (greedy)",
+    drafts.Stratified: "one draw from each stratum, the head first (stratified)",
 }
 # The laws whose drafts are known one after another, given those before.
-_SERVED = (*LAWS_IN_WORDS, Hub, TopThen)
+_SERVED = (*LAWS_IN_WORDS, drafts.Hub, drafts.TopThen)
 # A row records one q, so that independent drafts share it. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{law_name(own): own for own in (*_SERVED[:-1], CertainTop)},
-    "independent": WithReplacement,
+    "independent": drafts.WithReplacement,
     "fixed": None,
 }
 
@@ -226,7 +215,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
-) -> tuple[DraftLaw, list[FloatArray]] | str:
+) -> tuple[drafts.DraftLaw, list[FloatArray]] | str:
     """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
@@ -243,16 +232,16 @@ def declared_law(
     return (law, laws) if drawn else "draft_never"
 
 
-def num_forced(law: DraftLaw) -> int:
+def num_forced(law: drafts.DraftLaw) -> int:
     """How many of the first drafts are certain, so that nothing can be tested in them."""
     # A hub's pair comes in either order.
-    return law.top if isinstance(law, TopThen) and not isinstance(law, Hub) else 0
+    return law.top if isinstance(law, drafts.TopThen) and not isinstance(law, drafts.Hub) else 0
 
 
-def with_ties_as_drawn(law: DraftLaw, draft_tokens: IntArray) -> DraftLaw:
+def with_ties_as_drawn(law: drafts.DraftLaw, draft_tokens: IntArray) -> drafts.DraftLaw:
     """The law with the certain drafts of an engine's (n,), if these differ only in how ties are broken."""
     first = draft_tokens[: num_forced(law)]
-    if isinstance(law, TopThen) and first.size and np.unique(first).size == first.size:
+    if isinstance(law, drafts.TopThen) and first.size and np.unique(first).size == first.size:
         tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
         if tied.all():
             law = copy.copy(law)
@@ -260,7 +249,7 @@ def with_ties_as_drawn(law: DraftLaw, draft_tokens: IntArray) -> DraftLaw:
     return law
 
 
-def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
+def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
     certain, rest = drafts_by_chance(law) if num_forced(law) else (draft_tokens[:0], law)
     laws = [np.eye(1, law.vocab_size, token)[0] for token in certain]
@@ -270,24 +259,24 @@ def next_draft_laws(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     return laws
 
 
-def _next_law(law: DraftLaw, before: IntArray) -> FloatArray:
-    assert isinstance(law, ProposalLaw)
+def _next_law(law: drafts.DraftLaw, before: IntArray) -> FloatArray:
+    assert isinstance(law, drafts.ProposalLaw)
     q, left, wanted = law.draft_probs, law.draft_probs, law.num_drafts - before.size
-    if isinstance(law, WithReplacement):
+    if isinstance(law, drafts.WithReplacement):
         return q
-    if isinstance(law, Stratified):
+    if isinstance(law, drafts.Stratified):
         strata = law.position_strata
         return np.where(strata.number == before.size, strata.inclusion, 0.0)
-    if isinstance(law, Hub) and before.size and before[0] != law.hub_token:
+    if isinstance(law, drafts.Hub) and before.size and before[0] != law.hub_token:
         return np.eye(1, q.size, law.hub_token)[0]
     if before.size:
         left = q.copy()
         left[before] = 0.0
         left /= left.sum() or 1.0
-    if not isinstance(law, ConditionalPoisson):
+    if not isinstance(law, drafts.ConditionalPoisson):
         return left
     # The other drafts are again conditional Poisson, in uniform order.
-    return unchecked(ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
+    return unchecked(drafts.ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
@@ -295,18 +284,18 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
     return (draft_tokens == output_tokens[:, None]).any(axis=-1)
 
 
-def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
+def acceptance_ceiling(target: FloatArray, law: drafts.DraftLaw) -> float:
     """See :attr:`Acceptance.ceiling`; rounded up."""
-    if isinstance(law, ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
+    if isinstance(law, drafts.ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + _SLACK)
 
 
-def num_tuples(law: DraftLaw) -> int:
+def num_tuples(law: drafts.DraftLaw) -> int:
     """How many tuples of drafts have to be looked at to list a law at a single position."""
-    if isinstance(law, Joint):
+    if isinstance(law, drafts.Joint):
         return len(law.tuples)
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 

@@ -11,16 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice.plan import (
-    ChoicePlan,
-    CutCurve,
-    Side,
-    choose_nodes,
-    cut_curve,
-    locate,
-    quadrature_for_weights,
-    split_masses,
-)
+from otmd.choice import plan
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power
 from otmd.curve.blocks import BlockedCurve
@@ -41,7 +32,7 @@ class IndependentCut(NamedTuple):
     ``value`` is p(H*) − g(H*).
     """
 
-    curves: list[CutCurve]
+    curves: list[plan.CutCurve]
     copies: IntArray
     number: np.ndarray
     draft: FloatArray
@@ -67,7 +58,7 @@ class RatioClasses(NamedTuple):
         lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
         for r, (first, end) in enumerate(pairwise(self.starts)):
             own = self.cut.number[tokens] == r
-            below, share[own] = locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
+            below, share[own] = plan.locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
             lower[own] = first + below
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
         upper = np.minimum(lower + 1, self.nodes.size - 1)
@@ -77,7 +68,7 @@ class RatioClasses(NamedTuple):
 
 def plan_independent(
     target: FloatArray, law: WithReplacement | Stratified, tol: float
-) -> ChoicePlan:
+) -> plan.ChoicePlan:
     """The optimal plan for drafts with replacement, or one from each stratum, at a single position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. ``tol`` is how much
@@ -89,14 +80,14 @@ def plan_independent(
         (0, curve.cut, max(curve.cut, curve.edge_at(float(count))))
         for curve, count in zip(cut.curves, cut.copies, strict=True)
     ]
-    chosen = choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
+    chosen = plan.choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
     pairs = list(zip(cut.curves, chosen, strict=True))
-    inside = [split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
-    outside = [split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
+    inside = [plan.split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
+    outside = [plan.split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
     within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
     inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
     outer = _solve_side(cut, outside, within, None, tol)
-    return ChoicePlan(target, cut.subset, 1.0 + cut.value, inner, outer)
+    return plan.ChoicePlan(target, cut.subset, 1.0 + cut.value, inner, outer)
 
 
 def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
@@ -105,7 +96,7 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
         strata = law.position_strata
         found = stratified_cut(target, strata)
         curves = [
-            cut_curve(*curve) for curve in zip(found.curves, found.sizes.tolist(), strict=True)
+            plan.cut_curve(*curve) for curve in zip(found.curves, found.sizes.tolist(), strict=True)
         ]
         copies = np.ones(law.num_drafts, np.int64)
         tokens = strata.number, strata.inclusion, found.ratio, found.subset
@@ -115,7 +106,7 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
     ratio = blocked.ratios()
     tokens = np.zeros(ratio.size, np.int16), law.draft_probs, ratio, ratio < cut.end
     return IndependentCut(
-        [cut_curve(blocked, cut.size)], np.array([law.num_drafts]), *tokens, cut.value
+        [plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts]), *tokens, cut.value
     )
 
 
@@ -125,7 +116,7 @@ def _solve_side(
     never: FloatArray,
     rejected: float | None,
     tol: float,
-) -> Side | None:
+) -> plan.Side | None:
     """Find the weights of the classes on one side of the cut.
 
     ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
@@ -146,9 +137,9 @@ def _solve_side(
     weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = quadrature_for_weights(log_weights, int(cut.copies.sum()))
+    quadrature = plan.quadrature_for_weights(log_weights, int(cut.copies.sum()))
     own = RatioClasses(nodes, rates, np.cumsum([0, *sizes]), cut)
-    return Side(weights, rejection, quadrature, own.locate)
+    return plan.Side(weights, rejection, quadrature, own.locate)
 
 
 class ClassDrafts(NamedTuple):
@@ -176,7 +167,7 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     search = begin_search(targets, likely, capped, tol, log_weights)
     moved = True
     while moved:
-        times, steps = quadrature_for_weights(log_weights, num_drafts)
+        times, steps = plan.quadrature_for_weights(log_weights, num_drafts)
         choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
         moved = move_weights(search, log_weights, rates, coupling)
     return log_weights, rates

@@ -85,10 +85,8 @@ class PairRates(ClassRates):
         pairs, alone, idle = self.pairs
         weights = np.exp(log_weights[: alone.size])
         rejection = float(np.exp(log_weights[-1])) if self.rejects else 0.0
-        wait, wait_alone = (
-            1.0 / (weights[:, None] + weights + rejection),
-            1.0 / (weights + rejection),
-        )
+        wait = 1.0 / (weights[:, None] + weights + rejection)
+        wait_alone = 1.0 / (weights + rejection)
         meet, meet_alone = pairs * wait, alone * wait_alone
         rates = weights * (meet.sum(axis=1) + meet_alone)
         wait *= meet

@@ -13,22 +13,14 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.choice.plan import (
-    ChoicePlan,
-    CutCurve,
-    Quadrature,
-    Side,
-    cut_curve,
-    nodes_of_tail,
-    quadrature_for_weights,
-)
+from otmd.choice import plan
 from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TailSums, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.weights import balance
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
-from otmd.race.quadrature import HEAVY, POWERS, largest, latest_win, win_times
+from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
@@ -58,7 +50,7 @@ class RacePosition:
     rates: FloatArray
     num_drafts: int
     unit: float
-    curve: CutCurve
+    curve: plan.CutCurve
     subset: BoolArray
     lower: IntArray
     share: FloatArray
@@ -77,12 +69,12 @@ class RacePosition:
             return PairRace(heavy, heavy / beside)
         blocked = float(self.rates[~self.subset].sum()) if inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
-        return TimedRace(self.num_drafts, heavy, blocked, Quadrature(*times))
+        return TimedRace(self.num_drafts, heavy, blocked, plan.Quadrature(*times))
 
 
 def plan_without_replacement(
     target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
-) -> ChoicePlan:
+) -> plan.ChoicePlan:
     """The optimal plan for n ≥ 2 drafts without replacement, at a single position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
@@ -95,14 +87,14 @@ def plan_without_replacement(
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset, size = cut_curve(blocked, cut.size), blocked.ratios() < cut.end, draft.size
+    curve, subset, size = plan.cut_curve(blocked, cut.size), blocked.ratios() < cut.end, draft.size
     places = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
     position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset, *places)
     sides = [_solve_side(position, inner, _OF_SIDE * tol) for inner in (True, False)]
-    return ChoicePlan(target, subset, 1.0 + cut.value, *sides)
+    return plan.ChoicePlan(target, subset, 1.0 + cut.value, *sides)
 
 
-def _solve_side(position: RacePosition, inner: bool, tol: float) -> Side | None:
+def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | None:
     """Find places and weights with which every token is chosen with probability p; None without tokens.
 
     Inside H*, tokens of the other side do not arrive. Outside, tokens of H* arrive and are never chosen.
@@ -123,7 +115,7 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> Side | None:
     with np.errstate(over="ignore"):
         ratio = wanted / own * unit
     most = float(own.max(initial=0.0)) / unit, drafted * unit
-    nodes = nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
+    nodes = plan.nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
     tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
     search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
@@ -135,8 +127,8 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> Side | None:
     position.chosen[heavy[own]] = of_heavy[own]
     clocks = np.append(weights.nodes, weights.heavy)
     running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
-    quadrature = quadrature_for_weights(np.log(running), position.num_drafts)
-    return Side(clocks, weights.rejection, quadrature, position.locate)
+    quadrature = plan.quadrature_for_weights(np.log(running), position.num_drafts)
+    return plan.Side(clocks, weights.rejection, quadrature, position.locate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -97,20 +97,22 @@ def tokens_of_groups(group, wanted):
 
 @kernel()
 def _divide(ratio, low, wanted, most_sorted, num_parts):
-    """Divide the tokens of the wanted blocks, given by p/q ascending, into some ``num_parts`` parts.
+    """Divide the tokens of the wanted blocks, given by p/q ascending, into some ``num_parts`` parts or more.
 
-    Few tokens are divided into single ratios. Returns the tokens' places, the part of each, and where among
-    these each part begins and if it is ``single``. No part is of two blocks. The largest finite ratio is a
-    part by itself: every ratio is below twice the last finite edge.
+    Few tokens are divided into single ratios, and a part of several has a quarter of its block's tokens at
+    most. Returns the tokens' places, the part of each, and where among these each part begins and if it is
+    ``single``. No part is of two blocks. The largest finite ratio is a part by itself: every ratio is below
+    twice the last finite edge.
     """
     place, block = np.empty((2, ratio.size), np.int64)
-    size, b = 0, 0
+    sizes, size, b = np.zeros(low.size, np.int64), 0, 0
     for i in range(ratio.size):
         while b + 1 < low.size and low[b + 1] <= ratio[i]:
             b += 1
         place[size], block[size] = i, b
         size += 1 if wanted[b] else 0
-    most = 0 if size <= most_sorted else size // num_parts
+        sizes[b] += 1
+    usual = 0 if size <= most_sorted else size // num_parts
     part, first = np.empty(size, np.int16), np.empty(size, np.int64)
     single, i, k = np.empty(size, np.bool_), 0, -1
     while i < size:
@@ -118,6 +120,7 @@ def _divide(ratio, low, wanted, most_sorted, num_parts):
         while end < size and ratio[place[end]] == own:
             end += 1
         largest = end == size or ratio[place[end]] == np.inf
+        most = min(usual, sizes[block[i]] // 4)
         new = i == 0 or largest or block[i] != block[i - 1] or end - first[k] > most
         if new:
             k += 1
@@ -305,10 +308,8 @@ class BlockedCurve:
         blocks = self.blocks
         level = int(blocks.level[wanted].min())
         wanted = wanted & (blocks.level == level)
-        first, found = (
-            np.searchsorted(GROUP_LOW, blocks.low[wanted]),
-            np.zeros(NUM_GROUPS, np.bool_),
-        )
+        first = np.searchsorted(GROUP_LOW, blocks.low[wanted])
+        found = np.zeros(NUM_GROUPS, np.bool_)
         if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
             found[_OCTAVE_OF[first]] = True

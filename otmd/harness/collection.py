@@ -13,17 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from otmd.harness import dataset
 from otmd.harness.continuations import likeliest_along
-from otmd.harness.dataset import (
-    SHARDS,
-    Dataset,
-    Position,
-    Shard,
-    open_dataset,
-    read_shard,
-    write_manifest,
-    write_shard,
-)
 from otmd.harness.draft_models import Draft, common_vocabulary, load_draft
 from otmd.harness.models import LanguageModel, load_target
 from otmd.harness.progress import progress_bar
@@ -54,7 +45,7 @@ def collect(
     model_dtype: str | None = None,
     overwrite: bool = False,
     progress: bool = True,
-) -> Dataset:
+) -> dataset.Dataset:
     """Store the next-token logits of two models at chosen positions of the prompts' answers.
 
     One shard is written for each batch of prompts. Called again with the same folder, an interrupted run goes
@@ -125,11 +116,11 @@ def collect(
         draft = load_draft(draft, target, corpus, device, model_dtype)
     about = _describe_run(target, draft, prompts) | settings
     texts = _tokenised(target, draft, prompts, settings)
-    store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
+    store = Store(Path(folder).absolute(), about, dataset.SHARDS, overwrite)
     with store.held():
         shards = _Run(target, draft, store, about).shards(texts, progress)
-        write_manifest(store.folder, shards, about)
-    return open_dataset(store.folder, verify=False)
+        dataset.write_manifest(store.folder, shards, about)
+    return dataset.open_dataset(store.folder, verify=False)
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
@@ -225,10 +216,10 @@ class _Run(NamedTuple):
 
     target: LanguageModel
     draft: Draft
-    store: Store[Shard]
+    store: Store[dataset.Shard]
     about: dict[str, Any]
 
-    def shards(self, texts: list[_Text], progress: bool) -> list[Shard]:
+    def shards(self, texts: list[_Text], progress: bool) -> list[dataset.Shard]:
         """Make every shard that is not there yet, one for each batch of texts, and open all."""
         size, label = self.about["batch_size"], f"Collecting {self.target.name} | {self.draft.name}"
         found = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
@@ -238,7 +229,7 @@ class _Run(NamedTuple):
                 batch = texts[start : start + size]
                 update(start, batch[0].prompt.domain)
                 if number not in found:
-                    found[number] = read_shard(self._write(number, self._answered(batch)))
+                    found[number] = dataset.read_shard(self._write(number, self._answered(batch)))
             update(len(texts), "")
         return [found[number] for number in range(len(starts))]
 
@@ -254,7 +245,7 @@ class _Run(NamedTuple):
         return [text._replace(answer=own) for text, own in zip(batch, answers, strict=True)]
 
     def _write(self, number: int, batch: list[_Text]) -> Path:
-        rows: list[Position] = []
+        rows: list[dataset.Position] = []
         columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
         paths: list[np.ndarray] = []
         texts: list[dict[str, Any]] = []
@@ -266,7 +257,7 @@ class _Run(NamedTuple):
             places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
             places = places if length > count else list(range(start, len(tokens)))
             for t in places:
-                rows.append(Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
+                rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
             for model, column in zip((self.target, self.draft), columns, strict=True):
                 logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
                 logits = logits[:, : self.about["vocab_size"]]
@@ -276,7 +267,9 @@ class _Run(NamedTuple):
                 paths.append(likeliest_along(self.draft, tokens, places, size))
         target_logits, draft_logits = map(np.concatenate, columns)
         grown = np.concatenate(paths) if paths else None
-        return write_shard(self.store, number, target_logits, draft_logits, rows, texts, grown)
+        return dataset.write_shard(
+            self.store, number, target_logits, draft_logits, rows, texts, grown
+        )
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

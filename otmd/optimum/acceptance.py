@@ -5,18 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd import drafts
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
 from otmd.curve.blocks import SLACK
-from otmd.drafts import (
-    ConditionalPoisson,
-    DraftLaw,
-    ProposalLaw,
-    Stratified,
-    TopThen,
-    WithoutReplacement,
-    WithReplacement,
-)
 from otmd.drafts.base import validate_target
 from otmd.drafts.proposal import order_from
 from otmd.drafts.top_then import drafts_by_chance
@@ -65,7 +57,7 @@ class OptimalAcceptance:
 
 
 def optimal_acceptance(
-    target_probs: ArrayLike, law: DraftLaw, every_n: bool = False
+    target_probs: ArrayLike, law: drafts.DraftLaw, every_n: bool = False
 ) -> OptimalAcceptance:
     """The largest acceptance rate of any lossless verifier, for a law of drafts.
 
@@ -102,12 +94,14 @@ def optimal_acceptance(
     )
 
 
-def optimal_rates(target: FloatArray, law: DraftLaw, counts: Sequence[int]) -> OptimalAcceptance:
+def optimal_rates(
+    target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
+) -> OptimalAcceptance:
     """α* of the laws of one family for N numbers of drafts, which ascend; the input is known to be valid.
 
     The rates are of shape (…, N), the subsets of (…, N, V).
     """
-    if isinstance(law, WithReplacement):
+    if isinstance(law, drafts.WithReplacement):
         cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
         return OptimalAcceptance(np.clip(1.0 + cuts.value, 0.0, 1.0), cuts.subsets)
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
@@ -125,7 +119,7 @@ def optimal_rates(target: FloatArray, law: DraftLaw, counts: Sequence[int]) -> O
     return OptimalAcceptance(rate, subset)
 
 
-def numbers_of_drafts(law: DraftLaw) -> list[int]:
+def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
     """1, 2, … n, or a ValueError for a law that does not exist for each of them."""
     try:
         law.with_num_drafts(1)
@@ -137,8 +131,8 @@ def numbers_of_drafts(law: DraftLaw) -> list[int]:
 
 
 def positions(
-    target: FloatArray, law: DraftLaw
-) -> Iterator[tuple[tuple[int, ...], FloatArray, DraftLaw]]:
+    target: FloatArray, law: drafts.DraftLaw
+) -> Iterator[tuple[tuple[int, ...], FloatArray, drafts.DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
     for index in np.ndindex(batch):
@@ -147,10 +141,10 @@ def positions(
 
 
 def _cuts(
-    target: FloatArray, law: DraftLaw, counts: Sequence[int]
+    target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
-    if isinstance(law, WithoutReplacement):
+    if isinstance(law, drafts.WithoutReplacement):
         curve = RaceCurve(target, law.race, counts)
         for n, cut in zip(counts, curve.smallest_cuts(), strict=True):
             subset = curve.subset(cut.end)
@@ -162,32 +156,34 @@ def _cuts(
         yield subset, float(own.position_containment(subset)), found
 
 
-def _cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
+def _cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
-    if not isinstance(law, ProposalLaw):
+    if not isinstance(law, drafts.ProposalLaw):
         return minimum_cut(target, law)
     forced, rest = drafts_by_chance(law)
-    if isinstance(law, TopThen | Stratified) and not isinstance(rest, ConditionalPoisson):
+    if isinstance(law, drafts.TopThen | drafts.Stratified) and not isinstance(
+        rest, drafts.ConditionalPoisson
+    ):
         return _cut_beside(target, forced, rest)
     order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
     return best_prefix(target, order, law.prefix_containment(order))
 
 
 def _cut_beside(
-    target: FloatArray, forced: IntArray, rest: DraftLaw | None
+    target: FloatArray, forced: IntArray, rest: drafts.DraftLaw | None
 ) -> tuple[BoolArray, float]:
     """The cut and its rate where some tokens are always drafted, and the others follow a law or are none.
 
     The cut is empty, or it holds all forced tokens and the best cut of the other drafts.
     """
     subset, value = np.zeros(target.size, dtype=bool), -1.0
-    if isinstance(rest, Stratified):
+    if isinstance(rest, drafts.Stratified):
         found = stratified_cut(target, rest.position_strata)
         subset, value = found.subset, found.value
-    elif isinstance(rest, WithReplacement):
+    elif isinstance(rest, drafts.WithReplacement):
         cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
         subset, value = cuts.subsets()[0], float(cuts.value[0])
-    elif isinstance(rest, WithoutReplacement):
+    elif isinstance(rest, drafts.WithoutReplacement):
         curve = RaceCurve(target, rest.race, [rest.num_drafts])
         (cut,) = curve.smallest_cuts()
         subset, value = curve.subset(cut.end), cut.value

@@ -94,10 +94,8 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
 def _graph(starts, tokens, num_tokens):
     """The nodes are sets, then tokens. Arcs by node: starts and arcs; and the two ends of each arc."""
     num_sets = starts.size - 1
-    begins, arcs = (
-        np.zeros(num_sets + num_tokens + 1, np.int64),
-        np.empty(2 * tokens.size, np.int64),
-    )
+    begins = np.zeros(num_sets + num_tokens + 1, np.int64)
+    arcs = np.empty(2 * tokens.size, np.int64)
     sets, heads = np.empty(tokens.size, np.int64), num_sets + tokens
     for t in range(starts.size):
         begins[t] = starts[t]

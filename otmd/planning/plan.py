@@ -49,10 +49,8 @@ class Plan(NamedTuple):
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
         first = dict.fromkeys(row.rule for row in self.rows)
         best = [next(row for row in self.rows if row.rule == rule) for rule in first]
-        tables, known = (
-            [_ranking(self.rows, unit), _depths(best)],
-            [row for row in best if row.by_entropy],
-        )
+        tables = [_ranking(self.rows, unit), _depths(best)]
+        known = [row for row in best if row.by_entropy]
         return [*tables, _losses(known)] if known else tables
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from otmd import verifiers
 from otmd.drafts import DraftLaw, Greedy, Stratified, WithReplacement
 from otmd.engines import CATALOGUE
 from otmd.harness.dataset import Dataset
@@ -20,14 +21,6 @@ from otmd.planning.texts import Text, drafted_chance
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.verifiers import (
-    GreedyCoupling,
-    KSequential,
-    Optimal,
-    Preference,
-    RecursiveRejection,
-    Verifier,
-)
 
 LAYOUT = Layout(
     read_parquet,
@@ -63,7 +56,7 @@ class Candidate(NamedTuple):
     """
 
     title: str
-    verifier: Verifier
+    verifier: verifiers.Verifier
     variants: dict[str, MakeLaw]
     engine: bool = False
     chain: bool = False
@@ -71,7 +64,7 @@ class Candidate(NamedTuple):
 
 def _engine(name: str, title: str) -> Candidate:
     known = CATALOGUE[name]
-    assert isinstance(known.rule, Verifier)
+    assert isinstance(known.rule, verifiers.Verifier)
     assert known.drafts is not None
     return Candidate(title, known.rule, {"": known.drafts}, True, known.most_drafts == 1)
 
@@ -99,12 +92,18 @@ CANDIDATES = {
     "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
     "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
-    "greedy": Candidate("greedy drafts, greedy coupling", GreedyCoupling(), {"": Greedy}),
-    "k-seq": Candidate("with replacement, K-SEQ", KSequential(), {"": WithReplacement}),
-    "preference": Candidate("with replacement, preference", Preference(), {"": WithReplacement}),
-    "stratified": Candidate("stratified drafts, preference", Preference(), _STRATA),
-    "optimal": Candidate("with replacement, optimal rule", Optimal(), {"": WithReplacement}),
-    "stratified-optimal": Candidate("stratified drafts, optimal rule", Optimal(), _STRATA),
+    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.GreedyCoupling(), {"": Greedy}),
+    "k-seq": Candidate("with replacement, K-SEQ", verifiers.KSequential(), {"": WithReplacement}),
+    "preference": Candidate(
+        "with replacement, preference", verifiers.Preference(), {"": WithReplacement}
+    ),
+    "stratified": Candidate("stratified drafts, preference", verifiers.Preference(), _STRATA),
+    "optimal": Candidate(
+        "with replacement, optimal rule", verifiers.Optimal(), {"": WithReplacement}
+    ),
+    "stratified-optimal": Candidate(
+        "stratified drafts, optimal rule", verifiers.Optimal(), _STRATA
+    ),
 }
 """What a plan may rank, by name; every one is lossless."""
 
@@ -135,7 +134,7 @@ class Settings(NamedTuple):
         """Numbers of drafts in the table: for static trees of recursive rejection, all up to the most."""
         if CANDIDATES[rule].chain:
             return (1,)
-        each = isinstance(CANDIDATES[rule].verifier, RecursiveRejection)
+        each = isinstance(CANDIDATES[rule].verifier, verifiers.RecursiveRejection)
         return range(1, max(self.num_drafts) + 1) if each else self.num_drafts
 
 

@@ -11,24 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from otmd import verifiers
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers import (
-    GreedyCoupling,
-    KSequential,
-    MaximalCoupling,
-    Optimal,
-    Preference,
-    RecursiveRejection,
-    SpecHub,
-    TargetOnly,
-    Verifier,
-)
 
 # A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
-_ONE_RESIDUAL = (MaximalCoupling, KSequential, GreedyCoupling, SpecHub, Preference, Optimal)
+_ONE_RESIDUAL = (
+    verifiers.MaximalCoupling,
+    verifiers.KSequential,
+    verifiers.GreedyCoupling,
+    verifiers.SpecHub,
+    verifiers.Preference,
+    verifiers.Optimal,
+)
 SAMPLES = 4
 LEAST_PROMPTS = 4
 
@@ -111,7 +108,7 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
 
 
 def drafted_chance(
-    verifier: Verifier,
+    verifier: verifiers.Verifier,
     target: FloatArray,
     law: DraftLaw,
     token: int,
@@ -141,10 +138,14 @@ def drafted_chance(
     always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
     if token in always:
         return 1.0
-    if isinstance(verifier, TargetOnly):
+    if isinstance(verifier, verifiers.TargetOnly):
         return float(law.inclusion_probs()[token])
-    with_replacement = isinstance(verifier, RecursiveRejection) and isinstance(law, WithReplacement)
-    known = isinstance(verifier, (*_ONE_RESIDUAL, RecursiveRejection)) and verifier.supports(law)
+    with_replacement = isinstance(verifier, verifiers.RecursiveRejection) and isinstance(
+        law, WithReplacement
+    )
+    known = isinstance(
+        verifier, (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
+    ) and verifier.supports(law)
     if law.num_drafts == 1 and known:
         # One draft: each of these rules is maximal coupling.
         return min(1.0, float(law.inclusion_probs()[token] / target[token]))

@@ -80,8 +80,7 @@ class StaticTrees(NamedTuple):
                 nodes = tuple(_nodes(best[budget]))
                 sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
                 if len(sizes) == levels:
-                    at = self.variant, self.draft_temperature
-                    yield Choice(*at, sizes, len(nodes), nodes)
+                    yield Choice(*self[:2], sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
         """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` says it."""

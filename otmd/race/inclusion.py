@@ -13,16 +13,8 @@ import numpy as np
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
+from otmd.race import quadrature
 from otmd.race.containment import count_one_more, power_sums
-from otmd.race.quadrature import (
-    HEAVY,
-    POWERS,
-    exponential_series,
-    growth_series,
-    latest_win,
-    product_of_series,
-    quadrature_step,
-)
 
 # The integral over time starts where this many arrivals are expected: what comes before is below rounding.
 _EARLIEST = 1e-18
@@ -37,24 +29,28 @@ class RaceInclusion:
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
-        latest, step = latest_win(draft, num_drafts, unit), quadrature_step(num_drafts)
+        latest = quadrature.latest_win(draft, num_drafts, unit)
+        step = quadrature.quadrature_step(num_drafts)
         self._small = unit * draft
         np.minimum(self._small, _FASTEST / latest, out=self._small)
         first = np.log(_EARLIEST) - np.log(latest) - np.log(self._small.sum())
         self._parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)
         self._weights = step * self._parts
-        self._heavy = np.flatnonzero(self._small > HEAVY / latest)
+        self._heavy = np.flatnonzero(self._small > quadrature.HEAVY / latest)
         self._small *= latest
         fast, self._small[self._heavy] = self._small[self._heavy], 0.0
         # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
-        moments = power_sums(self._small, None, POWERS)
-        powers = self._parts ** np.arange(POWERS)[:, None]
-        logs = [(growth_series(m, POWERS) * moments) @ powers for m in range(num_drafts)]
-        slow = exponential_series(np.stack(logs), np.exp(-moments[1] * self._parts))
+        moments = power_sums(self._small, None, quadrature.POWERS)
+        powers = self._parts ** np.arange(quadrature.POWERS)[:, None]
+        logs = [
+            (quadrature.growth_series(m, quadrature.POWERS) * moments) @ powers
+            for m in range(num_drafts)
+        ]
+        slow = quadrature.exponential_series(np.stack(logs), np.exp(-moments[1] * self._parts))
         growth = np.outer(fast, self._parts)
         chances, missed = (np.exp(-growth), -np.expm1(-growth)), np.empty((num_drafts, fast.size))
         counts = heavy_inclusion(*chances, slow.cumsum(axis=0), self._weights, missed)
-        self._at_most = product_of_series(counts, slow).cumsum(axis=0)
+        self._at_most = quadrature.product_of_series(counts, slow).cumsum(axis=0)
         self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
 
     def probs(self, num_drafts: int) -> FloatArray:
@@ -66,18 +62,20 @@ class RaceInclusion:
 
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
         """P(a token of the target (V,) is among the first arrivals), for these numbers of arrivals."""
-        sums, heavy = power_sums(self._small, target, POWERS), target[self._heavy]
+        sums, heavy = power_sums(self._small, target, quadrature.POWERS), target[self._heavy]
         return [
             float(self._coefficients(n) @ sums + self._heavy_drafted[n - 1] @ heavy) for n in counts
         ]
 
     def _coefficients(self, num_drafts: int) -> FloatArray:
         """Coefficients of q^r, r < R, in the probability that a slow token is drafted."""
-        powers = self._parts ** np.arange(POWERS - 1)[:, None]
-        coefficients = np.zeros(POWERS)
+        powers = self._parts ** np.arange(quadrature.POWERS - 1)[:, None]
+        coefficients = np.zeros(quadrature.POWERS)
         for m in range(num_drafts):
             integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
-            coefficients[1:] += (-1) ** m * growth_series(m, POWERS)[:-1] * integrals
+            coefficients[1:] += (
+                (-1) ** m * quadrature.growth_series(m, quadrature.POWERS)[:-1] * integrals
+            )
         return coefficients
 
 

@@ -1,15 +1,7 @@
 """The optimal rule: as many drafts accepted as any lossless verifier can."""
 
+from otmd import drafts
 from otmd.choice import ChoicePlan, plan_independent, plan_without_replacement
-from otmd.drafts import (
-    DraftLaw,
-    Greedy,
-    Hub,
-    Stratified,
-    TopThen,
-    WithoutReplacement,
-    WithReplacement,
-)
 from otmd.probabilities import FloatArray, validate_tol
 from otmd.verifiers.base import Verifier, beside_forced
 from otmd.verifiers.prepared import ChoosingVerifier
@@ -30,7 +22,14 @@ class Optimal(Verifier):
         How far below α* the acceptance rate may stay; positive.
     """
 
-    serves = (WithReplacement, WithoutReplacement, Stratified, TopThen, Greedy, Hub)
+    serves = (
+        drafts.WithReplacement,
+        drafts.WithoutReplacement,
+        drafts.Stratified,
+        drafts.TopThen,
+        drafts.Greedy,
+        drafts.Hub,
+    )
 
     def __init__(self, tol: float = 1e-10) -> None:
         self.tol = validate_tol(tol)
@@ -38,21 +37,23 @@ class Optimal(Verifier):
     def __repr__(self) -> str:
         return f"Optimal(tol={self.tol:g})"
 
-    def supports(self, law: DraftLaw) -> bool:
-        if isinstance(law, TopThen):
+    def supports(self, law: drafts.DraftLaw) -> bool:
+        if isinstance(law, drafts.TopThen):
             return law.top == law.num_drafts or law.rest in self.serves
         return type(law) in self.serves
 
-    def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
+    def prepare_position(self, target: FloatArray, law: drafts.DraftLaw) -> ChoosingVerifier:
         always, wanted, rest = beside_forced(target, law)
         choice = None
-        if isinstance(rest, WithoutReplacement):
+        if isinstance(rest, drafts.WithoutReplacement):
             choice = plan_without_replacement(wanted, rest.draft_probs, rest.num_drafts, self.tol)
-        elif isinstance(rest, WithReplacement | Stratified):
+        elif isinstance(rest, drafts.WithReplacement | drafts.Stratified):
             choice = plan_independent(wanted, rest, self.tol)
         return ChoosingVerifier(target, law, always, choice)
 
-    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+    def position_bounds(
+        self, target: FloatArray, law: drafts.DraftLaw, tol: float
+    ) -> tuple[float, float]:
         rule = self.prepare_position(target, law)
         by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
         return rule.rate, rule.rate + by_chance

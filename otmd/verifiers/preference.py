@@ -14,17 +14,8 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+from otmd import drafts
 from otmd.curve._kernels import coupled_mass
-from otmd.drafts import (
-    DraftLaw,
-    Greedy,
-    Hub,
-    Independent,
-    ProposalLaw,
-    Stratified,
-    TopThen,
-    WithReplacement,
-)
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier, beside_forced
@@ -53,24 +44,33 @@ class Preference(Verifier):
         the law is that of the other drafts.
     """
 
-    serves = (WithReplacement, Independent, Stratified, TopThen, Greedy, Hub)
+    serves = (
+        drafts.WithReplacement,
+        drafts.Independent,
+        drafts.Stratified,
+        drafts.TopThen,
+        drafts.Greedy,
+        drafts.Hub,
+    )
 
     def __init__(self, order: Order | None = None) -> None:
         self.order = order
 
-    def supports(self, law: DraftLaw) -> bool:
-        if isinstance(law, TopThen):
+    def supports(self, law: drafts.DraftLaw) -> bool:
+        if isinstance(law, drafts.TopThen):
             return law.top >= law.num_drafts - 1 or law.rest in self.serves
         return type(law) in self.serves
 
-    def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
+    def prepare_position(self, target: FloatArray, law: drafts.DraftLaw) -> ChoosingVerifier:
         always, wanted, rest = beside_forced(target, law)
         taken = take_tokens(wanted, rest, self.order) if rest is not None else None
         return ChoosingVerifier(target, law, always, taken)
 
-    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+    def position_bounds(
+        self, target: FloatArray, law: drafts.DraftLaw, tol: float
+    ) -> tuple[float, float]:
         always, rest = drafts_by_chance(law)
-        if self.order is None and type(rest) is WithReplacement and rest.num_drafts == 1:
+        if self.order is None and type(rest) is drafts.WithReplacement and rest.num_drafts == 1:
             # Σ min(p, q) of the draft: no order of the tokens is needed.
             rate = coupled_mass(target, rest.draft_probs, 1.0) + float(target[always].sum())
         else:
@@ -85,13 +85,13 @@ class MaximalCoupling(Preference):
     whose single draft is drawn from q.
     """
 
-    serves = (WithReplacement,)
+    serves = (drafts.WithReplacement,)
 
     def __init__(self) -> None:
         super().__init__()
 
-    def supports(self, law: DraftLaw) -> bool:
-        return isinstance(law, ProposalLaw) and law.num_drafts == 1
+    def supports(self, law: drafts.DraftLaw) -> bool:
+        return isinstance(law, drafts.ProposalLaw) and law.num_drafts == 1
 
 
 class GreedyCoupling(Preference):
@@ -102,10 +102,10 @@ class GreedyCoupling(Preference):
     α = p(Top) + Σ_{y∉Top} min(p(y), q'(y)) = α* (Hu et al. 2025, Section 5).
     """
 
-    serves = (Greedy,)
+    serves = (drafts.Greedy,)
 
     def __init__(self) -> None:
         super().__init__()
 
-    def supports(self, law: DraftLaw) -> bool:
-        return type(law) is Greedy
+    def supports(self, law: drafts.DraftLaw) -> bool:
+        return type(law) is drafts.Greedy

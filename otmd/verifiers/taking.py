@@ -19,16 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from otmd.curve import blocks
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
-from otmd.curve.blocks import (
-    DRAFT,
-    GROUP_LOW,
-    NUM_GROUPS,
-    TARGET,
-    BlockedCurve,
-    sum_groups,
-    tokens_of_groups,
-)
 from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
@@ -81,7 +73,7 @@ def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken
         return take_strata(target, strata.inclusion, strata.number, law.num_drafts)
     if isinstance(law, WithReplacement) and law.num_drafts == 1:
         return take_strata(target, law.draft_probs, np.zeros(target.size, np.int16), 1)
-    if isinstance(law, WithReplacement) and target.size >= BlockedCurve.smallest_grouped:
+    if isinstance(law, WithReplacement) and target.size >= blocks.BlockedCurve.smallest_grouped:
         return _TakenByRatio(target, law)
     ratio = ratios_of(target, _slots(law)[0].mean(axis=0), np.arange(target.size))
     return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
@@ -169,13 +161,13 @@ class _TakenByRatio(Taken):
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
         self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
-        self._group, sums = np.zeros(target.size, np.int16), np.zeros((NUM_GROUPS, 2))
-        self._how, self._before = np.full(NUM_GROUPS, _UNKNOWN), np.empty(NUM_GROUPS)
-        sum_groups(target, law.draft_probs, self._group, sums)
-        unsure = np.ones(NUM_GROUPS, np.bool_)
+        self._group, sums = np.zeros(target.size, np.int16), np.zeros((blocks.NUM_GROUPS, 2))
+        self._how, self._before = np.full(blocks.NUM_GROUPS, _UNKNOWN), np.empty(blocks.NUM_GROUPS)
+        blocks.sum_groups(target, law.draft_probs, self._group, sums)
+        unsure = np.ones(blocks.NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
-            tokens = tokens_of_groups(self._group, sort)
+            tokens = blocks.tokens_of_groups(self._group, sort)
             # Stable: the order of equal ratios may change the rate.
             descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
             self._tokens = tokens[descending]
@@ -296,7 +288,7 @@ def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, un
     left = s = 1.0
     i = 0
     for g in range(how.size - 1, -1, -1):
-        p, q = sums[g, TARGET], sums[g, DRAFT]
+        p, q = sums[g, blocks.TARGET], sums[g, blocks.DRAFT]
         before[g], unsure[g] = left, False
         if how[g] == _SORTED:
             while i < tokens.size and group[tokens[i]] == g:
@@ -310,12 +302,12 @@ def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, un
         least = max(
             num_drafts * power(max(rest - q, 0.0), num_drafts - 1), power(rest, num_drafts - 1)
         )
-        if GROUP_LOW[g] >= num_drafts * power(s, num_drafts - 1):
+        if blocks.GROUP_LOW[g] >= num_drafts * power(s, num_drafts - 1):
             how[g], s = _WHOLE, max(s - q, 0.0)
             left = power(s, num_drafts)
         else:
             how[g], left, s = _THINNED, max(left - p, 0.0), rest
-            unsure[g] = q > 0.0 and not (g + 1 < how.size and GROUP_LOW[g + 1] < least)
+            unsure[g] = q > 0.0 and not (g + 1 < how.size and blocks.GROUP_LOW[g + 1] < least)
     return left
 
 

@@ -152,6 +152,22 @@ def test_blocks_hold_every_token_once() -> None:
         assert (ratio[single] == blocks.low[place][single]).all()
 
 
+def test_splitting_ends_however_many_blocks_are_split() -> None:
+    """All blocks at once: there are more of them than parts are made of one."""
+    rng = np.random.default_rng(0)
+    target, draft = rng.dirichlet(np.full(20_000, 0.3), 2)
+    draft[:50], target[:50] = draft[50:100], target[50:100]
+    curve = BlockedCurve(target, draft, [2])
+    for _ in range(12):
+        if curve.blocks.single.all():
+            break
+        curve.blocks = curve.split(~curve.blocks.single)
+    assert curve.blocks.single.all()
+    with np.errstate(divide="ignore"):
+        ratios = np.unique(target / draft)
+    np.testing.assert_array_equal(curve.blocks.low, ratios)
+
+
 def test_groups_ascend_with_the_ratio() -> None:
     ratio = np.concatenate([[0.0, 5e-324], 2.0 ** np.linspace(-45, 45, 900), [np.inf]])
     draft = (ratio < np.inf).astype(float)

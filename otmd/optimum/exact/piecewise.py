@@ -5,20 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, groupby, pairwise
 from typing import Any
 
-from otmd.optimum.exact.laws import (
-    ConditionalPoisson,
-    ExactLaw,
-    Independent,
-    WithoutReplacement,
-    WithReplacement,
-    mass_of_all,
-    rational,
-    require_law,
-    require_small,
-    require_sympy,
-    sequence,
-    tokens_of,
-)
+from otmd.optimum.exact import laws
 from otmd.optimum.exact.rates import smallest_cuts
 
 
@@ -54,7 +41,7 @@ def _regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> Iterato
         if inside:
             joined = list(cells)
             low, high, rate = ends[joined[0]], ends[joined[-1] + 1], best[joined[0]]
-            yield Region(low, high, field.to_sympy(rate), tokens_of(mask))
+            yield Region(low, high, field.to_sympy(rate), laws.tokens_of(mask))
 
 
 def _at(function: Any, point: Any) -> Any:
@@ -66,7 +53,7 @@ def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
 
     The points are rational.
     """
-    sympy = require_sympy()
+    sympy = laws.require_sympy()
     factors = {
         factor
         for function in functions
@@ -87,7 +74,7 @@ def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
 
 
 _MOST_TOKENS = 4
-_LAWS = (WithReplacement, WithoutReplacement, ConditionalPoisson, Independent)
+_LAWS = (laws.WithReplacement, laws.WithoutReplacement, laws.ConditionalPoisson, laws.Independent)
 
 
 @dataclass(frozen=True)
@@ -123,7 +110,7 @@ class PiecewiseOptimum:
 
     def piecewise(self) -> Any:
         """The same as a sympy.Piecewise, undefined elsewhere."""
-        sympy = require_sympy()
+        sympy = laws.require_sympy()
         pieces = [
             (region.rate, sympy.And(region.low <= self.symbol, self.symbol <= region.high))
             for region in self.regions
@@ -132,7 +119,7 @@ class PiecewiseOptimum:
 
     def latex(self) -> str:
         """The regions as a LaTeX ``cases`` environment, with the cut of each."""
-        latex = require_sympy().latex
+        latex = laws.require_sympy().latex
         lines = []
         for region in self.regions:
             tokens = ", ".join(map(str, region.subset))
@@ -145,7 +132,9 @@ class PiecewiseOptimum:
         return f"\\alpha^* = \\begin{{cases}}\n{body}\n\\end{{cases}}"
 
 
-def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -> PiecewiseOptimum:
+def piecewise_optimum(
+    target_probs: Iterable[Any], law: laws.ExactLaw, symbol: Any
+) -> PiecewiseOptimum:
     """α* in closed form along a line of distributions (SpecTr's first open question, for small V).
 
     α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
@@ -180,13 +169,13 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
     >>> [(region.low, region.high, region.rate) for region in best.regions]
     [(0, 1/4, t + 3/4), (1/4, 3/4, 1), (3/4, 1, 7/4 - t)]
     """
-    sympy = require_sympy()
+    sympy = laws.require_sympy()
     if not isinstance(symbol, sympy.Symbol):
         raise ValueError(f"symbol: got {symbol!r}, wanted a sympy.Symbol")
-    require_law(law, _LAWS)
+    laws.require_law(law, _LAWS)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
-    require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
+    laws.require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
     entries = list(p)
 
     def read(name: str, value: object) -> list[Any]:
@@ -195,7 +184,7 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
         return row
 
     contained = law.containment(len(p), read)
-    rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
+    rates = [1 + mass - inside for mass, inside in zip(laws.mass_of_all(p), contained, strict=True)]
     regions = tuple(_regions_of(smallest_cuts(rates), entries, field))
     if not regions:
         raise ValueError(
@@ -206,9 +195,9 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
 
 
 def _number(name: str, value: Any) -> Any:
-    sympy = require_sympy()
+    sympy = laws.require_sympy()
     if not isinstance(value, sympy.Expr):
-        return sympy.Rational(rational(name, value))
+        return sympy.Rational(laws.rational(name, value))
     if isinstance(value, sympy.Float) or not (value.is_number and value.is_real):
         raise ValueError(f"{name}: got {value}, wanted an exact real number")
     return value
@@ -216,9 +205,9 @@ def _number(name: str, value: Any) -> Any:
 
 def _functions(name: str, value: object, field: Any) -> list[Any]:
     """Return a distribution as elements of the field of rational functions of the symbol."""
-    sympy = require_sympy()
+    sympy = laws.require_sympy()
     row = []
-    for i, entry in enumerate(sequence(name, value)):
+    for i, entry in enumerate(laws.sequence(name, value)):
         symbolic = isinstance(entry, sympy.Expr) and not isinstance(entry, sympy.Float)
         try:
             row.append(field.from_sympy(entry if symbolic else _number(f"{name}[{i}]", entry)))

@@ -8,18 +8,7 @@ from itertools import pairwise
 from math import perm
 from typing import Any
 
-from otmd.optimum.exact.laws import (
-    ExactLaw,
-    Independent,
-    WithoutReplacement,
-    WithReplacement,
-    mass_of_all,
-    rational_probs,
-    require_law,
-    require_small,
-    require_sympy,
-    tokens_of,
-)
+from otmd.optimum.exact import laws
 
 Probs = list[Fraction]
 _MOST_TOKENS = 12
@@ -42,7 +31,7 @@ class ExactOptimum:
     subset: tuple[int, ...]
 
 
-def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOptimum:
+def optimal_acceptance(target_probs: Iterable[object], law: laws.ExactLaw) -> ExactOptimum:
     """α* = 1 + min over all subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8), as a fraction.
 
     Every number is an int, a Fraction, a string (``"1/3"``, ``"0.1"``) or a float, which counts as the
@@ -68,13 +57,13 @@ def optimal_acceptance(target_probs: Iterable[object], law: ExactLaw) -> ExactOp
     >>> exact.optimal_acceptance(["1/2", "1/4", "1/4"], law)
     ExactOptimum(rate=Fraction(15, 16), subset=(1, 2))
     """
-    p = rational_probs("target_probs", target_probs)
-    require_small(p, _MOST_TOKENS, "all 2^V subsets are tried")
-    require_law(law, (ExactLaw,))
-    contained = law.containment(len(p), rational_probs)
-    values = [mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
+    p = laws.rational_probs("target_probs", target_probs)
+    laws.require_small(p, _MOST_TOKENS, "all 2^V subsets are tried")
+    laws.require_law(law, (laws.ExactLaw,))
+    contained = law.containment(len(p), laws.rational_probs)
+    values = [mass - inside for mass, inside in zip(laws.mass_of_all(p), contained, strict=True)]
     least = min(values)
-    return ExactOptimum(1 + least, tokens_of(smallest_cuts(values)[least]))
+    return ExactOptimum(1 + least, laws.tokens_of(smallest_cuts(values)[least]))
 
 
 def smallest_cuts(values: Iterable[Any]) -> dict[Any, int]:
@@ -88,7 +77,7 @@ def smallest_cuts(values: Iterable[Any]) -> dict[Any, int]:
     return cuts
 
 
-def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> Fraction:
+def recursive_rejection_rate(target_probs: Iterable[object], law: laws.ExactLaw) -> Fraction:
     """The acceptance rate of recursive rejection (RRS, RRSw), without rounding.
 
     With replacement it is 1 − W(C_{n+1}), with C_1 = 0, C_{k+1} = C_k + W(C_k) and the hockey-stick
@@ -102,13 +91,13 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: ExactLaw) -> F
     law : exact.WithReplacement, exact.WithoutReplacement or exact.Independent
         The law of the drafts; ValueError for more than 100,000 paths of rejected tokens.
     """
-    p = rational_probs("target_probs", target_probs)
-    require_law(law, (WithReplacement, WithoutReplacement, Independent))
-    if isinstance(law, Independent):
-        return _independent(p, law.read_rows(len(p), rational_probs))
-    assert isinstance(law, WithReplacement | WithoutReplacement)
-    q = law.read_probs(len(p), rational_probs)
-    if isinstance(law, WithReplacement):
+    p = laws.rational_probs("target_probs", target_probs)
+    laws.require_law(law, (laws.WithReplacement, laws.WithoutReplacement, laws.Independent))
+    if isinstance(law, laws.Independent):
+        return _independent(p, law.read_rows(len(p), laws.rational_probs))
+    assert isinstance(law, laws.WithReplacement | laws.WithoutReplacement)
+    q = law.read_probs(len(p), laws.rational_probs)
+    if isinstance(law, laws.WithReplacement):
         return _independent(p, [q] * law.num_drafts)
     return 1 - _all_rejected(p, q, law.num_drafts)
 
@@ -167,7 +156,7 @@ def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
     return onwards(Fraction(0), frozenset(), num_drafts)
 
 
-def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> Any:
+def k_sequential_scale(target_probs: Iterable[object], law: laws.WithReplacement) -> Any:
     """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n] (SpecTr, Algorithm 3).
 
     W is linear between two neighbouring ratios p/q. On the piece that holds the root, ρ* is a root of a
@@ -189,25 +178,25 @@ def k_sequential_scale(target_probs: Iterable[object], law: WithReplacement) -> 
     return _scale(*_read(target_probs, law))
 
 
-def k_sequential_rate(target_probs: Iterable[object], law: WithReplacement) -> Any:
+def k_sequential_rate(target_probs: Iterable[object], law: laws.WithReplacement) -> Any:
     """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
 
     Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
     """
     p, q, count = _read(target_probs, law)
     scale = _scale(p, q, count)
-    rational = require_sympy().Rational
+    rational = laws.require_sympy().Rational
     return sum(min(rational(a), scale * rational(b)) for a, b in zip(p, q, strict=True))
 
 
-def _read(target_probs: object, law: WithReplacement) -> tuple[Probs, Probs, int]:
-    p = rational_probs("target_probs", target_probs)
-    require_law(law, (WithReplacement,))
-    return p, law.read_probs(len(p), rational_probs), law.num_drafts
+def _read(target_probs: object, law: laws.WithReplacement) -> tuple[Probs, Probs, int]:
+    p = laws.rational_probs("target_probs", target_probs)
+    laws.require_law(law, (laws.WithReplacement,))
+    return p, law.read_probs(len(p), laws.rational_probs), law.num_drafts
 
 
 def _scale(p: Probs, q: Probs, num_drafts: int) -> Any:
-    sympy = require_sympy()
+    sympy = laws.require_sympy()
 
     def surplus(scale: Fraction) -> Fraction:
         """Falls with ρ, strictly where p and q overlap, and is zero at ρ*."""
