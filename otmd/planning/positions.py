@@ -244,10 +244,10 @@ def _rows(
                 else:
                     chance = drafted_chance(verifier, p, law, token, rng)
                 row = {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}
-                yield row | {"slot": _slot(law, token)}, law
+                yield row | {"slot": slot_of(law, token)}, law
 
 
-def _slot(law: DraftLaw, token: int) -> int | None:
+def slot_of(law: DraftLaw, token: int) -> int | None:
     """Which of the drafts a token is, if it is one and the law leaves no choice."""
     if isinstance(law, Stratified):
         return int(law.strata[token])

@@ -14,11 +14,13 @@ import otmd
 from otmd.harness import open_dataset
 from otmd.planning import make_plan
 from otmd.planning.latency import Latency
+from otmd.planning.positions import slot_of
 from otmd.planning.ranking import slots_of_rejection
-from otmd.planning.texts import Text, halves, steps_along
+from otmd.planning.texts import Text, drafted_chance, halves, steps_along
 from otmd.planning.trees import (
     NEVER,
     Choice,
+    best_shapes,
     certain_trees,
     draft_ranks,
     likeliest_trees,
@@ -243,6 +245,69 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
         exact = block_efficiency(rule, target, tree).value
         found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
         assert found == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("law", "verifier"),
+    [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.GreedyCoupling())],
+)
+def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> None:
+    """Strata and greedy drafts, of one and of three a node: as long as the decoder's own tree makes it."""
+    target, draft = models("any", 13)
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    slots: dict[int, list[np.ndarray]] = {}
+    for n in (1, 3):
+        slots[n] = [np.zeros((LEVELS, n)) for _ in texts]
+        for text, own in zip(texts, slots[n], strict=True):
+            for t, y in enumerate(text):
+                drafts = law(draft(text[:t]), n)
+                own[t, slot_of(drafts, y)] = drafted_chance(verifier, target(text[:t]), drafts, y)
+    grown = static_trees(("", 1.0), slots, np.arange(len(texts)), 9, LEVELS)
+    choices = list(grown.choices((1, 4, 9)))
+    assert {1, 3} <= {choice.shape[0] for choice in choices}
+    for choice in choices:
+        tree = TokenTree(draft, shape_of(choice.nodes), law)
+        exact = block_efficiency(TokenLevel(verifier), target, tree).value
+        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
+        assert found == pytest.approx(exact, abs=1e-9)
+
+
+def test_slots_that_are_open() -> None:
+    q = np.array([0.4, 0.3, 0.2, 0.1])
+    assert (
+        slot_of(otmd.WithReplacement(q, 2), 0) is slot_of(otmd.WithoutReplacement(q, 2), 0) is None
+    )
+
+
+def test_best_shapes_against_all_trees() -> None:
+    """No tree of as many tokens is expected to accept more, where slots differ by how many there are."""
+    rates = {1: (0.6,), 2: (0.3, 0.55), 3: (0.5, 0.1, 0.3)}
+    best = best_shapes(rates, 6, 3)
+    for levels, budget in product(range(1, 4), range(7)):
+        values = [expected(shape, rates) for shape in all_shapes(budget, levels, rates)]
+        assert expected(best[levels - 1][budget], rates) == pytest.approx(max(values), abs=1e-12)
+
+
+def expected(shape, rates) -> float:
+    own = rates[len(shape)] if shape else ()
+    return sum(s * (1.0 + expected(below, rates)) for s, below in zip(own, shape, strict=True))
+
+
+def all_shapes(budget: int, levels: int, rates) -> list:
+    """Every tree of at most so many tokens and levels."""
+    found: list = [()]
+    for n in rates if levels else ():
+        if n <= budget:
+            below = all_shapes(budget - n, levels - 1, rates)
+            found += [
+                own for own in product(below, repeat=n) if sum(map(tokens_of, own)) <= budget - n
+            ]
+    return found
+
+
+def tokens_of(shape) -> int:
+    return sum(1 + tokens_of(below) for below in shape)
 
 
 def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
