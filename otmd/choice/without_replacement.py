@@ -24,6 +24,8 @@ from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 # The search ends after this many rounds, or when two rounds together gain less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
+# It is made with so many sets of nodes at most, while it loses more than this multiple of the tolerance.
+_GRIDS, _LOOSE = 3, 1e3
 # Rates are cut off at this multiple of the n-th largest: a faster token is not drafted with probability
 # 1e-100.
 _SURE = 1e100
@@ -117,10 +119,15 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | 
     most = float(own.max(initial=0.0)) / unit, drafted * unit
     nodes = plan.nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
-    tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
     search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
-    first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
-    tail, weights, of_heavy, position.chosen[tokens] = search(first, tol)
+    for _ in range(_GRIDS):
+        tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
+        first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
+        lost, (tail, weights, of_heavy, position.chosen[tokens]) = search(first, tol)
+        if lost <= _LOOSE * tol or nodes.size == 2:
+            break
+        # The search stalled; with a node between each two it may go on.
+        nodes = np.unique(np.concatenate([nodes, 0.5 * (nodes[1:-1] + nodes[2:])]))
     position.lower[tokens], position.share[tokens] = tail.lower, tail.share
     own = able[heavy]
     position.lower[heavy[own]] = nodes.size + np.flatnonzero(own)
@@ -215,11 +222,13 @@ class RaceSearch(NamedTuple):
     likely: FloatArray
     inner: bool
 
-    def __call__(self, tail: Tail, tol: float) -> tuple[Tail, RaceWeights, FloatArray, FloatArray]:
-        """Find places and weights in turn; return those of the round in which the least is lost.
+    def __call__(
+        self, tail: Tail, tol: float
+    ) -> tuple[float, tuple[Tail, RaceWeights, FloatArray, FloatArray]]:
+        """Find places and weights in turn; return the least that is lost in a round, and its solution.
 
-        Returns also how often the heavy tokens (M,) and those of the tail (T,) are chosen. Inside H*, lost is
-        the part of p that is not chosen; outside it, what is chosen beyond p.
+        That is places and weights, and how often the heavy tokens (M,) and those of the tail (T,) are chosen.
+        Inside H*, lost is the part of p that is not chosen; outside it, what is chosen beyond p.
         """
         best, before, lost = None, None, []
         wanted, sign = self.heavy[self.able], 1.0 if self.inner else -1.0
@@ -236,7 +245,7 @@ class RaceSearch(NamedTuple):
                 break
             tail = moved
         assert best is not None
-        return best
+        return min(lost), best
 
     def _balanced(
         self, tail: Tail, tol: float, before: tuple[ClassRates, RaceWeights] | None

@@ -237,21 +237,6 @@ def sum_of(values):
     return total
 
 
-@kernel(fastmath=REASSOCIATE, error_model="numpy")
-def coupled_mass(target, draft, scale):
-    """Σ min(p, q/scale), 0 where scale is."""
-    total = 0.0
-    if scale == 0.0:
-        return total
-    for start in range(0, target.size, AT_A_TIME):
-        p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        part = 0.0
-        for y in range(p.size):
-            part += min(p[y], q[y] / scale)
-        total += part
-    return total
-
-
 @kernel()
 def count_above(values, limit):
     """How many values are above the limit. Counting vectorises."""

@@ -191,8 +191,7 @@ class RatioCurve:
             target, draft = self._position(b)
             best, left = _kernels.likeliest(draft, tops[i]), draft.copy()
             left[best] = 0.0
-            coupled = _kernels.coupled_mass(target, left, _kernels.sum_of(left))
-            rates[b, i] = target[best].sum() + coupled
+            rates[b, i] = target[best].sum() + coupled_mass(target, left)
         return rates.reshape(*self.batch_shape, len(tops))
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
@@ -332,3 +331,9 @@ def _counts(num_drafts: int | Sequence[int]) -> IntArray:
     if isinstance(num_drafts, Sequence | np.ndarray):
         return np.array([validate_count("num_drafts", n) for n in num_drafts], dtype=np.int64)
     return np.arange(1, validate_count("num_drafts", num_drafts) + 1)
+
+
+def coupled_mass(target: FloatArray, draft: FloatArray) -> float:
+    """Σ min(p, q) for q divided by its sum; 0 where that is 0."""
+    total = draft.sum()
+    return float(np.minimum(target, draft / total).sum()) if total > 0.0 else 0.0

@@ -14,8 +14,9 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+import numpy as np
+
 from otmd import drafts
-from otmd.curve._kernels import coupled_mass
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier, beside_forced
@@ -72,7 +73,7 @@ class Preference(Verifier):
         always, rest = drafts_by_chance(law)
         if self.order is None and type(rest) is drafts.WithReplacement and rest.num_drafts == 1:
             # Σ min(p, q) of the draft: no order of the tokens is needed.
-            rate = coupled_mass(target, rest.draft_probs, 1.0) + float(target[always].sum())
+            rate = float(np.minimum(target, rest.draft_probs).sum() + target[always].sum())
         else:
             rate = self.prepare_position(target, law).rate
         return rate, rate

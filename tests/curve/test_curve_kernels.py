@@ -12,16 +12,15 @@ from strategies import Array, instances
 
 import otmd
 from otmd.curve._kernels import (
-    coupled_mass,
     fill_chain,
     fill_ratios,
     hockey_stick,
     inclusion_probs,
     k_sequential_scale,
     power,
-    sum_of,
     sum_where,
 )
+from otmd.curve.ratio_curve import coupled_mass
 
 HOSTILE = [(np.array(x.p), np.array(x.q)) for x in instances(250, seed=71)]
 NUM_DRAFTS = 6
@@ -44,7 +43,7 @@ def test_hockey_stick_and_sum_of_the_smaller(C: float) -> None:
             naive.hockey_stick(naive.exact(p.tolist()), naive.exact(q.tolist()), Fraction(C))
         )
         assert hockey_stick(p, q, C) == pytest.approx(min(wanted, 1.0), abs=1e-15)
-        assert coupled_mass(p, q, sum_of(q)) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
+        assert coupled_mass(p, q) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
 
 
 def test_the_chain_of_recursive_rejection() -> None:
@@ -106,7 +105,7 @@ def test_sum_of_the_smaller_beside_tokens(tokens: list[int]) -> None:
             wanted = float(sum(min(Fraction(a), b / left) for a, b in mass))
         rest = q.copy()
         rest[forced] = 0.0
-        found = coupled_mass(p, rest, sum_of(rest))
+        found = coupled_mass(p, rest)
         assert found == pytest.approx(wanted, rel=1e-12, abs=1e-300)
 
 
