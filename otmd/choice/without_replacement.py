@@ -120,11 +120,13 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | 
     nodes = plan.nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
     search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
-    for _ in range(_GRIDS):
+    grids = 0
+    while True:
         tail = Tail.at_ratios(own, wanted, ratio, nodes, lowest, inert)
         first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
         lost, (tail, weights, of_heavy, position.chosen[tokens]) = search(first, tol)
-        if lost <= _LOOSE * tol or nodes.size == 2:
+        grids += 1
+        if lost <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS:
             break
         # The search stalled; with a node between each two it may go on.
         nodes = np.unique(np.concatenate([nodes, 0.5 * (nodes[1:-1] + nodes[2:])]))
