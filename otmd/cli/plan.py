@@ -100,12 +100,12 @@ def plan(
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
     tables = found.tables()
+    name = dataset.stem if dataset.is_file() else dataset.name
+    pages.write(f"Plan for {name}", found.said, tables, found.about, tables[0])
     if json_output:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
         _show(found.said, tables[0])
-    name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", found.said, tables, found.about, tables[0])
 
 
 def _latency(
