@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick, sum_where
+from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick
 from otmd.drafts import WithoutReplacement
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -163,7 +163,7 @@ class RejectionPaths:
         """The ratio curve with merged tokens, exact at C = 0, C = 1 and inside the interval."""
         (tokens, ratio), merged, draft = self._kept, np.zeros((1, 3, 2)), self.draft
         masses_by_class(self.target, draft, self.interval, np.zeros(1), merged)
-        merged[0, 2, 0] += sum_where(self.target, draft == 0.0)
+        merged[0, 2, 0] += self.target[draft == 0.0].sum()
         tails = np.zeros((2, ratio.size + 1))
         for tail, mass, part in zip(tails, (self.target, draft), merged[0].T, strict=True):
             tail[:2], tail[2:-2], tail[-2] = part[:2], mass[tokens], part[2]
