@@ -10,7 +10,7 @@ from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
-from otmd.planning.trees import Choice, LikeliestTrees, StaticTrees, shapes, static_trees
+from otmd.planning.trees import Choice, LikeliestTrees, StaticTrees, shapes
 from otmd.probabilities import FloatArray
 from otmd.verifiers import RecursiveRejection
 
@@ -112,7 +112,7 @@ class Evidence:
         self.fit, self.report = halves(texts)
         self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
         self.columns: dict[Key, dict[int, list[FloatArray]]] = {}
-        self.slots: dict[Key, dict[int, list[FloatArray]]] = {}
+        slots: dict[Key, dict[int, list[FloatArray]]] = {}
         self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
@@ -123,10 +123,16 @@ class Evidence:
             column[n] = [part["chance"].to_numpy() for part in parts]
             if group["slot"].null_count() == 0:
                 known = [part["slot"].to_numpy()[:, None] == np.arange(n) for part in parts]
-                slots = self.slots.setdefault((rule, variant, draft), {})
-                slots[n] = [own[:, None] * at for own, at in zip(column[n], known, strict=True)]
+                own = slots.setdefault((rule, variant, draft), {})
+                own[n] = [one[:, None] * at for one, at in zip(column[n], known, strict=True)]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
+        for key, column in self.columns.items():
+            if isinstance(CANDIDATES[key[0]].verifier, RecursiveRejection):
+                slots[key] = slots_of_rejection(column)
+        self.trees |= {
+            key: StaticTrees(*key[1:], own, self.fit, depth) for key, own in slots.items()
+        }
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
         """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
@@ -150,12 +156,6 @@ class Evidence:
             if key[0] == rule:
                 levels = shapes(list(column), max(budgets), self.depth)
                 found += [Choice(*key[1:], shape) for shape in levels]
-                slots = self.slots.get(key)
-                if isinstance(CANDIDATES[rule].verifier, RecursiveRejection):
-                    slots = slots_of_rejection(column)
-                if slots:
-                    trees = static_trees(key[1:], slots, self.fit, max(budgets), self.depth)
-                    self.trees[key] = trees
         grown = (trees for key, trees in self.trees.items() if key[0] == rule)
         return found + [choice for trees in grown for choice in trees.choices(budgets)]
 

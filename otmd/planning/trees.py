@@ -56,7 +56,7 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int
 
 
 class StaticTrees(NamedTuple):
-    """Trees that are the same at every step: the best of each budget and number of levels.
+    """Trees that are the same at every step: the best of each budget, for the mean chances of the slots.
 
     Attributes
     ----------
@@ -64,18 +64,26 @@ class StaticTrees(NamedTuple):
         As of a :class:`Choice`.
     slots : dict of int to list of ndarray of float64
         For n drafts at a node, for each text (N, n): P(token t is accepted in slot i | it is emitted).
-    shapes : list of list of tuple
-        Of :func:`best_shapes`.
+    fit : ndarray of int64
+        Numbers of the texts that the trees are chosen on.
+    depth : int
+        The most levels.
     """
 
     variant: str
     draft_temperature: float
     slots: Mapping[int, list[FloatArray]]
-    shapes: list[list[Shape]]
+    fit: IntArray
+    depth: int
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
-        for levels, best in enumerate(self.shapes, 1):
+        means = {
+            n: np.concatenate([own[i] for i in self.fit]).mean(axis=0)
+            for n, own in self.slots.items()
+        }
+        rates = {n: tuple(own.tolist()) for n, own in means.items()}
+        for levels, best in enumerate(best_shapes(rates, max(budgets), self.depth), 1):
             for budget in budgets:
                 nodes = tuple(_nodes(best[budget]))
                 sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
@@ -160,23 +168,10 @@ def _order(rows: list[list[int]]) -> list[Prefix]:
 
 
 def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
-    """The best static trees of certain tokens: a slot is a rank in the draft's distribution."""
+    """The static trees of certain tokens: a slot is a rank in the draft's distribution."""
     ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
     slots = {n: [1.0 * (own == np.arange(n)) for own in ranks] for n in range(1, budget + 1)}
-    return static_trees(("", 1.0), slots, halves(texts)[0], budget, depth)
-
-
-def static_trees(
-    at: tuple[str, float],
-    slots: Mapping[int, list[FloatArray]],
-    fit: IntArray,
-    budget: int,
-    depth: int,
-) -> StaticTrees:
-    """The best static trees for the mean chances of the slots in the texts ``fit``."""
-    rates = {n: np.concatenate([own[i] for i in fit]).mean(axis=0) for n, own in slots.items()}
-    known = {n: tuple(own.tolist()) for n, own in rates.items()}
-    return StaticTrees(*at, slots, best_shapes(known, budget, depth))
+    return StaticTrees("", 1.0, slots, halves(texts)[0], depth)
 
 
 def best_shapes(

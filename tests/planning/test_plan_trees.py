@@ -20,11 +20,11 @@ from otmd.planning.texts import Text, drafted_chance, halves, steps_along
 from otmd.planning.trees import (
     NEVER,
     Choice,
+    StaticTrees,
     best_shapes,
     certain_trees,
     draft_ranks,
     likeliest_trees,
-    static_trees,
 )
 from otmd.sequences import (
     LikeliestTree,
@@ -237,7 +237,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
         wanted[tokens, range(len(tokens))] += prob * prepared.conditional_law(tokens)[tokens]
     for i, text in enumerate(texts):
         assert slots[3][i][0] == pytest.approx(wanted[text[0]] / p[text[0]], abs=1e-12)
-    grown = static_trees(("", 0.7), slots, np.arange(len(texts)), 6, LEVELS)
+    grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
     for choice in grown.choices((1, 2, 4, 6)):
         assert choice.draft_temperature == 0.7
         tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
@@ -263,7 +263,7 @@ def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> 
             for t, y in enumerate(text):
                 drafts = law(draft(text[:t]), n)
                 own[t, slot_of(drafts, y)] = drafted_chance(verifier, target(text[:t]), drafts, y)
-    grown = static_trees(("", 1.0), slots, np.arange(len(texts)), 9, LEVELS)
+    grown = StaticTrees("", 1.0, slots, np.arange(len(texts)), LEVELS)
     choices = list(grown.choices((1, 4, 9)))
     assert {1, 3} <= {choice.shape[0] for choice in choices}
     for choice in choices:
