@@ -6,19 +6,19 @@ gives every class its share of p gives every token its p.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from otmd.choice import plan
 from otmd.choice.weights import begin_search, move_weights
-from otmd.curve._kernels import power
+from otmd.curve._kernels import power, ratios_of
 from otmd.curve.blocks import BlockedCurve
 from otmd.drafts import Stratified, WithReplacement
 from otmd.kernel import kernel
-from otmd.optimum.stratified import stratified_cut
-from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.optimum.stratified import are_below, stratified_cut
+from otmd.probabilities import FloatArray, IntArray
 
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
@@ -27,43 +27,18 @@ _OF_SIDE, _OF_CLASSES = 0.25, 0.2
 class IndependentCut(NamedTuple):
     """The best cut of R curves of independent drafts.
 
-    ``copies`` (R,) tells how many drafts are drawn from each curve. By token (V,): the ``number`` of its
-    curve, ``draft``, its q in the distribution of that curve, ``ratio``, its p/q, and ``subset``, H*.
-    ``value`` is p(H*) − g(H*).
+    ``copies`` (R,) tells how many drafts are drawn from each curve. By token (V,): ``target``, its p,
+    ``draft``, its q in the distribution of its curve, and the ``number`` of that curve. H* holds the tokens
+    of each curve with p/q below its entry of ``ends`` (R,). ``value`` is p(H*) − g(H*).
     """
 
     curves: list[plan.CutCurve]
     copies: IntArray
-    number: np.ndarray
+    target: FloatArray
     draft: FloatArray
-    ratio: FloatArray
-    subset: BoolArray
+    number: np.ndarray
+    ends: FloatArray
     value: float
-
-
-class RatioClasses(NamedTuple):
-    """The classes of a side, whose tokens are classed by their curve and p/q.
-
-    ``nodes`` (G,) are nodes of the ratio, ascending for each curve, and ``starts`` (R + 1,) where those of
-    each curve begin. ``rates`` (G,) are the chosen masses in units of the classes' draft masses.
-    """
-
-    nodes: FloatArray
-    rates: FloatArray
-    starts: IntArray
-    cut: IndependentCut
-
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """See :class:`Side`."""
-        lower, share = np.empty(tokens.size, np.int64), np.empty(tokens.size)
-        for r, (first, end) in enumerate(pairwise(self.starts)):
-            own = self.cut.number[tokens] == r
-            below, share[own] = plan.locate(self.nodes[first:end], self.cut.ratio[tokens[own]])
-            lower[own] = first + below
-        # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
-        upper = np.minimum(lower + 1, self.nodes.size - 1)
-        rates = share * self.rates[lower] + (1.0 - share) * self.rates[upper]
-        return lower, share, self.cut.draft[tokens] * rates
 
 
 def plan_independent(
@@ -87,7 +62,8 @@ def plan_independent(
     within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
     inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
     outer = _solve_side(cut, outside, within, None, tol)
-    return plan.ChoicePlan(target, cut.subset, 1.0 + cut.value, inner, outer)
+    holds = partial(are_below, target, cut.draft, cut.number, cut.ends)
+    return plan.ChoicePlan(target, holds, 1.0 + cut.value, inner, outer)
 
 
 def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
@@ -99,15 +75,32 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
             plan.cut_curve(*curve) for curve in zip(found.curves, found.sizes.tolist(), strict=True)
         ]
         copies = np.ones(law.num_drafts, np.int64)
-        tokens = strata.number, strata.inclusion, found.ratio, found.subset
-        return IndependentCut(curves, copies, *tokens, found.value)
+        tokens = target, strata.inclusion, strata.number
+        return IndependentCut(curves, copies, *tokens, found.ends, found.value)
     blocked = BlockedCurve(target, law.draft_probs, [law.num_drafts])
     (cut,) = blocked.smallest_cuts()
-    ratio = blocked.ratios()
-    tokens = np.zeros(ratio.size, np.int16), law.draft_probs, ratio, ratio < cut.end
-    return IndependentCut(
-        [plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts]), *tokens, cut.value
-    )
+    curves, copies = [plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts])
+    tokens = target, law.draft_probs, np.zeros(target.size, np.int16)
+    return IndependentCut(curves, copies, *tokens, np.array([cut.end]), cut.value)
+
+
+@kernel(error_model="numpy")
+def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
+    """What :class:`otmd.choice.plan.Side` tells of tokens: G classes at nodes of the ratio, (G,).
+
+    The classes of each curve begin at ``starts`` (R + 1,), and ascend. ``rates`` (G,) are the chosen masses
+    in units of the classes' draft masses.
+    """
+    lower, ratio = np.empty(tokens.size, np.int64), ratios_of(target, draft, tokens)
+    share, offered = np.empty(tokens.size), np.empty(tokens.size)
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        r = np.uint64(number[y])
+        g, own = plan.locate_one(nodes, starts[r], starts[r + np.uint64(1)], ratio[i])
+        # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
+        rate = own * rates[g] + (1.0 - own) * rates[min(g + 1, nodes.size - 1)]
+        lower[i], share[i], offered[i] = g, own, draft[y] * rate
+    return lower, share, offered
 
 
 def _solve_side(
@@ -138,8 +131,9 @@ def _solve_side(
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     quadrature = plan.quadrature_for_weights(log_weights, int(cut.copies.sum()))
-    own = RatioClasses(nodes, rates, np.cumsum([0, *sizes]), cut)
-    return plan.Side(weights, rejection, quadrature, own.locate)
+    tokens = cut.target, cut.draft, cut.number
+    locate = partial(_locate_tokens, nodes, rates, np.cumsum([0, *sizes]), *tokens)
+    return plan.Side(weights, rejection, quadrature, locate)
 
 
 class ClassDrafts(NamedTuple):

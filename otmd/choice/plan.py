@@ -70,16 +70,28 @@ def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
     return CutCurve(np.append(edges, np.inf), p, q, *before, g, single, cut)
 
 
-def locate(nodes: FloatArray, ratio: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The lower class of tokens with these ratios (T,), and the probability to be of it."""
-    last = nodes.size - 1
-    lower = np.clip(np.searchsorted(nodes, ratio, side="right") - 1, 0, last)
-    upper = np.minimum(lower + 1, last)
-    width = nodes[upper] - nodes[lower]
-    share = np.ones(ratio.shape)
-    np.divide(nodes[upper] - ratio, width, out=share, where=lower < last)
+@kernel(error_model="numpy")
+def locate_one(nodes, first, end, ratio):
+    """The lower class of a token with this ratio, from ``first`` to ``end``, and the probability of it."""
+    lower, size = first, end - first
+    while size > 1:
+        half = size // 2
+        # A factor, and no branch that could be mispredicted.
+        lower += half * (nodes[lower + half] <= ratio)
+        size -= half
+    if lower + 1 == end:
+        return lower, 1.0
     # Below the first node all of a token is of its class.
-    return lower, np.minimum(share, 1.0)
+    return lower, min((nodes[lower + 1] - ratio) / (nodes[lower + 1] - nodes[lower]), 1.0)
+
+
+@kernel()
+def locate(nodes, ratio):
+    """The lower class of tokens with these ratios (T,), and the probability to be of it."""
+    lower, share = np.empty(ratio.size, np.int64), np.empty(ratio.size)
+    for i in range(ratio.size):
+        lower[i], share[i] = locate_one(nodes, 0, nodes.size, ratio[i])
+    return lower, share
 
 
 def choose_nodes(
@@ -248,17 +260,22 @@ class Side:
 class ChoicePlan:
     """How likely each draft is accepted, given the drafts.
 
-    If some draft lies outside H*, the ``subset`` (V,), one of those is chosen. Otherwise one of the drafts or
-    none is. What is chosen is kept with such a probability that no token is accepted with more than its p,
-    the ``target`` (V,), of sum at most 1. No lossless rule exceeds the ``bound`` 1 + p(H*) − g(H*). A side
-    is None where nothing is accepted.
+    ``inside`` tells which of some tokens (T,) H* holds. If some draft lies outside H*, one of those is
+    chosen. Otherwise one of the drafts or none is. What is chosen is kept with such a probability that no
+    token is accepted with more than its p, the ``target`` (V,), of sum at most 1. No lossless rule exceeds
+    the ``bound`` 1 + p(H*) − g(H*). A side is None where nothing is accepted.
     """
 
     target: FloatArray
-    subset: BoolArray
+    inside: Callable[[IntArray], BoolArray]
     bound: float
     inner: Side | None
     outer: Side | None
+
+    @cached_property
+    def subset(self) -> BoolArray:
+        """H*, shape (V,)."""
+        return self.inside(np.arange(self.target.size))
 
     @cached_property
     def accepted(self) -> FloatArray:
@@ -280,17 +297,19 @@ class ChoicePlan:
         """A bound of P(no draft is chosen, and the token drawn from the residual is one of them)."""
         missing = np.maximum(self.target - self.accepted, 0.0)
         # Drafts within H* can only meet what the residual holds of H*. Others are hardly ever rejected.
-        contained = 1.0 + float(self.target[self.subset].sum()) - self.bound
-        chosen = float(self.accepted[self.subset].sum())
+        inside, chosen, left = (
+            float(np.where(self.subset, mass, 0.0).sum())
+            for mass in (self.target, self.accepted, missing)
+        )
+        contained = 1.0 + inside - self.bound
         inner = max(0.0, contained - chosen)
-        outer = max(0.0, 1.0 - contained - float(self.accepted[~self.subset].sum()))
-        unmet = max(1.0 - self.rate, float(missing.sum()), 1e-300)
-        meets = float(missing[self.subset].sum()) / unmet
+        outer = max(0.0, 1.0 - contained - (self.rate - chosen))
+        meets = left / max(1.0 - self.rate, float(missing.sum()), 1e-300)
         return min(max(self.bound - self.rate, 0.0), inner * meets + outer)
 
     def chances(self, tokens: IntArray) -> FloatArray:
         """Probability that each of the drafts (n,) is the output, shape (n,)."""
-        outside = ~self.subset[tokens]
+        outside = ~self.inside(tokens)
         side, able = (self.outer, outside) if outside.any() else (self.inner, ~outside)
         chances = np.zeros(tokens.size)
         if side is None:

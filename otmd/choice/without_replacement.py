@@ -89,11 +89,11 @@ def plan_without_replacement(
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset, size = plan.cut_curve(blocked, cut.size), blocked.ratios() < cut.end, draft.size
+    curve, subset, size = plan.cut_curve(blocked, cut.size), blocked.subset(cut.end), draft.size
     places = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
     position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset, *places)
     sides = [_solve_side(position, inner, _OF_SIDE * tol) for inner in (True, False)]
-    return plan.ChoicePlan(target, subset, 1.0 + cut.value, *sides)
+    return plan.ChoicePlan(target, subset.__getitem__, 1.0 + cut.value, *sides)
 
 
 def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | None:

@@ -291,12 +291,6 @@ class BlockedCurve:
                 return [Cut(size, float(edges[size]), float(value)) for size, value in every]
             self.blocks = self.split(wanted)
 
-    def ratios(self) -> FloatArray:
-        """p/q of each token, inf where q = 0, shape (V,)."""
-        ratio = np.empty(self.target.size)
-        fill_ratios(self.target, self.draft, ratio)
-        return ratio
-
     def subset(self, end: float) -> BoolArray:
         """The tokens with p/q below ``end``, shape (V,)."""
         subset = np.empty((1, self.target.size), dtype=bool)

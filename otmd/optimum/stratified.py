@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.curve._kernels import fill_ratios, power
+from otmd.curve._kernels import power, ratios_of
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.drafts.stratified import Strata
 from otmd.kernel import kernel
@@ -27,15 +27,14 @@ class StratifiedCut(NamedTuple):
     """The smallest minimiser H of p(H) − Π_j q_j(H ∩ G_j): a prefix of p/q_j in each of n strata.
 
     ``curves`` are each stratum's tokens by p/q_j, fine near the cut, and ``sizes`` (n,) how many blocks of
-    each H holds. ``value`` is p(H) − g(H), ``ratio`` (V,) is p/q_j of each token, inf where it is never
-    drafted, and ``subset`` (V,) is H.
+    each H holds. In each stratum H holds the tokens with p/q_j below its entry of ``ends`` (n,); ``value`` is
+    p(H) − g(H).
     """
 
     curves: list[BlockedCurve]
     sizes: IntArray
+    ends: FloatArray
     value: float
-    ratio: FloatArray
-    subset: BoolArray
 
 
 class Ends(NamedTuple):
@@ -66,9 +65,7 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
         for curve, own in zip(curves, unsure, strict=True):
             if own.any():
                 curve.blocks = curve.split(own)
-    ratio, subset = np.empty(target.size), np.empty(target.size, np.bool_)
-    _fill_subset(target, strata.inclusion, strata.number, ends, ratio, subset)
-    return StratifiedCut(curves, sizes, value, ratio, subset)
+    return StratifiedCut(curves, sizes, ends, value)
 
 
 def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, list[BoolArray]]:
@@ -107,12 +104,13 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     return best - starts[:-1], edges[best], value, unsure
 
 
-@kernel(error_model="numpy")
-def _fill_subset(target, draft, number, ends, ratio, subset):
-    """Fill p/q of each token, inf where q = 0, and whether it is below the end of its stratum."""
-    fill_ratios(target, draft, ratio)
-    for y in range(target.size):
-        subset[y] = ratio[y] < ends[np.uint64(number[y])]
+@kernel()
+def are_below(target, draft, number, ends, tokens):
+    """Whether each of the tokens (T,) has p/q below the end of its curve, of which it has the number."""
+    ratio, below = ratios_of(target, draft, tokens), np.empty(tokens.size, np.bool_)
+    for i in range(tokens.size):
+        below[i] = ratio[i] < ends[np.uint64(number[np.uint64(tokens[i])])]
+    return below
 
 
 @kernel()

@@ -13,6 +13,7 @@ import otmd
 from otmd.choice import plan_independent
 from otmd.choice.plan import CutCurve, choose_nodes, cut_curve, locate, split_masses
 from otmd.choice.weights import balance
+from otmd.curve._kernels import ratios_of
 from otmd.curve.blocks import BlockedCurve
 from otmd.optimum.stratified import corner
 
@@ -42,7 +43,7 @@ def curve_of(pair: Pair) -> tuple[CutCurve, Array]:
     p, q, n = pair
     blocked = BlockedCurve(p, q, [n])
     (cut,) = blocked.smallest_cuts()
-    return cut_curve(blocked, cut.size), blocked.ratios()
+    return cut_curve(blocked, cut.size), ratios_of(p, q, np.arange(p.size))
 
 
 def nodes_between(
