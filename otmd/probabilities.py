@@ -343,7 +343,7 @@ def validate_positive(name: str, value: object) -> float:
 
 def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
     """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
-    found = np.array(shares, dtype=np.float64)
+    found = _in_float64(as_real_array("shares", shares))
     if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
         return found
     raise wrong("shares", found.tolist(), f"{num_drafts} positive numbers, one a draft")

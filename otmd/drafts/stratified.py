@@ -61,8 +61,8 @@ class Stratified(ProposalLaw):
         shares: ArrayLike | None = None,
     ) -> None:
         self.sharpness = validate_positive("sharpness", sharpness)
-        self.shares = None if shares is None else np.array(shares, dtype=np.float64)
         super().__init__(draft_probs, num_drafts)
+        self.shares = None if shares is None else validate_shares(shares, self.num_drafts)
 
     def __repr__(self) -> str:
         more = f", sharpness={self.sharpness:g}" if self.sharpness != 1.0 else ""

@@ -130,6 +130,9 @@ def test_tokens_that_processing_cut_are_never_drafted(options: dict) -> None:
         ({"shares": [1, 1, 0]}, "shares"),
         ({"shares": [1, 1, np.inf]}, "shares"),
         ({"shares": 1.0}, "shares"),
+        ({"shares": [1j, 1.0, 1.0]}, "shares"),
+        ({"shares": {"head": 1.0}}, "shares"),
+        ({"shares": "equal"}, "shares"),
     ],
 )
 def test_a_wrong_argument_is_named(options: dict, named: str) -> None:

@@ -38,7 +38,7 @@ def any_law(choices: Choices) -> otmd.DraftLaw:
     vocab_size = 1 + choices.below(6)
     axes = tuple(choices.below(3) for _ in range(choices.below(3) if choices.below(3) == 0 else 0))
     count = 1 + choices.below(4) if choices.often() else choices.value()
-    kind = choices.below(8)
+    kind = choices.below(9)
     if kind == 6:
         rows = 1 + choices.below(4)
         table = choices.masses(vocab_size, (*axes, rows))
@@ -53,6 +53,11 @@ def any_law(choices: Choices) -> otmd.DraftLaw:
         top = choices.below(4) if choices.often() else choices.value()
         laws = (otmd.WithReplacement, otmd.WithoutReplacement, otmd.ConditionalPoisson, otmd.Hub)
         return otmd.TopThen(masses, count, top, choices.pick((*laws, "none")))
+    if kind == 8:
+        sharpness = 1.5 if choices.often() else choices.value()
+        known = type(count) is int and 0 < count < 5 and choices.often()
+        shares = choices.masses(count) if known else None
+        return otmd.Stratified(masses, count, sharpness, _or_any(shares, choices))
     single = (
         otmd.WithReplacement,
         otmd.WithoutReplacement,
