@@ -181,19 +181,6 @@ class RatioCurve:
         rates = self._filled(_kernels.fill_hit_rates, (counts,), counts.size)[0]
         return rates.reshape(*self.batch_shape, counts.size)
 
-    def top_coupling_rates(self, tops: Sequence[int]) -> FloatArray:
-        """p(Top) + Σ min(p, q′), for each number of likeliest tokens in ``tops``, shape (…, N).
-
-        q′ is q without the likeliest tokens, renormalised: all of Top is drafted, and one token of q′.
-        """
-        rates = np.empty((self._draft.row.size, len(tops)))
-        for b, i in np.ndindex(rates.shape):
-            target, draft = self._position(b)
-            best, left = _kernels.likeliest(draft, tops[i]), draft.copy()
-            left[best] = 0.0
-            rates[b, i] = target[best].sum() + coupled_mass(target, left)
-        return rates.reshape(*self.batch_shape, len(tops))
-
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""
         cuts = self.cuts(num_drafts)
@@ -331,9 +318,3 @@ def _counts(num_drafts: int | Sequence[int]) -> IntArray:
     if isinstance(num_drafts, Sequence | np.ndarray):
         return np.array([validate_count("num_drafts", n) for n in num_drafts], dtype=np.int64)
     return np.arange(1, validate_count("num_drafts", num_drafts) + 1)
-
-
-def coupled_mass(target: FloatArray, draft: FloatArray) -> float:
-    """Σ min(p, q) for q divided by its sum; 0 where that is 0."""
-    total = draft.sum()
-    return float(np.minimum(target, draft / total).sum()) if total > 0.0 else 0.0

@@ -1,10 +1,7 @@
 """SpecHub's rule for pairs that hold the likeliest token (Sun et al. 2024)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
@@ -24,12 +21,10 @@ class SpecHub(Verifier):
         assert isinstance(law, Hub)
         return _SpecHubRule(target, law)
 
-    def family_bounds(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, Hub)
-        rates = RatioCurve.unchecked(target, law.draft_probs).top_coupling_rates([1] * len(counts))
-        return rates, rates
+        rate = float(target[law.hub_token] + np.minimum(target, law.mass_beside_forced()).sum())
+        return rate, rate
 
 
 class _SpecHubRule(PreparedVerifier):

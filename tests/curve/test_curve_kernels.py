@@ -20,7 +20,6 @@ from otmd.curve._kernels import (
     power,
     sum_where,
 )
-from otmd.curve.ratio_curve import coupled_mass
 
 HOSTILE = [(np.array(x.p), np.array(x.q)) for x in instances(250, seed=71)]
 NUM_DRAFTS = 6
@@ -37,13 +36,12 @@ LARGE = [language_pair(V, seed) for V in (2000, 12_000) for seed in range(2)]
 
 
 @pytest.mark.parametrize("C", [0.0, 0.5, 1.0, 1.7, 40.0])
-def test_hockey_stick_and_sum_of_the_smaller(C: float) -> None:
+def test_hockey_stick(C: float) -> None:
     for p, q in HOSTILE:
         wanted = float(
             naive.hockey_stick(naive.exact(p.tolist()), naive.exact(q.tolist()), Fraction(C))
         )
         assert hockey_stick(p, q, C) == pytest.approx(min(wanted, 1.0), abs=1e-15)
-        assert coupled_mass(p, q) == pytest.approx(np.minimum(p, q).sum(), abs=1e-15)
 
 
 def test_the_chain_of_recursive_rejection() -> None:
@@ -91,22 +89,6 @@ def test_inclusion_probabilities(n: int) -> None:
         inclusion_probs(p, n, found)
         wanted = [float(1 - (1 - Fraction(mass)) ** n) for mass in p.tolist()]
         np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("tokens", [[], [0], [1], [0, 1], [-1], [0, -1]])
-def test_sum_of_the_smaller_beside_tokens(tokens: list[int]) -> None:
-    for p, q in HOSTILE:
-        forced = np.unique(np.arange(p.size)[[t for t in tokens if t < p.size]])
-        others = [0 if y in forced else Fraction(mass) for y, mass in enumerate(q.tolist())]
-        left = sum(others)
-        wanted = 0.0
-        if left > 0:
-            mass = zip(p.tolist(), others, strict=True)
-            wanted = float(sum(min(Fraction(a), b / left) for a, b in mass))
-        rest = q.copy()
-        rest[forced] = 0.0
-        found = coupled_mass(p, rest)
-        assert found == pytest.approx(wanted, rel=1e-12, abs=1e-300)
 
 
 def test_sums_over_a_subset() -> None:
@@ -193,7 +175,13 @@ def beside(target: list[Fraction], draft: list[Fraction], top: int) -> Fraction 
 
 def test_beside_the_likeliest_tokens() -> None:
     for p, q in BATCHES:
-        tops = np.array([n for n in (0, 1, 3) if n < p.shape[1]])
-        rates = curve_of(p, q).top_coupling_rates(tops)
-        wanted = [[beside(*pair, top) for top in tops] for pair in exact_pairs(p, q)]
-        np.testing.assert_allclose(rates, np.array(wanted, float), rtol=0, atol=1e-14)
+        for i, j in zip(P_ROW, Q_ROW, strict=True):
+            target, draft = naive.exact(p[i].tolist()), naive.exact(q[j].tolist())
+            for top in range(min(4, np.count_nonzero(q[j]))):
+                law = otmd.TopThen(q[j], top + 1, top, otmd.WithReplacement)
+                certain = p[i][law.forced_tokens()].sum()
+                found = certain + np.minimum(p[i], law.mass_beside_forced()).sum()
+                assert found == pytest.approx(float(beside(target, draft, top)), abs=1e-14)
+                if top == 1:
+                    rate = otmd.acceptance_rate(otmd.SpecHub(), p[i], otmd.Hub(q[j]))
+                    assert rate == min(found, 1.0)
