@@ -20,15 +20,24 @@ def CertainTop(draft_probs: ArrayLike, num_drafts: int) -> TopThen:  # noqa: N80
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
-class LossyRule(NamedTuple):
-    """A law of drafts and a lossy rule at one position.
+ByDrafts = Callable[[IntArray], FloatArray]
 
-    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``prepare(p, q, law)`` is
-    the rule, prepared for that law, with p and q of shape (V,).
+
+class LossyRule(NamedTuple):
+    """A law of drafts and a lossy rule at one position, for p and q of shape (V,).
+
+    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``decide(p, q)`` is two
+    functions of the drafts (n,): the acceptance probabilities (n,), and the residual law (V,).
     """
 
     law: Callable[[FloatArray, int], DraftLaw]
-    prepare: Callable[[FloatArray, FloatArray, DraftLaw], PreparedVerifier]
+    decide: Callable[[FloatArray, FloatArray], tuple[ByDrafts, ByDrafts]]
+
+    def prepare(
+        self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw
+    ) -> PreparedVerifier:
+        """Prepare the rule for a law of drafts."""
+        return _Prepared(target, law, *self.decide(target, draft_probs))
 
     def output_law(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int
@@ -50,12 +59,7 @@ class LossyRule(NamedTuple):
         return accepted + rejected * residual, float(accepted.sum()) + by_chance
 
 
-ByDrafts = Callable[[IntArray], FloatArray]
-
-
-class _Rule(PreparedVerifier):
-    """``accept`` gives the acceptance probabilities for drafts (n,), and ``rest`` the residual law."""
-
+class _Prepared(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw, accept: ByDrafts, rest: ByDrafts) -> None:
         super().__init__(target, law)
         self.accept, self.rest = accept, rest
@@ -65,13 +69,6 @@ class _Rule(PreparedVerifier):
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.rest(draft_tokens)
-
-
-def _rule(
-    law: Callable[[FloatArray, int], DraftLaw],
-    decide: Callable[[FloatArray, FloatArray], tuple[ByDrafts, ByDrafts]],
-) -> LossyRule:
-    return LossyRule(law, lambda p, q, drafts: _Rule(p, drafts, *decide(p, q)))
 
 
 def _tested(wanted: FloatArray, claimed: FloatArray) -> tuple[ByDrafts, ByDrafts]:
@@ -92,7 +89,7 @@ def ratio_test(top_k: int | None) -> LossyRule:
         kept = np.where(_best(q, top_k), q, 0.0)
         return WithReplacement(kept / kept.sum(), 1)
 
-    return _rule(law, _tested)
+    return LossyRule(law, _tested)
 
 
 def _best(probs: FloatArray, count: int) -> BoolArray:
@@ -108,7 +105,7 @@ def ensemble(weight: float) -> LossyRule:
     def decide(p: FloatArray, q: FloatArray) -> tuple[ByDrafts, ByDrafts]:
         return _tested(weight * p + (1.0 - weight) * q, q)
 
-    return _rule(lambda q, _: WithReplacement(q, 1), decide)
+    return LossyRule(lambda q, _: WithReplacement(q, 1), decide)
 
 
 def thresholds(single: float, accumulated: float) -> LossyRule:
@@ -135,7 +132,7 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
 
         return accept, rest
 
-    return _rule(CertainTop, decide)
+    return LossyRule(CertainTop, decide)
 
 
 def _largest(target: FloatArray, taken: BoolArray) -> tuple[ByDrafts, ByDrafts]:
@@ -156,9 +153,9 @@ def typical(threshold: float, alpha: float) -> LossyRule:
         entropy = -float(p @ np.log(p + 1e-5))
         return _largest(p, p > min(threshold, alpha * np.exp(-entropy)))
 
-    return _rule(CertainTop, decide)
+    return LossyRule(CertainTop, decide)
 
 
 def relaxed(top_k: int, delta: float) -> LossyRule:
     """Accept the draft if it is among the target's top k and p ≥ max p − delta; else emit argmax p."""
-    return _rule(CertainTop, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))
+    return LossyRule(CertainTop, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))
