@@ -138,7 +138,12 @@ def losslessness(
     samples.validate_level(false_alarm)
     validate_rng(rng)
     draft_tokens = law.sample(rng, number)
-    output_tokens = samples.emitted_tokens(verifier, target, law, draft_tokens, batched, rng)
+    samples.validate_verifier(verifier)
+    if isinstance(verifier, Verifier):
+        emitted = verifier.verify(target, law, draft_tokens, rng=rng).token
+    else:
+        emitted = verifier(draft_tokens) if batched else samples.one_by_one(verifier, draft_tokens)
+    output_tokens = samples.validate_emitted(emitted, number, target.size, "verifier")
     return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=rng)
 
 

@@ -116,27 +116,15 @@ def _explanations(
     refuted: set[str], read: Records, make: samples.LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
-    name = next(
-        (
-            own
-            for own in (
-                run_report.DRAFTS,
-                run_report.SLOTS,
-                run_report.ROWS,
-                run_report.OUTPUT_BY_MASS,
-                run_report.OUTPUT,
-            )
-            if own in refuted
-        ),
-        "",
-    )
-    if not name:
-        return {}
-    side, explain = "output", explain_output
-    if name in (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS):
-        side, explain = "drafts", explain_drafts
-    found = explain(partial(_first_positions, read, make, side))
-    return {} if found is None else {name: found}
+    of_drafts = (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS)
+    for name in (*of_drafts, run_report.OUTPUT_BY_MASS, run_report.OUTPUT):
+        if name in refuted:
+            side, explain = "output", explain_output
+            if name in of_drafts:
+                side, explain = "drafts", explain_drafts
+            found = explain(partial(_first_positions, read, make, side))
+            return {} if found is None else {name: found}
+    return {}
 
 
 def _first_positions(read: Records, make: samples.LawMaker | None, side: str) -> Iterator[Position]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from otmd import drafts
 from otmd.drafts.base import draw_tokens, validate_rng
@@ -118,27 +118,14 @@ def validate_fraction(name: str, value: object) -> float:
     return number
 
 
-def emitted_tokens(
-    verifier: Sampler | Verifier,
-    target: FloatArray,
-    law: drafts.DraftLaw,
-    draft_tokens: IntArray,
-    batched: bool,
-    rng: np.random.Generator,
-) -> IntArray:
-    """What a rule emits for drafts (N, n); ValueError for what are not N tokens of the vocabulary."""
-    validate_verifier(verifier)
-    if isinstance(verifier, Verifier):
-        return np.asarray(verifier.verify(target, law, draft_tokens, rng=rng).token)
-    if batched:
-        emitted = verifier(draft_tokens)
-        return validate_emitted(emitted, len(draft_tokens), law.vocab_size, "verifier")
-    tokens = [np.asarray(from_tensor(verifier(own))) for own in draft_tokens]
+def one_by_one(sampler: Sampler, draft_tokens: IntArray) -> NDArray:
+    """The tokens (N,) that a sampler of single draws emits for drafts (N, n); ValueError for arrays."""
+    tokens = [np.asarray(from_tensor(sampler(own))) for own in draft_tokens]
     for token in tokens:
         if token.ndim:
             told = f"an array of shape {token.shape} for one draw of drafts"
             raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
-    return validate_emitted(np.stack(tokens), len(tokens), law.vocab_size, "verifier")
+    return np.stack(tokens)
 
 
 def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) -> IntArray:
