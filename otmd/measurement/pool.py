@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -83,8 +83,8 @@ def compute_parts(
         done = sum(map(size, tables.values()))
         update(done, "")
         # The generator is closed here, since the garbage collector would swallow an interrupt.
-        with closing(run_jobs(partial(_unnamed, work), jobs, workers, executor)) as running:
-            for (name, _), table in running:
+        with closing(run_jobs(work, jobs, workers, executor)) as running:
+            for name, table in running:
                 if store:
                     store.write(name, parquet_bytes(table))
                 tables[name] = table
@@ -92,17 +92,13 @@ def compute_parts(
                 update(done, "")
 
 
-def _unnamed(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
-    return work(job[1])
-
-
 def run_jobs(
     function: Callable[[Job], Result],
-    jobs: Iterable[Job],
+    jobs: Iterable[tuple[str, Job]],
     workers: int,
     executor: futures.Executor | None = None,
-) -> Generator[tuple[Job, Result], None, None]:
-    """Run a function over jobs, and yield each job with its result when it finishes, in any order.
+) -> Generator[tuple[str, Result], None, None]:
+    """Run a function over jobs, (name, job) each, and yield names with results as they come, in any order.
 
     At most two jobs per worker are submitted at a time. One worker is this process; more are processes, or
     threads where a process could not import the function. An ``executor`` runs the jobs instead, and is left
@@ -111,8 +107,8 @@ def run_jobs(
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)
     elif workers == 1:
-        for job in jobs:
-            yield job, function(job)
+        for name, job in jobs:
+            yield name, function(job)
     else:
         pool = _process_pool if _processes_can_run(function) else futures.ThreadPoolExecutor
         with pool(workers) as own:
@@ -130,15 +126,18 @@ def _processes_can_run(function: Callable[..., object]) -> bool:
 
 
 def _windowed(
-    function: Callable[[Job], Result], jobs: Iterable[Job], executor: futures.Executor, window: int
-) -> Iterator[tuple[Job, Result]]:
+    function: Callable[[Job], Result],
+    jobs: Iterable[tuple[str, Job]],
+    executor: futures.Executor,
+    window: int,
+) -> Iterator[tuple[str, Result]]:
     """Run jobs in an executor, at most ``window`` of them at a time."""
     waiting = iter(jobs)
-    running: dict[futures.Future[Result], Job] = {}
+    running: dict[futures.Future[Result], str] = {}
     try:
         while True:
-            while len(running) < window and (job := next(waiting, None)) is not None:
-                running[executor.submit(function, job)] = job
+            for name, job in islice(waiting, window - len(running)):
+                running[executor.submit(function, job)] = name
             if not running:
                 return
             for future in futures.wait(running, WAKE_SECONDS, futures.FIRST_COMPLETED).done:

@@ -166,39 +166,29 @@ def measure(
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
-    tables: dict[str, pl.DataFrame] = {}
-    run = partial(_run, dataset, settings, workers or available_cpus(), executor, device, progress)
-    if output is None:
-        run(None, tables)
-        return pl.concat(tables[name] for name in sorted(tables))
-    description = settings.describe() | describe_dataset(dataset)
-    store = Store(Path(output), description, LAYOUT, overwrite)
-    finish_run(store, partial(run, store))
-    return load_results(store.folder)
-
-
-def _run(
-    dataset: Dataset,
-    settings: Settings,
-    workers: int,
-    executor: Executor | None,
-    device: str | None,
-    progress: bool,
-    store: Store[pl.DataFrame] | None,
-    tables: dict[str, pl.DataFrame],
-) -> None:
-    """Measure the positions that are in none of the tables, and add their tables."""
-    done = _positions(tables)
-    left = [i for i in range(len(dataset)) if i not in done]
+    store = None
+    if output is not None:
+        description = settings.describe() | describe_dataset(dataset)
+        store = Store(Path(output), description, LAYOUT, overwrite)
     rows = settings.rows_per_position()
-    if device and len(closed_forms(settings)) == rows:
-        workers = 1
-    workers = max(1, min(workers, -(-len(left) // CHUNK_SIZE)))
-    chunks = read_chunks(dataset, left, settings, device)
+    most = 1 if device and len(closed_forms(settings)) == rows else workers or available_cpus()
+    size, work = rows * len(settings.processing), partial(measure_chunk, settings)
     bar = "measuring positions", len(dataset), progress
-    size = rows * len(settings.processing)
-    work = partial(measure_chunk, settings)
-    compute_parts(work, chunks, tables, store, workers, executor, bar, lambda t: len(t) // size)
+
+    def compute(tables: dict[str, pl.DataFrame]) -> None:
+        """Measure the positions that are in none of the tables, and add their tables."""
+        done = _positions(tables)
+        left = [i for i in range(len(dataset)) if i not in done]
+        count = max(1, min(most, -(-len(left) // CHUNK_SIZE)))
+        chunks = read_chunks(dataset, left, settings, device)
+        compute_parts(work, chunks, tables, store, count, executor, bar, lambda t: len(t) // size)
+
+    if store is None:
+        tables: dict[str, pl.DataFrame] = {}
+        compute(tables)
+        return pl.concat(tables[name] for name in sorted(tables))
+    finish_run(store, compute)
+    return load_results(store.folder)
 
 
 def read_chunks(
