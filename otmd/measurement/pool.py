@@ -17,6 +17,7 @@ from typing import TypeVar
 import polars as pl
 
 from otmd.harness.progress import progress_bar
+from otmd.kernel import every_kernel_compiled
 from otmd.storage.parquet import parquet_bytes, write_parquet
 from otmd.storage.store import Store
 
@@ -83,7 +84,7 @@ def compute_parts(
         done = sum(map(size, tables.values()))
         update(done, "")
         # The generator is closed here, since the garbage collector would swallow an interrupt.
-        with closing(run_jobs(partial(_unnamed, work), jobs, workers, executor)) as running:
+        with closing(run_jobs(partial(_compute, work), jobs, workers, executor)) as running:
             for (name, _), table in running:
                 if store:
                     store.write(name, parquet_bytes(table))
@@ -92,8 +93,10 @@ def compute_parts(
                 update(done, "")
 
 
-def _unnamed(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
-    return work(job[1])
+def _compute(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
+    """Do a job, all kernels compiled: plain ones round otherwise, and a resumed run equals a whole one."""
+    with every_kernel_compiled():
+        return work(job[1])
 
 
 def run_jobs(
