@@ -64,7 +64,7 @@ test: $(READY_DEV)  ## run the whole test suite, the real-model test included
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
 fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
-	NUMBA_NUM_THREADS=1 $(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
 
 bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.svg (about five minutes)
 	$(BIN)/python experiments/performance/peers.py $(ARGS)

@@ -184,7 +184,8 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
         for r in range(copies.size):
             mix[r] = never[r]
         for g in range(size):
-            rings[g] = masses[g] * np.exp(-s * weights[g])
+            # Beyond that the power underflows, which takes the library longer to find out.
+            rings[g] = masses[g] * np.exp(-s * weights[g]) if s * weights[g] < 745.0 else 0.0
             mix[curve[g]] += rings[g]
         density = steps[j]
         for r in range(copies.size):

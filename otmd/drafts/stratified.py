@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
+from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
 
 _SMALLEST = np.finfo(np.float64).tiny
@@ -126,10 +127,8 @@ class Stratified(ProposalLaw):
         return np.where(in_place, strata.inclusion[draft_tokens], 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:
-        strata = self.position_strata
-        # Reading all tokens in order is quicker than picking those of the subset.
-        kept = np.where(subset, strata.inclusion, 0.0)
-        inside = np.bincount(strata.number, kept, self.num_drafts)
+        inside = np.zeros(self.num_drafts)
+        _add_by_stratum(self.position_strata.number, self.position_strata.inclusion, subset, inside)
         return float(np.minimum(inside, 1.0).prod())
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
@@ -151,6 +150,13 @@ class Stratified(ProposalLaw):
     def _validate_count(self) -> None:
         if self.shares is not None:
             validate_shares(self.shares, self.num_drafts)
+
+
+@kernel()
+def _add_by_stratum(number, inclusion, subset, sums):
+    """Add the tokens of a subset (V,) to the sums of their strata (n,)."""
+    for y in range(number.size):
+        sums[np.uint64(number[y])] += inclusion[y] if subset[y] else 0.0
 
 
 def _likeliest_first(probs: FloatArray) -> IntArray:

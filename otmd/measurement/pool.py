@@ -10,13 +10,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
 
 from otmd.harness.progress import progress_bar
+from otmd.kernel import every_kernel_compiled
 from otmd.storage.parquet import parquet_bytes, write_parquet
 from otmd.storage.store import Store
 
@@ -83,8 +84,8 @@ def compute_parts(
         done = sum(map(size, tables.values()))
         update(done, "")
         # The generator is closed here, since the garbage collector would swallow an interrupt.
-        with closing(run_jobs(work, jobs, workers, executor)) as running:
-            for name, table in running:
+        with closing(run_jobs(partial(_compute, work), jobs, workers, executor)) as running:
+            for (name, _), table in running:
                 if store:
                     store.write(name, parquet_bytes(table))
                 tables[name] = table
@@ -92,13 +93,19 @@ def compute_parts(
                 update(done, "")
 
 
+def _compute(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
+    """Do a job, all kernels compiled: plain ones round otherwise, and a resumed run equals a whole one."""
+    with every_kernel_compiled():
+        return work(job[1])
+
+
 def run_jobs(
     function: Callable[[Job], Result],
-    jobs: Iterable[tuple[str, Job]],
+    jobs: Iterable[Job],
     workers: int,
     executor: futures.Executor | None = None,
-) -> Generator[tuple[str, Result], None, None]:
-    """Run a function over jobs, (name, job) each, and yield names with results as they come, in any order.
+) -> Generator[tuple[Job, Result], None, None]:
+    """Run a function over jobs, and yield each job with its result when it finishes, in any order.
 
     At most two jobs per worker are submitted at a time. One worker is this process; more are processes, or
     threads where a process could not import the function. An ``executor`` runs the jobs instead, and is left
@@ -107,8 +114,8 @@ def run_jobs(
     if executor is not None:
         yield from _windowed(function, jobs, executor, 2 * workers)
     elif workers == 1:
-        for name, job in jobs:
-            yield name, function(job)
+        for job in jobs:
+            yield job, function(job)
     else:
         pool = _process_pool if _processes_can_run(function) else futures.ThreadPoolExecutor
         with pool(workers) as own:
@@ -126,18 +133,15 @@ def _processes_can_run(function: Callable[..., object]) -> bool:
 
 
 def _windowed(
-    function: Callable[[Job], Result],
-    jobs: Iterable[tuple[str, Job]],
-    executor: futures.Executor,
-    window: int,
-) -> Iterator[tuple[str, Result]]:
+    function: Callable[[Job], Result], jobs: Iterable[Job], executor: futures.Executor, window: int
+) -> Iterator[tuple[Job, Result]]:
     """Run jobs in an executor, at most ``window`` of them at a time."""
     waiting = iter(jobs)
-    running: dict[futures.Future[Result], str] = {}
+    running: dict[futures.Future[Result], Job] = {}
     try:
         while True:
-            for name, job in islice(waiting, window - len(running)):
-                running[executor.submit(function, job)] = name
+            while len(running) < window and (job := next(waiting, None)) is not None:
+                running[executor.submit(function, job)] = job
             if not running:
                 return
             for future in futures.wait(running, WAKE_SECONDS, futures.FIRST_COMPLETED).done:

@@ -14,7 +14,7 @@ from otmd.drafts.proposal import order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import in_threads
 from otmd.optimum.minimum_cut import minimum_cut
-from otmd.optimum.stratified import are_below, stratified_cut
+from otmd.optimum.stratified import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
 from otmd.race.containment import RaceCurve
 
@@ -180,8 +180,9 @@ def _cut_beside(
     if isinstance(rest, drafts.Stratified):
         strata = rest.position_strata
         found = stratified_cut(target, strata)
-        own = strata.inclusion, strata.number, found.ends, np.arange(target.size)
-        subset, value = are_below(target, *own), found.value
+        own = zip(found.curves, found.ends.tolist(), strict=True)
+        subset[strata.tokens] = np.concatenate([curve.subset(end) for curve, end in own])
+        value = found.value
     elif isinstance(rest, drafts.WithReplacement):
         cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
         subset, value = cuts.subsets()[0], float(cuts.value[0])

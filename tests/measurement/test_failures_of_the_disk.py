@@ -19,15 +19,7 @@ from harness.conftest import WORDS, make_llama, make_tokenizer
 from toy_dump import write_dump
 
 from otmd.cli import FAILED, OK, main
-from otmd.kernel import every_kernel_compiled
 from otmd.storage.files import PART
-
-
-@pytest.fixture(autouse=True)
-def _compiled():
-    """Equal runs give equal bytes; the first calls in plain Python round otherwise."""
-    with every_kernel_compiled():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(name: str, made: Path, folder: Path, length: str = "short") -> list[str]:
     if name == "measure":
-        options = ["--output", folder, "--law", "greedy", "--num-drafts", "2", "--workers", "1"]
+        laws = "greedy,stratified,with-replacement"
+        options = ["--output", folder, "--law", laws, "--num-drafts", "2", "--workers", "1"]
         return [name, *map(str, [made / f"{length}.npz", *options, "--quiet"])]
     models = ["--target", made / "model", "--draft", "skip:1,3", "--device", "cpu"]
     tokens = {"short": 4, "long": 90}[length]

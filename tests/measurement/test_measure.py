@@ -294,7 +294,7 @@ def test_a_path_is_opened(dump: Path, dataset):
 def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    results = [result for _, result in run_jobs(process_id, enumerate(range(4)), workers=2)]
+    results = [result for _, result in run_jobs(process_id, range(4), workers=2)]
     assert os.getpid() not in {pid for pid, _ in results}
     assert all(set(seen.values()) == {"1"} for _, seen in results)
     assert os.environ["OMP_NUM_THREADS"] == "7"
@@ -303,7 +303,7 @@ def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
 
 def test_a_worker_that_dies_is_an_error_in_words():
     with pytest.raises(RuntimeError, match="a worker process ended before its work did"):
-        list(run_jobs(die, enumerate(range(2)), workers=2))
+        list(run_jobs(die, range(2), workers=2))
 
 
 def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_path):
@@ -328,7 +328,7 @@ def test_jobs_are_drawn_as_workers_come_free():
         nonlocal drawn
         for number in range(50):
             drawn += 1
-            yield f"job {number}", number
+            yield number
 
     with ThreadPoolExecutor(2) as executor:
         work = run_jobs(lambda n: release.wait(10) and n, jobs(), workers=2, executor=executor)

@@ -45,7 +45,7 @@ import polars  # whose signal handler restarts waiting locks
 from otmd.measurement.pool import run_jobs
 
 if __name__ == "__main__":
-    for _ in run_jobs(time.sleep, enumerate([0, 600, 600]), 2):
+    for _ in run_jobs(time.sleep, [0, 600, 600], 2):
         print("first", flush=True)
 """
 
