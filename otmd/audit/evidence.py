@@ -104,12 +104,6 @@ def anytime_p_value(path: FloatArray) -> float:
     return float(np.exp(-path.max(initial=0.0)))
 
 
-def p_value_of_chances(happened: BoolArray, largest: FloatArray) -> float:
-    """Valid at any time, of the claim that events (M,) have no larger chances than these."""
-    bets = [ChanceBets(stake).update(happened, largest) for stake in STAKES]
-    return anytime_p_value(mean_wealth(bets))
-
-
 class SequentialAudit:
     """An audit that may be looked at after every batch, and stopped at any time.
 

@@ -214,7 +214,9 @@ class Tally:
         if not accepted.size:
             return None
         rate, highest = float(accepted.mean()), float(ceilings.mean())
-        p_value = evidence.p_value_of_chances(accepted, ceilings)
+        stakes = map(evidence.ChanceBets, evidence.STAKES)
+        wealth = evidence.mean_wealth([bet.update(accepted, ceilings) for bet in stakes])
+        p_value = evidence.anytime_p_value(wealth)
         return run_report.PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:

@@ -5,6 +5,7 @@ import json
 import re
 import warnings
 import zlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -246,8 +247,7 @@ class _Run(NamedTuple):
 
     def _write(self, number: int, batch: list[_Text]) -> Path:
         rows: list[dataset.Position] = []
-        columns: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-        paths: list[np.ndarray] = []
+        found: dict[str, list[np.ndarray]] = defaultdict(list)
         texts: list[dict[str, Any]] = []
         for prompt, before, answer in batch:
             tokens, start = before + answer, len(before)
@@ -258,18 +258,16 @@ class _Run(NamedTuple):
             places = places if length > count else list(range(start, len(tokens)))
             for t in places:
                 rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
-            for model, column in zip((self.target, self.draft), columns, strict=True):
+            for role, model in (("target", self.target), ("draft", self.draft)):
                 logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
                 logits = logits[:, : self.about["vocab_size"]]
-                column.append(_storable(logits, self.about["dtype"], model.name, prompt))
+                own = _storable(logits, self.about["dtype"], model.name, prompt)
+                found[f"{role}_logits"].append(own)
             if "paths" in self.about:
                 size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
-                paths.append(likeliest_along(self.draft, tokens, places, size))
-        target_logits, draft_logits = map(np.concatenate, columns)
-        grown = np.concatenate(paths) if paths else None
-        return dataset.write_shard(
-            self.store, number, target_logits, draft_logits, rows, texts, grown
-        )
+                found["draft_paths"].append(likeliest_along(self.draft, tokens, places, size))
+        arrays = {name: np.concatenate(own) for name, own in found.items()}
+        return dataset.write_shard(self.store, number, arrays, rows, texts)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

@@ -185,21 +185,16 @@ class Shard:
 def write_shard(
     store: Store[Shard],
     number: int,
-    target_logits: np.ndarray,
-    draft_logits: np.ndarray,
+    arrays: dict[str, np.ndarray],
     rows: list[Position],
     texts: list[dict[str, Any]],
-    paths: np.ndarray | None = None,
 ) -> Path:
-    """Write a shard of raw logits (N, V) with its N rows, their ``texts`` and paths; return its path."""
+    """Write a shard and return its path: its N rows, their texts, and the arrays, named as in a dump."""
     from safetensors.numpy import save
 
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order:
     # so there is only one.
     about = json.dumps({"rows": [_labels_of(row) for row in rows], "texts": texts})
-    arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
-    if paths is not None:
-        arrays["draft_paths"] = paths
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
     store.write(name, data)

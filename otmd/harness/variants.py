@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from otmd.harness.models import LanguageModel
+from otmd.probabilities import wrong
 
 # oneDNN chooses the layout for a number of rows; this one serves 1 to 64 well.
 ROWS = 16
@@ -102,9 +103,7 @@ def pack_weights(model: LanguageModel) -> LanguageModel:
     ValueError for one that is not on the CPU, in float32 or bfloat16, or a torch without oneDNN.
     """
     if not can_pack(model):
-        raise ValueError(
-            f"model: got {model.backend}, wanted float32 or bfloat16 on a CPU that oneDNN serves"
-        )
+        raise wrong("model", model.backend, "float32 or bfloat16 on a CPU that oneDNN serves")
     packed = structural_copy(model.model)
     for parent in list(packed.modules()):
         for name, layer in list(parent.named_children()):

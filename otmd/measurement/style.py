@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from otmd.probabilities import wrong
 from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
@@ -124,17 +125,12 @@ def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[P
     chosen = [Path(path) for path in paths]
     for path in chosen:
         if path.suffix not in SOURCE_KEYS:
-            raise ValueError(
-                f"{argument}: got {path}, wanted an ending of {', '.join(SOURCE_KEYS)}"
-            )
+            raise wrong(argument, path, f"an ending of {', '.join(SOURCE_KEYS)}")
     return chosen
 
 
 def save_figure(
-    make: "Callable[[], Figure]",
-    paths: Sequence[str | Path],
-    source: str,
-    argument: str = "paths",
+    make: "Callable[[], Figure]", paths: Sequence[str | Path], source: str, argument: str = "paths"
 ) -> list[Path]:
     """Make a figure in this style, save it in the formats of the paths' endings, and return the paths.
 

@@ -85,10 +85,11 @@ ROW = Position(0, "a", "b", 1, 2)
 
 def test_a_shard_whose_logits_do_not_fit_its_rows(tmp_path):
     store = Store(tmp_path, {}, SHARDS)
-    path = write_shard(store, 0, np.zeros((1, 3)), np.zeros((1, 3)), [ROW], [])
-    assert read_shard(path).rows == [ROW]
+    logits = {"target_logits": np.zeros((1, 3)), "draft_logits": np.zeros((1, 3))}
+    assert read_shard(write_shard(store, 0, logits, [ROW], [])).rows == [ROW]
     for target, draft in [((2, 3), (2, 3)), ((1, 3), (1, 4)), ((3,), (3,))]:
-        path = write_shard(store, 0, np.zeros(target), np.zeros(draft), [ROW], [])
+        logits = {"target_logits": np.zeros(target), "draft_logits": np.zeros(draft)}
+        path = write_shard(store, 0, logits, [ROW], [])
         with pytest.raises(DatasetError, match="is no shard of otmd: it has logits of shapes"):
             read_shard(path)
 

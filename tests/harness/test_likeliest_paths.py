@@ -162,14 +162,13 @@ def test_bad_settings(tiny, prompts, tmp_path, change, message) -> None:
 
 
 def test_shards_with_other_paths(tmp_path) -> None:
-    store, logits = Store(tmp_path, {}, SHARDS), np.zeros((1, 3))
+    store = Store(tmp_path, {}, SHARDS)
+    logits = {"target_logits": np.zeros((1, 3)), "draft_logits": np.zeros((1, 3))}
     rows = [Position(0, "a", "b", 1, 2)]
 
     def opened(*paths):
-        shards = [
-            read_shard(write_shard(store, i, logits, logits, rows, [], each))
-            for i, each in enumerate(paths)
-        ]
+        arrays = [logits | ({} if own is None else {"draft_paths": own}) for own in paths]
+        shards = [read_shard(write_shard(store, i, own, rows, [])) for i, own in enumerate(arrays)]
         write_manifest(tmp_path, shards, {})
         return open_dataset(tmp_path)
 
