@@ -53,7 +53,7 @@ def _prepare(
     target, draft = synthetic_pair(vocab_size, 0)
     problem = TransportProblem.of(target, otmd.WithReplacement(draft, num_drafts), merge)
     program = build_program(problem, form)
-    return solver_of(problem, program, backend), program.num_variables
+    return solver_of(problem, program, backend), program.size.variables
 
 
 def _race(

@@ -90,7 +90,7 @@ def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
         found = linprog(program.costs, bounds=bounds, method="highs", options=TIGHT, **sides)
         if not found.success:
             return SolverAnswer("failed", found.message)
-        duals = np.zeros(program.num_constraints)
+        duals = np.zeros(program.size.constraints)
         duals[equal] = found.eqlin.marginals if equal.any() else 0.0
         if (above | below).any():
             marginals = found.ineqlin.marginals

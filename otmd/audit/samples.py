@@ -69,7 +69,7 @@ class TokenDeviation:
     expected: float
 
 
-def validate_law(law: object, others: ArrayLike | None = None) -> drafts.DraftLaw:
+def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
     """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
     if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
         raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")

@@ -62,7 +62,16 @@ def summarise(
     ValueError
         For a table without rows, an unknown column, a confidence outside (0, 1), or resamples < 1.
     """
-    _check(table, by, confidence, resamples)
+    if table.is_empty():
+        raise wrong("table", "no rows", "at least one")
+    if not by:
+        raise wrong("by", "nothing", "at least one column")
+    if unknown := [name for name in by if name not in table.columns]:
+        raise wrong("by", unknown, f"columns of the table: {table.columns}")
+    if not 0 < confidence < 1:
+        raise wrong("confidence", confidence, "a number between 0 and 1")
+    if resamples < 1:
+        raise wrong("resamples", resamples, "at least 1")
     rows = [
         dict(zip(by, key, strict=True)) | _group(group, confidence, resamples, seed)
         for key, group in table.group_by(by, maintain_order=True)
@@ -127,17 +136,3 @@ def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) ->
                 means = drawn @ sums[name].to_numpy() / sizes
                 row[f"{measure}_{end}"] = float(np.quantile(means, at))
     return row
-
-
-def _check(table: pl.DataFrame, by: Sequence[str], confidence: float, resamples: int) -> None:
-    if table.is_empty():
-        raise wrong("table", "no rows", "at least one")
-    if not by:
-        raise wrong("by", "nothing", "at least one column")
-    unknown = [name for name in by if name not in table.columns]
-    if unknown:
-        raise wrong("by", unknown, f"columns of the table: {table.columns}")
-    if not 0 < confidence < 1:
-        raise wrong("confidence", confidence, "a number between 0 and 1")
-    if resamples < 1:
-        raise wrong("resamples", resamples, "at least 1")

@@ -78,16 +78,6 @@ class LinearProgram:
                 raise ValueError(f"{name}: got NaN in the {self.form!r} program, wanted numbers")
 
     @property
-    def num_variables(self) -> int:
-        """Columns of the matrix."""
-        return self.objective.size
-
-    @property
-    def num_constraints(self) -> int:
-        """Rows of the matrix."""
-        return self.row_lower.size
-
-    @property
     def row_names(self) -> list[str]:
         """The name of each constraint, made on demand."""
         return self.label_rows()
@@ -100,7 +90,7 @@ class LinearProgram:
     @property
     def size(self) -> ProgramSize:
         """The size of the program as it was built."""
-        return ProgramSize(self.num_variables, self.num_constraints, self.matrix.nnz)
+        return ProgramSize(self.objective.size, self.row_lower.size, self.matrix.nnz)
 
     @property
     def costs(self) -> FloatArray:
@@ -180,8 +170,8 @@ class Certificate:
 
 def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
     """Check variables and row multipliers of the minimisation; all infinite for a wrong shape or for NaN."""
-    shapes = values.shape == (program.num_variables,), row_duals.shape == (program.num_constraints,)
-    if not (all(shapes) and np.isfinite(values).all() and np.isfinite(row_duals).all()):
+    fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
+    if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
     activity = program.matrix @ values
     reduced = program.costs - program.matrix.T @ row_duals

@@ -72,11 +72,11 @@ class HighsSession:
         return SolverAnswer(status, detail, values, duals, steps)
 
     def _pass(self, program: LinearProgram) -> None:
-        matrix = program.matrix
+        matrix, size = program.matrix, program.size
         status = self._highs.passModel(
-            program.num_variables,
-            program.num_constraints,
-            matrix.nnz,
+            size.variables,
+            size.constraints,
+            size.nonzeros,
             _COLUMNWISE,
             _MINIMISE,
             0.0,
@@ -88,7 +88,7 @@ class HighsSession:
             np.asarray(matrix.indptr, np.int32),
             np.asarray(matrix.indices, np.int32),
             np.asarray(matrix.data, np.float64),
-            np.zeros(program.num_variables, np.int32),
+            np.zeros(size.variables, np.int32),
         )
         if status == highspy.HighsStatus.kError:
             raise ValueError(
@@ -119,7 +119,7 @@ def solve_cvxpy(
     if name not in installed:
         raise wrong("method", repr(name), f"one of {', '.join(installed)}")
     limits = [program.column_lower, program.column_upper]
-    variables = cvxpy.Variable(program.num_variables, bounds=limits)
+    variables = cvxpy.Variable(program.size.variables, bounds=limits)
     sides = list(_sides(program, variables))
     cost = cvxpy.Minimize(program.costs @ variables)
     question = cvxpy.Problem(cost, [side for _, _, side in sides])
@@ -132,7 +132,7 @@ def solve_cvxpy(
     if status != "optimal" or variables.value is None:
         ended = _CVXPY_STATUS.get(status.removesuffix("_inaccurate"), "failed")
         return SolverAnswer(ended, detail)
-    duals = np.zeros(program.num_constraints)
+    duals = np.zeros(program.size.constraints)
     for rows, sign, side in sides:
         duals[rows] += sign * np.asarray(side.dual_value, np.float64)
     return SolverAnswer("optimal", detail, np.asarray(variables.value, np.float64), duals)

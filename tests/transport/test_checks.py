@@ -107,7 +107,7 @@ def test_cvxpy_reports_infeasible_and_unbounded():
     problem = TransportProblem.of(P, LAW)
     assert solve_cvxpy(demands_too_much(problem), None, {}).status == "infeasible"
     compact = build_program(problem)
-    free = replace(compact, row_upper=np.full(compact.num_constraints, np.inf))
+    free = replace(compact, row_upper=np.full(compact.size.constraints, np.inf))
     assert solve_cvxpy(free, "HIGHS", {}).status in {"unbounded", "infeasible"}
     assert solve_highs(free).status in {"unbounded", "infeasible"}
 

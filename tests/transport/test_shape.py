@@ -134,7 +134,7 @@ def test_a_table_of_tuples_may_be_of_any_length():
     law = otmd.Joint(np.arange(60).reshape(2, 30), [0.5, 0.5], 60)
     assert law.can_enumerate()
     assert not otmd.WithReplacement(uniform(60), 30).can_enumerate()
-    assert build_program(TransportProblem.of(uniform(60), law)).num_variables == 60
+    assert build_program(TransportProblem.of(uniform(60), law)).size.variables == 60
 
 
 def test_wrong_laws_are_named():
