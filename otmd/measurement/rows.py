@@ -15,11 +15,10 @@ from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_count, validate_tol
 from otmd.storage.files import one_line
 from otmd.verifiers import (
+    VERIFIERS,
     GreedyCoupling,
-    KSequential,
-    MaximalCoupling,
+    Optimal,
     Preference,
-    RecursiveRejection,
     SpecHub,
     TargetOnly,
     Verifier,
@@ -39,15 +38,7 @@ DEFAULT_LAWS: tuple[LawFactory, ...] = (
     CertainTop,
 )
 # Optimal attains α*, which every row holds in any case, and takes longer than all the others.
-DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = (
-    MaximalCoupling,
-    RecursiveRejection,
-    KSequential,
-    SpecHub,
-    GreedyCoupling,
-    Preference,
-    TargetOnly,
-)
+DEFAULT_VERIFIERS = tuple(type(rule) for rule in VERIFIERS if not isinstance(rule, Optimal))
 # With these laws, Preference is another verifier by a general name.
 PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
     Greedy: GreedyCoupling,
