@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance, wrong
 from otmd.storage.arrays import read_safetensors
-from otmd.storage.files import named, parse_json
+from otmd.storage.files import parse_json, shortened
 from otmd.storage.parquet import read_batches
 
 # Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
@@ -87,7 +87,7 @@ def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator
 def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record:
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
-        raise wrong(named(unknown[0]), "an unknown field", ", ".join(FIELDS))
+        raise wrong(shortened(unknown[0]), "an unknown field", ", ".join(FIELDS))
     target = _read_side("target", given, defaults.get("target"))
     if target is None:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
@@ -218,7 +218,7 @@ def _number(name: str, given: Row, missing: Any, whole: bool = False) -> Any:
         return missing
     kinds, most = (int, 2**63 - 1) if whole else (int | float, 1e300)
     if isinstance(value, bool) or not isinstance(value, kinds) or abs(value) > most:
-        raise wrong(name, _shown(value), "a whole number" if whole else "a finite number")
+        raise wrong(name, shortened(repr(value)), "a whole number" if whole else "a finite number")
     return value if whole else float(value)
 
 
@@ -231,7 +231,7 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
     value = from_tensor(value)
     if not isinstance(value, list | tuple | np.ndarray):
-        raise wrong(name, _shown(value), wanted)
+        raise wrong(name, shortened(repr(value)), wanted)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
@@ -241,11 +241,6 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     if array.size > MOST_NUMBERS:
         raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
     return array
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -309,7 +304,7 @@ def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         axes, shape = (2 if name.endswith(VECTORS) else 1), array.raw.shape
         if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
             wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
-            raise wrong(f"{path}: {named(name)}", f"shape {shape}", wanted)
+            raise wrong(f"{path}: {shortened(name)}", f"shape {shape}", wanted)
     lengths = {name: len(array.raw) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise wrong(path, f"arrays with {lengths} rows", "equally many")

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd.cli import UsageError
+from otmd.storage.files import shortened
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
@@ -261,5 +262,5 @@ def _number(option: str, text: str, read: Callable[[str], Value], example: str) 
     try:
         return read(text)
     except (ValueError, ArithmeticError) as error:
-        shown = text if len(text) <= 40 else f"{text[:40]}…"
-        raise UsageError(f"{option}: got {shown!r}, wanted numbers such as {example}") from error
+        said = f"got {shortened(text)!r}, wanted numbers such as {example}"
+        raise UsageError(f"{option}: {said}") from error

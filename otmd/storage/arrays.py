@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.storage.files import DatasetError, named, one_line
+from otmd.storage.files import DatasetError, one_line, shortened
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the unpacked arrays may exceed the file: a small crafted file can claim any size."""
@@ -52,7 +52,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             for member in members:
                 name = member.filename.removesuffix(".npy")
                 with archive.open(member) as packed:
-                    arrays[name] = _array(f"{path}: {named(name)}", packed, member.file_size)
+                    arrays[name] = _array(f"{path}: {shortened(name)}", packed, member.file_size)
             return arrays
     except _TORN as error:
         raise DatasetError(f"{path} is torn or no npz file ({error})") from error
@@ -124,10 +124,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
     arrays, at, whole = {}, 8 + length, np.memmap(path, np.uint8, "r")
     for name, kind, shape in found:
         if kind not in _DTYPES:
-            said = f"got type {named(kind)}, wanted one of {list(_DTYPES)}"
-            raise ValueError(f"{path}: {named(name)}: {said}")
+            said = f"got type {shortened(kind)}, wanted one of {list(_DTYPES)}"
+            raise ValueError(f"{path}: {shortened(name)}: {said}")
         if len(shape) > 4 or max(shape, default=0) > _LONGEST_AXIS:
-            raise DatasetError(f"{path}: {named(name)}: has too many axes, or too long ones")
+            raise DatasetError(f"{path}: {shortened(name)}: has too many axes, or too long ones")
         dtype = np.dtype(_DTYPES[kind])
         # The library refuses gaps, so each array begins where the one before it ends.
         end = at + dtype.itemsize * math.prod(shape)

@@ -55,13 +55,15 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it names {named(twice)!r} twice")
+        raise ValueError(f"it names {shortened(twice)!r} twice")
     return dict(pairs)
 
 
-def named(field: str) -> str:
-    """Return the name that a file gives a field, short enough for a message."""
-    return one_line(field)[:40]
+def shortened(said: object, most: int = 40) -> str:
+    """What is said, in one line short enough for a message; … stands for what is cut."""
+    # A file may hold texts of many megabytes.
+    text = one_line(str(said)[: 10 * most])
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def sha256_of(path: Path) -> str:

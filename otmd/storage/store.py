@@ -164,7 +164,7 @@ class Store(Generic[Part]):
         try:
             stored = dict(json.loads(self._record.read_text("utf-8")))
         except (ValueError, TypeError, RecursionError) as error:
-            said = f"is torn or was not written by otmd ({_short(error)})"
+            said = f"is torn or was not written by otmd ({files.shortened(error, _LONGEST_VALUE)})"
             return f"was begun by a run whose {self._record.name} {said}"
         # Settings of a run that stored nothing yet do not matter.
         differing = describe_differences(stored, self._description) if self._begun() else []
@@ -184,7 +184,8 @@ def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[
             both_lists = isinstance(old, list) and isinstance(new, list)
             if both_lists and len(f"{old}{new}") > _LONGEST_VALUE:
                 old, new = _without(old, new), _without(new, old)
-            differing.append(f"{_short(name)}: stored {_short(old)}, asked {_short(new)}")
+            said = [files.shortened(own, _LONGEST_VALUE) for own in (name, old, new)]
+            differing.append("{}: stored {}, asked {}".format(*said))
     return differing
 
 
@@ -201,8 +202,3 @@ def _flat(nested: Any, name: str = "") -> dict[str, Any]:
 
 def _without(values: list[Any], others: list[Any]) -> str:
     return ", ".join(str(value) for value in values if value not in others) or "nothing more"
-
-
-def _short(value: Any) -> str:
-    text = files.one_line(value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"

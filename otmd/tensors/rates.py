@@ -87,13 +87,8 @@ class TensorRatioCurve:
         """Acceptance rates of K-SEQ for 1 … n drafts with replacement, shape (…, n)."""
         count = validate_count("num_drafts", num_drafts)
         counts = torch.arange(1, count + 1, dtype=torch.float64, device=self._target_above.device)
-        scale = self._k_sequential_scales(counts)
-        accepted = (1.0 - self._hockey_stick(scale)) / scale
-        return 1.0 - (1.0 - accepted) ** counts
-
-    def _k_sequential_scales(self, counts: Tensor) -> Tensor:
-        """ρ* of K-SEQ: the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n], from above; shape (…, n)."""
-        shape = (*self.batch_shape, counts.numel())
+        # ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n].
+        shape = (*self.batch_shape, count)
         low, width = counts.new_ones(shape), (counts - 1.0).expand(shape)
         for _ in range(_BISECTIONS):
             width = width / 2
@@ -101,8 +96,10 @@ class TensorRatioCurve:
             W = self._hockey_stick(middle)
             lossless = (1.0 - (1.0 - W) / middle) ** counts >= W
             low = torch.where(lossless, low, middle)
-        # Every ρ ≥ ρ* is lossless, and no ρ below it. So the upper end of the interval is returned.
-        return low + width
+        # Every ρ ≥ ρ* is lossless, and no ρ below it. So the upper end of the interval is taken.
+        scale = low + width
+        accepted = (1.0 - self._hockey_stick(scale)) / scale
+        return 1.0 - (1.0 - accepted) ** counts
 
     def _hockey_stick(self, C: Tensor) -> Tensor:
         """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C; (…, m) to (…, m)."""
