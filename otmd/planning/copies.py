@@ -45,7 +45,9 @@ def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: 
         found[i] = own[:n]
         later = np.roll(own, 1) + before[i] * later
         behind = after * behind + drawn * np.roll(behind, 1)
-    return found * np.append(1.0, before[:-1]).cumprod()[:, None] / target[token]
+    found *= np.append(1.0, before[:-1]).cumprod()[:, None]
+    # Of a p below the rounding of 1 the sum may be anything.
+    return found / max(found.sum(), target[token])
 
 
 def _beside(

@@ -106,12 +106,8 @@ CANDIDATES = {
     **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
     **_with_replacement("preference", "preference", verifiers.Preference()),
     "stratified": Candidate("stratified drafts, preference", verifiers.Preference(), _STRATA),
-    "optimal": Candidate(
-        "with replacement, optimal rule", verifiers.Optimal(), {"": WithReplacement}
-    ),
-    "stratified-optimal": Candidate(
-        "stratified drafts, optimal rule", verifiers.Optimal(), _STRATA
-    ),
+    "optimal": Candidate("with replacement, optimal", verifiers.Optimal(), {"": WithReplacement}),
+    "stratified-optimal": Candidate("stratified drafts, optimal", verifiers.Optimal(), _STRATA),
 }
 """What a plan may rank, by name; every one is lossless."""
 
@@ -179,8 +175,7 @@ def chances_table(
         A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
         was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by slot, in
         which the token is drafted, or by how many independent paths go on; null where that is open. On every
-        eighth token ``rate`` is how often the rule accepts there, and ``optimal`` is α* of the law; null
-        elsewhere.
+        eighth token ``rate`` is how often the rule accepts, and ``optimal`` is α* of the law; else null.
 
     Raises
     ------

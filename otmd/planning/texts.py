@@ -159,9 +159,7 @@ def drafted_chance(
         missed = (1.0 - float(rate)) * float(residual[token]) / others
         return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
     if rng is None:
-        raise ValueError(
-            f"rng: got none, wanted one: drafts are drawn for {verifier!r} and {law!r}"
-        )
+        raise ValueError(f"rng: got none, wanted one: it draws drafts of {law!r} for {verifier!r}")
     missed = 0.0
     for draft_tokens in law.sample(rng, samples):
         if token not in draft_tokens:

@@ -24,8 +24,8 @@ class Choice(NamedTuple):
     """What is set: a variant of the law, the draft's temperature, and the tree.
 
     ``shape`` has the drafts a node by level. A tree whose nodes differ has a ``budget``, all its tokens, and
-    ``shape`` the tokens of each level: of likeliest paths the most, of a static tree all. A static tree's
-    ``nodes`` are the paths of ranks that lead to them.
+    ``shape`` the tokens of each level: of likeliest paths the most, of a static tree all. The ``nodes`` of a
+    static tree, and of independent paths, are the paths of ranks that lead to them.
     """
 
     variant: str
@@ -179,9 +179,8 @@ def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> Like
         width = max([width, *(sum(len(own) == 1 for own in order) for order in orders)])
         deepest = max([deepest, *(len(own) for order in orders for own in order)])
     deepest = min(deepest, depth)
-    return (
-        LikeliestTrees(width, [own[:, :deepest, :deepest] for own in before]) if deepest else None
-    )
+    kept = [own[:, :deepest, :deepest] for own in before]
+    return LikeliestTrees(width, kept) if deepest else None
 
 
 def _order(rows: list[list[int]]) -> list[Prefix]:

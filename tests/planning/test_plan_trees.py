@@ -351,6 +351,13 @@ def test_copies_of_many_tokens() -> None:
         np.testing.assert_allclose(found, copies(one_by_one, p, law, token), atol=1e-9)
 
 
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_copies_of_a_token_of_hardly_any_mass(name: str) -> None:
+    law = otmd.WithReplacement(np.array([0.6, 0.4, 1e-20]), 2)
+    found = copies(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
+    assert 0.9 < found.sum() < 1.0 + 1e-12
+
+
 def of_texts(draft, target, verifier, texts, counts, axis):
     """The chances of slots (axis 1) or numbers of paths (axis 0) along texts."""
     known = functools.cache(
