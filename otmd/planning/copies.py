@@ -12,7 +12,7 @@ from otmd.probabilities import FloatArray
 from otmd.verifiers import KSequential, Preference, RecursiveRejection, Verifier
 from otmd.verifiers.taking import Taken
 
-# None of their residuals gives a token that was drafted.
+# Rules of which this is known: their residuals give no token that was drafted.
 COUNTED = (RecursiveRejection, KSequential, Preference)
 
 
