@@ -622,6 +622,19 @@ def judged(
     return rate, output
 
 
+def copies_drafted(
+    law: Law, outcomes_of: Callable[[Tokens], Outcomes], token: int
+) -> dict[tuple[int, int], Number]:
+    """P(the token is emitted, and is draft i first and j drafts in all) by (i, j), every tuple enumerated."""
+    found: dict[tuple[int, int], Number] = {}
+    for tokens, chance in law.items():
+        if token in tokens:
+            key = tokens.index(token), tokens.count(token)
+            own = sum(mass for y, _, mass in outcomes_of(tokens) if y == token)
+            found[key] = found.get(key, 0) + chance * own
+    return found
+
+
 # ---------------------------------------------------------------- the ratio curve
 
 
@@ -924,6 +937,22 @@ def trees_without_replacement(
         return
     for tokens, mass in without_replacement(draft(prefix), branching[0]).items():
         below = [trees_without_replacement(draft, branching[1:], (*prefix, y)) for y in tokens]
+        for parts in product(*below):
+            tree = {node: own for part, _ in parts for node, own in part.items()}
+            yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
+
+
+def trees_with_replacement(
+    draft: Model, shape: tuple, prefix: Tokens = ()
+) -> Iterable[tuple[Tree, Number]]:
+    """A static tree: ``shape`` has the shapes below the drafts; below equal ones, that of the first."""
+    if not shape:
+        yield {}, 1
+        return
+    for tokens, mass in with_replacement(draft(prefix), len(shape)).items():
+        below = [
+            trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)
+        ]
         for parts in product(*below):
             tree = {node: own for part, _ in parts for node, own in part.items()}
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)

@@ -3,6 +3,8 @@
     otmd collect runs/texts-skip --consecutive 48 --per-domain 4 --draft skip:13,15,17
     otmd collect runs/texts-ngram --consecutive 48 --per-domain 4 --draft ngram
     python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram
+    python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram \
+        --rules rrs k-seq-paths preference-paths
     otmd collect runs/texts-paths --consecutive 48 --per-domain 4 --draft skip:13,15,17 --paths 10
     python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules likeliest
 
@@ -30,7 +32,7 @@ from otmd.planning.ranking import Choice, Evidence
 from otmd.planning.texts import longest_text, read_texts
 from otmd.planning.trees import likeliest_trees
 from otmd.probabilities import FloatArray
-from otmd.sequences import LikeliestTree, TokenLevel, TokenTree, TreeLaw
+from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, TreeLaw
 from otmd.storage.parquet import read_parquet, write_parquet
 
 DEPTH = 6
@@ -42,6 +44,14 @@ WAYS: Ways = (
     ("stratified", Choice("equal strata", 1.0, (2, 2, 1))),
     ("sequoia", Choice("", 1.0, (2, 2, 1))),
     ("rejection", Choice("", 1.0, (1,) * DEPTH)),
+)
+# A static tree, and three paths of four tokens. Paths are their own nodes.
+NODES = ((0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (0, 0, 0), (0, 0, 1), (1, 0, 0))
+PATHS = Choice("", 1.0, (3,) * 4, 12, tuple((i, *(0,) * k) for i in range(3) for k in range(4)))
+WITH_REPLACEMENT: Ways = (
+    ("rrs", Choice("", 1.0, (3, 5, 3), 11, NODES)),
+    ("k-seq-paths", PATHS),
+    ("preference-paths", PATHS),
 )
 RESAMPLES = 2000
 
@@ -57,7 +67,7 @@ class Means(NamedTuple):
 def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     """The table of a plan for these ways, and the length of texts."""
     texts = read_texts(dataset)
-    rules = tuple(rule for rule, choice in ways if not choice.budget)
+    rules = tuple(rule for rule, _ in ways if CANDIDATES[rule].variants)
     settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
     parts = dataset.path / "-".join(["plan", *rules])
     table = chances_table(dataset, texts, settings, parts, workers, True)
@@ -115,14 +125,23 @@ def decoded(dataset, ways: Ways, cut_at: int, repeats: int) -> pl.DataFrame:
     return pl.concat(rows)
 
 
+def nested(nodes: Sequence[tuple[int, ...]], node: tuple[int, ...] = ()) -> tuple:
+    """The shape for a TokenTree: below a node, the tuple of the shapes below its drafts."""
+    below = sorted(own for own in nodes if len(own) == len(node) + 1 and own[:-1] == node)
+    return tuple(nested(nodes, own) for own in below)
+
+
 def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: int) -> dict:
     """Tokens and steps of one decoded text, of the steps that the estimate counts."""
     candidate = CANDIDATES[rule]
 
     def tree(model) -> TreeLaw:
-        if choice.budget:
+        if candidate.paths:
+            return IIDPaths(model, choice.shape[0], len(choice.shape))
+        if choice.budget and not choice.nodes:
             return LikeliestTree(model, choice.budget, DEPTH)
-        return TokenTree(model, choice.shape, candidate.variants[choice.variant])
+        shape = nested(choice.nodes) if choice.nodes else choice.shape
+        return TokenTree(model, shape, candidate.variants[choice.variant])
 
     speculation = Speculation(draft, tree, TokenLevel(candidate.verifier))
     # The last step that counts may emit one token beyond the length of the texts.
@@ -174,7 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("datasets", type=Path, nargs="+")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--workers", type=int, default=2)
-    known = {rule: (rule, choice) for rule, choice in [*WAYS, LIKELIEST]}
+    known = {rule: (rule, choice) for rule, choice in [*WAYS, *WITH_REPLACEMENT, LIKELIEST]}
     parser.add_argument("--rules", nargs="+", choices=known, default=[rule for rule, _ in WAYS])
     chosen = parser.parse_args(arguments)
     ways = [known[rule] for rule in chosen.rules]

@@ -205,11 +205,9 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
             part *= s
             for h in range(g):
                 coupling[g, h] += part * rings[h]
-    for g in range(size):
-        others = (copies[curve[g]] - 1.0) / copies[curve[g]]
-        for h in range(g):
-            # Two drafts of one curve are not the same draft.
-            coupling[g, h] *= others if curve[g] == curve[h] else 1.0
     for g in range(count):
         for h in range(g):
+            # Two drafts of one curve are not the same draft.
+            if g < size and curve[g] == curve[h]:
+                coupling[g, h] *= (copies[curve[g]] - 1.0) / copies[curve[g]]
             coupling[h, g] = coupling[g, h]

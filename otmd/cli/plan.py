@@ -60,7 +60,7 @@ def plan(
     depth : int
         The most levels of a tree.
     rules : str
-        Comma-separated names of candidates; all but k-seq, optimal and stratified-optimal unless given.
+        Comma-separated names of candidates; all but rrs, k-seq, their paths and optimal ones unless given.
     temperature : float
         What a dump's texts were sampled at, with the three cuts below. A collected dataset knows it.
     draft_temperature : str

@@ -183,6 +183,9 @@ def _cut_beside(
         own = zip(found.curves, found.ends.tolist(), strict=True)
         subset[strata.tokens] = np.concatenate([curve.subset(end) for curve, end in own])
         value = found.value
+    elif isinstance(rest, drafts.ProposalLaw) and rest.num_drafts == 1:
+        subset = target < rest.draft_probs
+        value = float(np.minimum(target - rest.draft_probs, 0.0).sum())
     elif isinstance(rest, drafts.WithReplacement):
         cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
         subset, value = cuts.subsets()[0], float(cuts.value[0])

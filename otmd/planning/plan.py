@@ -16,8 +16,8 @@ from otmd.planning.texts import longest_text, read_texts
 from otmd.planning.trees import certain_trees, likeliest_trees
 from otmd.probabilities import Processing
 
-# The optimal rule takes long, and preference accepts more than K-SEQ.
-ONLY_IF_NAMED = ("optimal", "stratified-optimal", "k-seq")
+# The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
+ONLY_IF_NAMED = ("optimal", "stratified-optimal", "rrs", "rrs-paths", "k-seq", "k-seq-paths")
 NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect --paths 10)"
 DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 

@@ -17,6 +17,7 @@ from otmd.harness.dataset import Dataset
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.run import describe_dataset, process
 from otmd.optimum.acceptance import optimal_acceptance
+from otmd.planning.copies import COUNTED, copies
 from otmd.planning.texts import Text, drafted_chance
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
@@ -29,10 +30,10 @@ LAYOUT = Layout(
     result="chances.parquet",
     subfolder="parts",
 )
-SCHEMA: dict[str, type] = {
+SCHEMA: dict[str, Any] = {
     **{"text": int, "place": int, "entropy": float},
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
-    **{"slot": int, "chance": float, "rate": float, "optimal": float},
+    **{"parts": pl.List(pl.Float64), "chance": float, "rate": float, "optimal": float},
 }
 # Exact rates and α* cost as much as all else, and only their means are shown.
 RATES_EVERY = 8
@@ -51,8 +52,9 @@ class Candidate(NamedTuple):
     variants : dict of str to callable
         What makes the law of (draft_probs, num_drafts); they differ in parameters. None for trees whose nodes
         differ: these are read from the texts.
-    engine, chain : bool
-        Whether an engine runs it, and whether it takes one draft a position alone.
+    engine, chain, paths : bool
+        Whether an engine runs it, whether it takes one draft a position alone, and whether its drafts are
+        independent paths.
     """
 
     title: str
@@ -60,6 +62,7 @@ class Candidate(NamedTuple):
     variants: dict[str, MakeLaw]
     engine: bool = False
     chain: bool = False
+    paths: bool = False
 
 
 def _engine(name: str, title: str) -> Candidate:
@@ -71,6 +74,12 @@ def _engine(name: str, title: str) -> Candidate:
 
 def _certain(title: str) -> Candidate:
     return _engine("certain-tree", title)._replace(variants={})
+
+
+def _with_replacement(name: str, title: str, rule: verifiers.Verifier) -> dict[str, Candidate]:
+    nodes = Candidate(f"with replacement, {title}", rule, {"": WithReplacement})
+    paths = nodes._replace(title=f"independent paths, {title}", paths=True)
+    return {name: nodes, f"{name}-paths": paths}
 
 
 def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
@@ -93,17 +102,12 @@ CANDIDATES = {
     "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
     "greedy": Candidate("greedy drafts, greedy coupling", verifiers.GreedyCoupling(), {"": Greedy}),
-    "k-seq": Candidate("with replacement, K-SEQ", verifiers.KSequential(), {"": WithReplacement}),
-    "preference": Candidate(
-        "with replacement, preference", verifiers.Preference(), {"": WithReplacement}
-    ),
+    **_with_replacement("rrs", "recursive rejection", verifiers.RecursiveRejection()),
+    **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
+    **_with_replacement("preference", "preference", verifiers.Preference()),
     "stratified": Candidate("stratified drafts, preference", verifiers.Preference(), _STRATA),
-    "optimal": Candidate(
-        "with replacement, optimal rule", verifiers.Optimal(), {"": WithReplacement}
-    ),
-    "stratified-optimal": Candidate(
-        "stratified drafts, optimal rule", verifiers.Optimal(), _STRATA
-    ),
+    "optimal": Candidate("with replacement, optimal", verifiers.Optimal(), {"": WithReplacement}),
+    "stratified-optimal": Candidate("stratified drafts, optimal", verifiers.Optimal(), _STRATA),
 }
 """What a plan may rank, by name; every one is lossless."""
 
@@ -131,10 +135,11 @@ class Settings(NamedTuple):
     seed: int
 
     def counts(self, rule: str) -> Sequence[int]:
-        """Numbers of drafts in the table: for static trees of recursive rejection, all up to the most."""
-        if CANDIDATES[rule].chain:
+        """Numbers of drafts in the table: for paths and recursive rejection, all up to the most."""
+        candidate = CANDIDATES[rule]
+        if candidate.chain:
             return (1,)
-        each = isinstance(CANDIDATES[rule].verifier, verifiers.RecursiveRejection)
+        each = candidate.paths or isinstance(candidate.verifier, verifiers.RecursiveRejection)
         return range(1, max(self.num_drafts) + 1) if each else self.num_drafts
 
 
@@ -168,9 +173,9 @@ def chances_table(
     -------
     polars.DataFrame
         A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
-        was drafted | it is emitted), or q/p for block verification. ``slot`` is where it is drafted if it is;
-        null where that is open. On every eighth token ``rate`` is how
-        often the rule accepts there, and ``optimal`` is α* of the law; null elsewhere.
+        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by slot, in
+        which the token is drafted, or by how many independent paths go on; null where that is open. On every
+        eighth token ``rate`` is how often the rule accepts, and ``optimal`` is α* of the law; else null.
 
     Raises
     ------
@@ -234,17 +239,24 @@ def _rows(
 ) -> Iterator[tuple[dict[str, Any], DraftLaw]]:
     support = int(np.count_nonzero(q))
     for rule in settings.rules:
-        _, verifier, variants, *_ = CANDIDATES[rule]
-        for variant, make in variants.items():
+        candidate = CANDIDATES[rule]
+        for variant, make in candidate.variants.items():
             for n in settings.counts(rule):
-                # Where the draft has fewer tokens than are wanted, it drafts those that it has.
-                law = make(q, min(n, support))
+                # Where the draft has fewer tokens than are wanted, distinct drafts are those that it has.
+                law = make(q, n if make is WithReplacement else min(n, support))
+                parts = None
                 if rule == "block":
                     chance = float(q[token] / p[token])
+                elif isinstance(law, WithReplacement) and type(candidate.verifier) in COUNTED:
+                    # By how many are the token, or by the first that is.
+                    parts = copies(candidate.verifier, p, law, token).sum(axis=1 - candidate.paths)
+                    chance = float(parts.sum())
                 else:
-                    chance = drafted_chance(verifier, p, law, token, rng)
+                    chance = drafted_chance(candidate.verifier, p, law, token, rng)
+                    slot = slot_of(law, token)
+                    parts = None if slot is None else chance * (np.arange(n) == slot)
                 row = {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}
-                yield row | {"slot": slot_of(law, token)}, law
+                yield row | {"parts": parts}, law
 
 
 def slot_of(law: DraftLaw, token: int) -> int | None:

@@ -10,7 +10,7 @@ from otmd.measurement.summary import prompt_weights
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
-from otmd.planning.trees import Choice, LikeliestTrees, StaticTrees, shapes
+from otmd.planning.trees import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.probabilities import FloatArray
 from otmd.verifiers import RecursiveRejection
 
@@ -121,18 +121,17 @@ class Evidence:
             parts = group.partition_by("text", maintain_order=True)
             column = self.columns.setdefault((rule, variant, draft), {})
             column[n] = [part["chance"].to_numpy() for part in parts]
-            if group["slot"].null_count() == 0:
-                known = [part["slot"].to_numpy()[:, None] == np.arange(n) for part in parts]
+            if group["parts"].null_count() == 0:
                 own = slots.setdefault((rule, variant, draft), {})
-                own[n] = [one[:, None] * at for one, at in zip(column[n], known, strict=True)]
+                own[n] = [np.array(part["parts"].to_list()) for part in parts]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
         for key, column in self.columns.items():
-            if isinstance(CANDIDATES[key[0]].verifier, RecursiveRejection):
+            if key not in slots and isinstance(CANDIDATES[key[0]].verifier, RecursiveRejection):
                 slots[key] = slots_of_rejection(column)
-        self.trees |= {
-            key: StaticTrees(*key[1:], own, self.fit, depth) for key, own in slots.items()
-        }
+        for key, own in slots.items():
+            kind = IndependentPaths if CANDIDATES[key[0]].paths else StaticTrees
+            self.trees[key] = kind(*key[1:], own, self.fit, depth)
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
         """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
@@ -153,7 +152,7 @@ class Evidence:
         """Everything that may be set for a rule within these budgets."""
         found: list[Choice] = []
         for key, column in self.columns.items():
-            if key[0] == rule:
+            if key[0] == rule and not CANDIDATES[rule].paths:
                 levels = shapes(list(column), max(budgets), self.depth)
                 found += [Choice(*key[1:], shape) for shape in levels]
         grown = (trees for key, trees in self.trees.items() if key[0] == rule)

@@ -15,12 +15,12 @@ from otmd import verifiers
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
+from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
 
 # A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
 _ONE_RESIDUAL = (
     verifiers.MaximalCoupling,
-    verifiers.KSequential,
     verifiers.GreedyCoupling,
     verifiers.SpecHub,
     verifiers.Preference,
@@ -140,9 +140,8 @@ def drafted_chance(
         return 1.0
     if isinstance(verifier, verifiers.TargetOnly):
         return float(law.inclusion_probs()[token])
-    with_replacement = isinstance(verifier, verifiers.RecursiveRejection) and isinstance(
-        law, WithReplacement
-    )
+    if isinstance(law, WithReplacement) and type(verifier) in COUNTED:
+        return min(float(copies(verifier, target, law, token).sum()), 1.0)
     known = isinstance(
         verifier, (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
     ) and verifier.supports(law)
@@ -150,7 +149,7 @@ def drafted_chance(
         # One draft: each of these rules is maximal coupling.
         return min(1.0, float(law.inclusion_probs()[token] / target[token]))
     prepared = verifier.prepare(target, law)
-    if with_replacement or isinstance(verifier, _ONE_RESIDUAL):
+    if isinstance(verifier, _ONE_RESIDUAL):
         residual = prepared.residual(np.full(law.num_drafts, token))
         others = float(residual.sum() - residual[always].sum())
         if others <= 0.0:
@@ -160,9 +159,7 @@ def drafted_chance(
         missed = (1.0 - float(rate)) * float(residual[token]) / others
         return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
     if rng is None:
-        raise ValueError(
-            f"rng: got none, wanted one: drafts are drawn for {verifier!r} and {law!r}"
-        )
+        raise ValueError(f"rng: got none, wanted one: it draws drafts of {law!r} for {verifier!r}")
     missed = 0.0
     for draft_tokens in law.sample(rng, samples):
         if token not in draft_tokens:

@@ -24,8 +24,8 @@ class Choice(NamedTuple):
     """What is set: a variant of the law, the draft's temperature, and the tree.
 
     ``shape`` has the drafts a node by level. A tree whose nodes differ has a ``budget``, all its tokens, and
-    ``shape`` the tokens of each level: of likeliest paths the most, of a static tree all. A static tree's
-    ``nodes`` are the paths of ranks that lead to them.
+    ``shape`` the tokens of each level: of likeliest paths the most, of a static tree all. The ``nodes`` of a
+    static tree, and of independent paths, are the paths of ranks that lead to them.
     """
 
     variant: str
@@ -104,6 +104,31 @@ class StaticTrees(NamedTuple):
         return reached
 
 
+class IndependentPaths(StaticTrees):
+    """Paths drawn independently from the draft model: k of them, all of one length.
+
+    How many go on from a token is to them what a slot is to a static tree: ``slots`` has, for n paths, the
+    chances that 1 to n of them go on, given that the token is emitted.
+    """
+
+    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
+        """Every number of paths and length within the largest budget."""
+        for n, levels in product(self.slots, range(1, self.depth + 1)):
+            if n * levels <= max(budgets):
+                nodes = tuple((i, *(0,) * k) for i in range(n) for k in range(levels))
+                yield Choice(*self[:2], (n,) * levels, n * levels, nodes)
+
+    def reached(self, text: int, choice: Choice) -> FloatArray:
+        """See :class:`StaticTrees`."""
+        nodes = tuple(_nodes(_going_on(choice.shape[0], len(choice.shape))))
+        return super().reached(text, choice._replace(nodes=nodes))
+
+
+def _going_on(paths: int, levels: int) -> Shape:
+    """The tree of how many paths go on, level by level."""
+    return tuple(_going_on(n, levels - 1) for n in range(1, paths + 1)) if levels else ()
+
+
 class LikeliestTrees(NamedTuple):
     """The draft's likeliest paths at each token, which take in the next one as their budget grows.
 
@@ -154,9 +179,8 @@ def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> Like
         width = max([width, *(sum(len(own) == 1 for own in order) for order in orders)])
         deepest = max([deepest, *(len(own) for order in orders for own in order)])
     deepest = min(deepest, depth)
-    return (
-        LikeliestTrees(width, [own[:, :deepest, :deepest] for own in before]) if deepest else None
-    )
+    kept = [own[:, :deepest, :deepest] for own in before]
+    return LikeliestTrees(width, kept) if deepest else None
 
 
 def _order(rows: list[list[int]]) -> list[Prefix]:

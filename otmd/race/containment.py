@@ -299,20 +299,26 @@ def _prefix_arrivals(
             for k in range(num_nodes):
                 exponent = outside[b + 1] * times[k] + light * powers[1, k]
                 tail[0, k] = steps[k] * np.exp(-exponent)
-        for m in range(1, order):
-            tail[m] = 0.0
-            for i in range(1, m + 1):
-                sign = 1.0 if i % 2 == 1 else -1.0
-                for k in range(num_nodes):
-                    tail[m, k] += sign * logs[i, k] * tail[m - i, k]
-            for k in range(num_nodes):
-                tail[m, k] /= m
+        _count_light(logs, tail)
         total = 0.0
         for m in range(2, order):
             for i in range(m + 1):
                 for k in range(num_nodes):
                     total += heavy[i, k] * tail[m - i, k]
             out[m - 2, b + 1] = total
+
+
+@kernel(fastmath=REASSOCIATE)
+def _count_light(logs, tail):
+    """Fill P(m light tokens have arrived) for m ≥ 1, times the steps, by Newton's identities from m = 0."""
+    for m in range(1, tail.shape[0]):
+        tail[m] = 0.0
+        for i in range(1, m + 1):
+            sign = 1.0 if i % 2 == 1 else -1.0
+            for k in range(tail.shape[1]):
+                tail[m, k] += sign * logs[i, k] * tail[m - i, k]
+        for k in range(tail.shape[1]):
+            tail[m, k] /= m
 
 
 @kernel(fastmath=REASSOCIATE)

@@ -12,7 +12,6 @@ subnormal. C is read at 0, at 1 and in an interval of larger values. No such C s
 have p/q up to 1, or between 1 and the interval, or beyond it. Only those inside are kept one by one.
 """
 
-from bisect import bisect_left
 from functools import cached_property
 from typing import NamedTuple
 
@@ -190,26 +189,29 @@ class RejectionPaths:
         return self._classes
 
 
-def classes_of_mass(mass: FloatArray, widest: float) -> NDArray[np.int64]:
+@kernel()
+def classes_of_mass(mass, widest):
     """Cut ascending masses into classes, from ends[c + 1] on: mass times range is at most ``widest``.
 
-    They span a factor of eight at most: where most mass is rejected, the smallest tokens matter.
+    They span a factor of eight at most: where most mass is rejected, the smallest tokens matter. Equal masses
+    stay together, and zeros are in no class.
     """
-    ends, least = [mass.size], int(np.searchsorted(mass, 0.0, side="right"))
-    while (end := ends[-1]) > least:
-
-        def narrow(i: int, end: int = end) -> bool:
-            # A product with the range would underflow for small masses.
-            own, most = float(mass[i]), float(mass[end - 1])
-            near = own < most <= 8.0 * own
-            return own == most or (near and mass[i:end].sum() <= widest / (most - own))
-
-        start = bisect_left(range(end), True, lo=least, key=narrow)
-        # Equal masses stay together.
-        if start > least:
-            start = int(np.searchsorted(mass, mass[start - 1], side="right"))
-        ends.append(start)
-    return np.array(ends)
+    ends, count = np.empty(mass.size + 1, np.int64), 1
+    i = ends[0] = alike = mass.size
+    total = 0.0
+    while i > 0 and mass[i - 1] > 0.0:
+        own, most = mass[i - 1], mass[ends[count - 1] - 1]
+        # ``alike`` is where the masses equal to this one end.
+        alike = alike if alike > i and mass[alike - 1] == own else i
+        total += own
+        # A product with the range would underflow for small masses.
+        if own == most or (most <= 8.0 * own and total <= widest / (most - own)):
+            i -= 1
+        else:
+            ends[count], total, i, count = alike, 0.0, alike, count + 1
+    if i < ends[count - 1]:
+        ends[count], count = i, count + 1
+    return ends[:count].copy()
 
 
 class RejectionWalk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,23 +10,27 @@ import naive
 import numpy as np
 import pytest
 from planning.test_make_plan import write_texts
+from scipy.stats import binom
 
 import otmd
 from otmd.harness import open_dataset
-from otmd.planning import make_plan
+from otmd.planning import Settings, make_plan
+from otmd.planning.copies import copies
 from otmd.planning.latency import Latency
-from otmd.planning.positions import slot_of
+from otmd.planning.positions import Job, slot_of, text_table
 from otmd.planning.ranking import slots_of_rejection
 from otmd.planning.texts import Text, drafted_chance, halves, steps_along
 from otmd.planning.trees import (
     NEVER,
     Choice,
+    IndependentPaths,
     StaticTrees,
     best_shapes,
     certain_trees,
     draft_ranks,
     likeliest_trees,
 )
+from otmd.probabilities import Processing
 from otmd.sequences import (
     LikeliestTree,
     TableModel,
@@ -271,6 +276,148 @@ def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> 
         exact = block_efficiency(TokenLevel(verifier), target, tree).value
         found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
         assert found == pytest.approx(exact, abs=1e-9)
+
+
+WITH_REPLACEMENT = {
+    "RRS": (otmd.RecursiveRejection(), lambda p, q, _: naive.rrs(p, q)),
+    "K-SEQ": (otmd.KSequential(), naive.k_seq),
+    "preference": (
+        otmd.Preference(),
+        lambda p, q, n: naive.preference(
+            p, [q] * n, next(naive.default_preferences(p, [q] * n, by_strata=False))
+        ),
+    ),
+}
+
+
+def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
+    """The package's own rule in the twins' form: of equal models bisection finds but four digits."""
+    prepared = verifier.prepare(p, otmd.WithReplacement(q, count))
+    return lambda tokens: [
+        (y, -1, mass) for y, mass in enumerate(prepared.conditional_law(np.array(tokens)))
+    ]
+
+
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_copies_are_those_of_enumeration(name: str) -> None:
+    """Which draft is the token first and how many are, also of equal models and tokens without mass."""
+    verifier, twin = WITH_REPLACEMENT[name]
+    rng = np.random.default_rng(3)
+    for case, count in product(range(16), (1, 2, 3, 4)):
+        p, q = rng.dirichlet(np.full(4, 0.6), 2)
+        for own, cut in ((p, case % 4 == 2), (q, case % 4 == 3)):
+            own[own < 0.2] *= 1 - cut
+            own /= own.sum()
+        if case % 4 == 1:
+            p, outcomes = q, as_it_runs(verifier, q, q, count)
+        else:
+            outcomes = twin(p.tolist(), q.tolist(), count)
+        every = naive.with_replacement(q.tolist(), count)
+        for token in np.flatnonzero(p > 1e-3).tolist():
+            wanted = np.zeros((count, count))
+            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
+                wanted[first, number - 1] = mass / p[token]
+            found = copies(verifier, p, otmd.WithReplacement(q, count), token)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
+    """The accepted copy is the first: slots are differences, and k − i more drafts may be copies."""
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.ones(6), 2)
+    for token in range(6):
+        chances = {
+            n: [np.array([drafted_chance(otmd.RecursiveRejection(), p, law, token)])]
+            for n in range(1, 5)
+            for law in [otmd.WithReplacement(q, n)]
+        }
+        slots = slots_of_rejection(chances)[4][0][0]
+        found = copies(otmd.RecursiveRejection(), p, otmd.WithReplacement(q, 4), token)
+        for i, j in product(range(4), repeat=2):
+            wanted = slots[i] * binom.pmf(j, 3 - i, q[token])
+            assert found[i, j] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_copies_of_many_tokens() -> None:
+    """The preference rule takes them in groups; the same order takes them one by one."""
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(1500, 0.05), 2) + 1e-9
+    p, q = p / p.sum(), q / q.sum()
+    law = otmd.WithReplacement(q, 3)
+    order = np.argsort(otmd.Preference().prepare(p, law).choice.preferred(np.arange(1500))[0])
+    one_by_one = otmd.Preference(lambda *_: order)
+    for token in np.argsort(-p)[:12].tolist() + np.argsort(-q)[:12].tolist():
+        found = copies(otmd.Preference(), p, law, token)
+        np.testing.assert_allclose(found, copies(one_by_one, p, law, token), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_copies_of_a_token_of_hardly_any_mass(name: str) -> None:
+    law = otmd.WithReplacement(np.array([0.6, 0.4, 1e-20]), 2)
+    found = copies(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
+    assert 0.9 < found.sum() < 1.0 + 1e-12
+
+
+def of_texts(draft, target, verifier, texts, counts, axis):
+    """The chances of slots (axis 1) or numbers of paths (axis 0) along texts."""
+    known = functools.cache(
+        lambda before, n, y: copies(
+            verifier, target(before), otmd.WithReplacement(draft(before), n), y
+        ).sum(axis=axis)
+    )
+    return {
+        n: [np.array([known(text[:t], n, y) for t, y in enumerate(text)]) for text in texts]
+        for n in counts
+    }
+
+
+def mean_length(trees, rule) -> float:
+    return float(sum(len(tokens) * mass for tokens, mass in naive.emitted(trees, rule).items()))
+
+
+def three_tokens(model: TableModel):
+    """The first three tokens of a model's vocabulary."""
+    return functools.cache(
+        lambda prefix: tuple((model(prefix)[:3] / model(prefix)[:3].sum()).tolist())
+    )
+
+
+@pytest.mark.parametrize("kind", ["any", "few tokens"])
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: str) -> None:
+    """Of all drafts and decisions, by the twin: static trees, and one to three independent paths."""
+    verifier, twin = WITH_REPLACEMENT[name]
+    target, draft = map(three_tokens, models(kind, 17))
+    texts = list(product(range(3), repeat=LEVELS))
+    array = lambda model: lambda prefix: np.array(model(prefix))  # noqa: E731
+    given = array(draft), array(target), verifier, texts, (1, 2, 3)
+    static = StaticTrees("", 1.0, of_texts(*given, axis=1), np.arange(len(texts)), LEVELS)
+    paths = IndependentPaths("", 1.0, of_texts(*given, axis=0), np.arange(len(texts)), LEVELS)
+    rule = naive.token_level(target, draft, functools.cache(twin))
+    found = dict.fromkeys(paths.choices((6,)), paths)
+    assert {choice.tree for choice in found} >= {"3", "1+1+1", "2+2+2", "3+3"}
+    static_choices = dict.fromkeys(static.choices((2, 4, 5)), static)
+    assert max(choice.shape[0] for choice in static_choices) > 1
+    for choice, grown in [*found.items(), *static_choices.items()]:
+        total = first_step(array(target), texts, grown, choice)
+        if grown is paths:
+            trees = naive.trees_of_paths(draft, choice.shape[0], len(choice.shape))
+        else:
+            trees = naive.trees_with_replacement(draft, shape_of(choice.nodes))
+        assert total == pytest.approx(mean_length(trees, rule), abs=1e-12)
+
+
+def test_drafts_that_know_one_token() -> None:
+    """All paths go on from it, however many; a static tree goes on below the first."""
+    q = np.array([[0.0, 1.0, 0.0]])
+    rules = ("rrs-paths", "preference-paths", "k-seq")
+    settings = Settings(rules, (3,), Processing(), (Processing(),), 0)
+    for p in (np.array([[0.5, 0.4, 0.1]]), q):
+        table = text_table(settings, Job(0, [1], p, q, "probs")).filter(num_drafts=3)
+        assert table["chance"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
+        for rule, parts in zip(table["rule"], table["parts"].to_list(), strict=True):
+            wanted = [0.0, 0.0, 1.0] if "paths" in rule else [1.0, 0.0, 0.0]
+            assert parts == pytest.approx(wanted, abs=1e-12)
 
 
 def test_slots_that_are_open() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import otmd
 from otmd.harness import open_dataset
+from otmd.planning.copies import copies
 from otmd.planning.texts import (
     drafted_chance,
     longest_text,
@@ -17,6 +18,7 @@ from otmd.planning.texts import (
     read_texts,
     steps_along,
 )
+from otmd.planning.trees import Choice, IndependentPaths, StaticTrees
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -153,11 +155,49 @@ def decoder(rule, target, draft_law, rng):
     return tokens, steps
 
 
-@pytest.mark.parametrize("name", ["RRS", "strata", "block"])
+NODES = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0))
+SHAPE = ((((),), ()), ())
+# Rule, estimator, shape or number of paths, and the axis of copies: which is the first, or how many.
+WITH_REPLACEMENT = {
+    "RRS, paths": ("RRS", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
+    "K-SEQ, paths": ("K-SEQ", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
+    "preference, paths": (
+        "preference",
+        IndependentPaths,
+        Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH),
+        0,
+    ),
+    "RRS, static": ("RRS", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
+    "K-SEQ, static": ("K-SEQ", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
+    "preference, static": ("preference", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
+}
+
+
+def reached_with_replacement(name, known, tokens, p, q):
+    """How far steps reach on independent paths or a static tree; ``known`` keeps what was computed."""
+    rule, kind, choice, axis = WITH_REPLACEMENT[name]
+
+    def own(n, t):
+        key = (p[t].tobytes(), n, tokens[t])
+        if key not in known:
+            law = otmd.WithReplacement(q[t], n)
+            known[key] = copies(RULES[rule][0], p[t], law, tokens[t]).sum(axis=axis)
+        return known[key]
+
+    slots = {n: [np.array([own(n, t) for t in range(len(tokens))])] for n in (1, 2)}
+    return kind("", 1.0, slots, np.arange(1), DEPTH).reached(0, choice)
+
+
+@pytest.mark.parametrize("name", ["RRS", "strata", "block", *WITH_REPLACEMENT])
 def test_decoders_of_whole_texts(name):
     """Texts that end by themselves and texts that are cut, against 1,500 texts decoded."""
     target, draft = small_pair(5)
-    if name == "block":
+    known = {}
+    if name in WITH_REPLACEMENT:
+        verifier, law, _ = RULES[WITH_REPLACEMENT[name][0]]
+        rule, paths = TokenLevel(verifier), "paths" in name
+        make = lambda model: IIDPaths(model, 2, DEPTH) if paths else TokenTree(model, SHAPE, law)  # noqa: E731
+    elif name == "block":
         rule, counts = BlockVerification(), (1,) * DEPTH
         make = lambda model: IIDPaths(model, 1, DEPTH)  # noqa: E731
     else:
@@ -176,6 +216,8 @@ def test_decoders_of_whole_texts(name):
         if name == "block":
             every = np.arange(own)
             reached = reached_by_block(q[every, tokens[:own]] / p[every, tokens[:own]], DEPTH)
+        elif name in WITH_REPLACEMENT:
+            reached = reached_with_replacement(name, known, tokens[:own], p, q)
         else:
             chances = [[chance(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
             reached = reached_by_chances(np.array(chances))

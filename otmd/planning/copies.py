@@ -1,0 +1,77 @@
+"""Drafts with replacement: which of them is the emitted token first, and how many of them are.
+
+A static tree goes on below the first draft that is the emitted token, independent paths below all that are.
+For a token y each draft is one of four: y and accepted (a_i), y and refused (q − a_i), or another token that
+leaves y open, before y is accepted (b_i) and after it (c). Drafts are independent, so chances are products.
+"""
+
+import numpy as np
+
+from otmd.drafts import WithReplacement
+from otmd.probabilities import FloatArray
+from otmd.verifiers import KSequential, Preference, RecursiveRejection, Verifier
+from otmd.verifiers.taking import Taken
+
+# Rules of which this is known: their residuals give no token that was drafted.
+COUNTED = (RecursiveRejection, KSequential, Preference)
+
+
+def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: int) -> FloatArray:
+    """P(a draft is the first that is the token, and so many are | it is emitted), at one position.
+
+    Parameters
+    ----------
+    verifier : Verifier
+        Recursive rejection, K-SEQ or the preference rule.
+    target : ndarray of float64, shape (V,)
+        p, with mass at the token.
+    law : WithReplacement
+        The law of the n drafts, without leading axes.
+    token : int
+        The emitted token.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n)
+        Entry (i, j) is of draft i and of j more copies after it. The rest of the sum to 1 is that the token
+        was not drafted.
+    """
+    drawn, accepted, before, after = _beside(verifier, target, law, token)
+    n = law.num_drafts
+    found, later, behind = np.zeros((n, n)), np.zeros(n + 1), np.eye(1, n + 1)[0]
+    # Polynomials, whose powers count copies: of the drafts from i on, and of those behind the accepted one.
+    for i in reversed(range(n)):
+        own = accepted[i] * behind + (drawn - accepted[i]) * later
+        found[i] = own[:n]
+        later = np.roll(own, 1) + before[i] * later
+        behind = after * behind + drawn * np.roll(behind, 1)
+    found *= np.append(1.0, before[:-1]).cumprod()[:, None]
+    # Of a p below the rounding of 1 the sum may be anything.
+    return found / max(found.sum(), target[token])
+
+
+def _beside(
+    verifier: Verifier, target: FloatArray, law: WithReplacement, token: int
+) -> tuple[float, FloatArray, FloatArray, float]:
+    """The q of the token, and its a_i, b_i (n,) and c as above."""
+    draft, n = law.draft_probs, law.num_drafts
+    drawn = float(draft[token])
+    if drawn == 0.0:
+        return 0.0, np.zeros(n), np.ones(n), 1.0
+    prepared = verifier.prepare(target, law)
+    taken = getattr(prepared, "choice", None)
+    if isinstance(taken, Taken):
+        # No draft, wherever it stands, may be another token that is preferred and accepted.
+        some = np.flatnonzero(draft)
+        rank, chance = taken.preferred(some)
+        own = np.searchsorted(some, token)
+        left = max(1.0 - float(taken.accepted[some][rank < rank[own]].sum()), 0.0)
+        other = max(left ** (1.0 / n) - drawn, 0.0)
+        return drawn, np.full(n, drawn * chance[own]), np.full(n, other), other
+    # Drafts are looked at in order: those after the accepted one may be anything.
+    chances = np.broadcast_to(
+        prepared.accept_probs(np.arange(draft.size)[:, None]), (draft.size, n)
+    )
+    accepted = drawn * chances[token]
+    before = np.maximum(draft @ (1.0 - chances) - (drawn - accepted), 0.0)
+    return drawn, accepted, before, 1.0 - drawn
