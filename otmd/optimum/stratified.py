@@ -1,8 +1,8 @@
 """The best cut of drafts that are drawn independently from strata: the minimiser of p(H) − Π_j q_j(H ∩ G_j).
 
 Tokens of a stratum are taken in ascending order of p/q_j, each from the t on at which t (log x_after −
-log x_before) exceeds its p, x being their q_j. So the sets that are best for some t are nested, and one scan
-over all strata meets the best cut (Theorem 10 of docs/theory.md).
+log x_before) exceeds its p, x being their q_j. So the prefixes that are best for some t are nested, and one
+scan over all strata meets the best cut (Theorem 10 of docs/theory.md).
 
 Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). Where the tangents at
 the ends of blocks allow less than the scan over the blocks found, the blocks of these corners are split.
