@@ -28,6 +28,8 @@ _LEAST_TOP = 2.0**-40
 _LOWEST_RATIO = 1e-13
 # How far tokens may move beyond the largest ratio, in units of it.
 _HEADROOM = 0.1
+# Times the highest ratio: what lies above differs from it by rounding.
+_BELOW = 1.0 - 1e-9
 _SPACING = 0.25
 # e^{−45} is below the rounding of 1.
 _SILENT = 45.0
@@ -140,8 +142,12 @@ def nodes_of_tail(
     best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
     (chosen,) = choose_nodes([curve], [(first, last)], once, best, tol, linear=True)
     nodes = curve.edges[chosen]
-    # The last class must hold some token from the start, or no token could move towards it.
-    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < min(farthest, highest))]
+    # The last class must hold some token from the start, or no token could move towards it: no node lies at
+    # the highest ratio.
+    inside = nodes[
+        (nodes > (0.0 if inner else lowest))
+        & (nodes < (_BELOW * highest if inner else min(farthest, highest)))
+    ]
     ends = [0.0] if inner else [0.0, lowest]
     return np.unique(np.concatenate([ends, inside, [max(farthest, lowest + room)]]))
 

@@ -35,6 +35,8 @@ _OF_SIDE, _OF_CLASSES = 0.25, 0.1
 _MOST_MOVES, _MOST_STEPS = 20, 4
 # Nodes whose values differ by less, relative to their distance, are taken as equal.
 _FLAT = 1e-3
+# A token that is chosen with its p but for this part of it does not leave two nodes of equal values.
+_ALIKE = 1e-12
 # Tokens of smaller q may be light: their first four powers are exact to rounding.
 _LIGHT = 1e-3
 _CONTRACT = {"contract", "nsz"}
@@ -323,9 +325,9 @@ def _light_value(q, s, g, t):
 def _walk(rate, want, g, s, below, above, nodes, lowest):
     """The place where a token is chosen with probability ``want``, and its values there, from another on.
 
-    Between two nodes with equal values the place does not matter, and the token stays. A token whose p is
-    above what the last node gives is placed at that node; elsewhere the class below would have to give the
-    rest.
+    Between two nodes with equal values the place does not matter: the token stays, unless its p lies beyond
+    them. A token whose p is above what the last node gives is placed at that node; elsewhere the class below
+    would have to give the rest.
     """
     last = nodes.size - 2
     low, high = _values(rate, s, g, below, above)
@@ -334,6 +336,10 @@ def _walk(rate, want, g, s, below, above, nodes, lowest):
             moved = 0.0
         elif (high - low) * nodes[g + 1] > _FLAT * high * (nodes[g + 1] - nodes[g]):
             moved = s - (want - (s * low + (1.0 - s) * high)) / (high - low)
+        elif want < (1.0 - _ALIKE) * min(low, high):
+            moved = 2.0
+        elif want > (1.0 + _ALIKE) * max(low, high):
+            moved = -1.0
         else:
             break
         crosses = 1 if moved < 0.0 and g < last else -1 if moved > 1.0 and g > lowest else 0
@@ -365,13 +371,16 @@ def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chose
         if rate < lightest:
             low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
             chosen[y] = s * low + (1.0 - s) * high
+            if not steep[g] and abs(want - chosen[y]) > _ALIKE * want:
+                s = -1.0
             for _ in range(_MOST_STEPS if steep[g] else 0):
                 step = (want - (s * low + (1.0 - s) * high)) / (high - low)
                 s -= step
                 low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
                 if abs(step) * rate < 1e-12:
                     break
-            s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s
+            if steep[g]:
+                s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s
         else:
             low, high = _values(rate, s, g, below, above)
             chosen[y], s = s * low + (1.0 - s) * high, -1.0

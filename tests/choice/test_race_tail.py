@@ -66,3 +66,15 @@ def test_a_draft_that_is_nearly_uniform(V: int, n: int) -> None:
         target = unit(draft * np.exp(spread * rng.standard_normal(V)))
         proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, n))
         assert -1e-12 <= proof.gap <= 1e-6, seed
+
+
+@pytest.mark.parametrize("seed", [2, 36, 60, 73])
+def test_many_tokens_with_the_same_ratio(seed: int) -> None:
+    """Tokens between two classes of equal weights move on; the class of the highest ratio holds some."""
+    rng = np.random.default_rng(seed)
+    size, n = int(rng.choice([60, 200, 600])), int(rng.choice([2, 3]))
+    logits = np.round(2.0 * rng.standard_normal(size))
+    noise = rng.choice([0.3, 1.0]) * rng.standard_normal(size)
+    draft = unit(np.exp(np.round(2.0 * (logits + noise)) / 2.0))
+    proof = otmd.Optimal().certificate(unit(np.exp(logits)), otmd.WithoutReplacement(draft, n))
+    assert -1e-12 <= proof.gap <= 1e-9
