@@ -31,6 +31,14 @@ _SCALE = 2.0**5
 _COLUMNWISE, _MINIMISE = 1, 1
 
 
+class _SilentHighs(highspy.Highs):
+    """HiGHS is told to be silent before its callbacks are enabled: from 1.16 on it prints its name then."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 (the name is highspy's)
+        self.silent()
+        super().enableCallbacks()
+
+
 class HighsSession:
     """HiGHS for several programs. One with the same matrix as the one before it starts from that one's basis.
 
@@ -42,8 +50,7 @@ class HighsSession:
     ) -> None:
         if method not in HIGHS_METHODS:
             raise wrong("method", repr(method), f"one of {', '.join(HIGHS_METHODS)}")
-        self._highs = highspy.Highs()
-        self._highs.silent()
+        self._highs = _SilentHighs()
         self._program: LinearProgram | None = None
         for name, value in {"solver": method, **_TIGHT, **(options or {})}.items():
             if self._highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:

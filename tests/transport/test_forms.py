@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import naive
 import numpy as np
@@ -121,6 +123,16 @@ def test_cvxpy_agrees(form, method, within):
         found = solve_transport(p, law, form, "cvxpy", method=method)
         assert found.status == "optimal"
         assert abs(found.rate - rate) < within
+
+
+@pytest.mark.parametrize("solver", ["highs", "cvxpy", "networkx"])
+def test_no_solver_prints_a_word(solver):
+    """In a process of its own, since C keeps what it prints to a pipe until the end."""
+    form = "max_flow" if solver == "networkx" else "full"
+    law = "otmd.WithReplacement([0.2, 0.3, 0.5], 2)"
+    code = f"import otmd; otmd.solve_transport([0.5, 0.3, 0.2], {law}, {form!r}, {solver!r})"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (ended.stdout, ended.stderr) == (b"", b"")
 
 
 def test_dual_solution_is_a_subset():
