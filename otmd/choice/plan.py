@@ -144,10 +144,8 @@ def nodes_of_tail(
     nodes = curve.edges[chosen]
     # The last class must hold some token from the start, or no token could move towards it: no node lies at
     # the highest ratio.
-    inside = nodes[
-        (nodes > (0.0 if inner else lowest))
-        & (nodes < (_BELOW * highest if inner else min(farthest, highest)))
-    ]
+    top = _BELOW * highest if inner else min(farthest, highest)
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < top)]
     ends = [0.0] if inner else [0.0, lowest]
     return np.unique(np.concatenate([ends, inside, [max(farthest, lowest + room)]]))
 

@@ -258,6 +258,7 @@ def _conclusion(
     def in_words(law: str, verifier: str) -> tuple[str, str]:
         label = law_label(law)
         drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
+        drafts = f'drafts by "{label}"' if "top" in label else drafts
         rule = verifier_label(verifier)
         rule = f"the {rule} rule" if verifier in ("Optimal", "Preference") else rule
         return f"{most[law]} {drafts}", rule

@@ -17,24 +17,10 @@ COUNTED = (RecursiveRejection, KSequential, Preference)
 
 
 def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: int) -> FloatArray:
-    """P(a draft is the first that is the token, and so many are | it is emitted), at one position.
+    """P(draft i is the first that is the token, and j more are it too | it is emitted), shape (n, n).
 
-    Parameters
-    ----------
-    verifier : Verifier
-        Recursive rejection, K-SEQ or the preference rule.
-    target : ndarray of float64, shape (V,)
-        p, with mass at the token.
-    law : WithReplacement
-        The law of the n drafts, without leading axes.
-    token : int
-        The emitted token.
-
-    Returns
-    -------
-    ndarray of float64, shape (n, n)
-        Entry (i, j) is of draft i and of j more copies after it. The rest of the sum to 1 is that the token
-        was not drafted.
+    The verifier is one of ``COUNTED``, and p (V,) has mass at the token. The rest of the sum to 1 is that the
+    token was not drafted.
     """
     drawn, accepted, before, after = _beside(verifier, target, law, token)
     n = law.num_drafts
