@@ -19,8 +19,7 @@ COUNTED = (RecursiveRejection, KSequential, Preference)
 def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: int) -> FloatArray:
     """P(draft i is the first that is the token, and j more are it too | it is emitted), shape (n, n).
 
-    The verifier is one of ``COUNTED``, and p (V,) has mass at the token. The rest of the sum to 1 is that the
-    token was not drafted.
+    The rest of the sum to 1 is that the token was not drafted. The verifier is one of ``COUNTED``.
     """
     drawn, accepted, before, after = _beside(verifier, target, law, token)
     n = law.num_drafts

@@ -170,7 +170,7 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
     known = max(engines, key=lambda row: row.fitted, default=best)
     gain = difference(best, known)
     if known is best:
-        decision = f"Take {_named(best)}: {value}. Nothing else led it on the fitting half."
+        decision = f"Take {_named(best)}: {value}. {_led_by(rows, best)}"
     elif gain[1] > 0:
         beside = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
         decision = f"Take {_named(best)}: {value}, {beside}."
@@ -196,6 +196,16 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
             f"The target alone writes {alone:.1f} {unit}: {best.value / alone:.2f}× with drafts."
         )
     return said
+
+
+def _led_by(rows: Sequence[Row], best: Row) -> str:
+    leader = max(rows, key=lambda row: row.value)
+    gain = difference(leader, best)
+    if leader is best:
+        return "Nothing else led it on either half."
+    shown = "but was picked there" if gain[1] > 0 else "no difference that this data shows"
+    ahead = f"{_named(leader)} is ahead by {_percent(gain, best)}"
+    return f"It led on the fitting half; on the other {ahead}, {shown}."
 
 
 def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:

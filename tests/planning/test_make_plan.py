@@ -24,6 +24,7 @@ from otmd.planning import (
     read_texts,
 )
 from otmd.planning.latency import Latency, measure_latency
+from otmd.planning.plan import advice
 from otmd.planning.positions import TOL
 from otmd.planning.ranking import shapes
 from otmd.probabilities import Processing
@@ -125,6 +126,18 @@ def test_the_product_of_mean_rates_is_another_number(plan):
     row = next(row for row in plan.rows if row.rule == "rejection" and len(row.choice.shape) == 3)
     naive = 1.0 + sum(row.rate**k for k in range(1, 4))
     assert abs(naive - row.tokens_per_step) > 0.02
+
+
+def test_advice_says_what_leads_on_the_other_half(plan):
+    best = next(row for row in plan.rows if CANDIDATES[row.rule].engine)._replace(fitted=99.0)
+    assert "Nothing else led it" in advice([best], 10, None)[0]
+    noise = np.random.default_rng(0).standard_normal(best.samples.size)
+    for samples, said in [
+        (best.samples + 1.0, "was picked"),
+        (best.samples + noise, "no difference"),
+    ]:
+        leader = best._replace(value=best.value + 0.1, samples=samples, fitted=0.0)
+        assert said in advice([best, leader], 10, None)[0]
 
 
 def test_advice_names_the_decision(plan):
