@@ -205,7 +205,7 @@ def _led_by(rows: Sequence[Row], best: Row) -> str:
         return "Nothing else led it on either half."
     shown = "but was picked there" if gain[1] > 0 else "no difference that this data shows"
     ahead = f"{_named(leader)} is ahead by {_percent(gain, best)}"
-    return f"It led on the fitting half; on the other {ahead}, {shown}."
+    return f"It led on the fitting half; on the other, {ahead}, {shown}."
 
 
 def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:
