@@ -178,22 +178,6 @@ class Blocks(NamedTuple):
     sums: FloatArray
     level: NDArray[np.int8]
 
-    @property
-    def edges(self) -> FloatArray:
-        """The lower ends of the blocks, and inf, shape (K + 1,)."""
-        return np.append(self.low, np.inf)
-
-    @property
-    def ratio(self) -> FloatArray:
-        """p/q of each block as a whole, inf where q = 0, shape (K,)."""
-        ratio = np.empty(self.low.size)
-        fill_ratios(self.sums[:, TARGET].copy(), self.sums[:, DRAFT].copy(), ratio)
-        return ratio
-
-    def before(self, column: int) -> FloatArray:
-        """The sum of a column over all tokens before each block, and over all, shape (K + 1,)."""
-        return np.concatenate([[0.0], self.sums[:, column].cumsum()])
-
 
 @kernel()
 def _replaced(blocks, wanted, split):
@@ -287,7 +271,7 @@ class BlockedCurve:
             wanted, columns = np.zeros(len(blocks.low), dtype=bool), blocks[:3]
             every = [_mark_blocks(*columns, g, wanted) for g in self.containment(blocks)]
             if not wanted.any():
-                edges = blocks.edges
+                edges = np.append(blocks.low, np.inf)
                 return [Cut(size, float(edges[size]), float(value)) for size, value in every]
             self.blocks = self.split(wanted)
 

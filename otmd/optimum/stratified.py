@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.curve._kernels import power, ratios_of
+from otmd.curve._kernels import fill_ratios, power, ratios_of
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.drafts.stratified import Strata
 from otmd.kernel import kernel
@@ -73,24 +73,15 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
 
     Returns how many blocks of each curve it holds, (n,), the ratio it ends below, (n,), and its p − g.
     """
-    columns = [
-        (
-            x.edges,
-            x.before(TARGET),
-            x.before(DRAFT),
-            np.append(x.ratio, np.inf),
-            np.append(x.single, True),
-        )
-        for x in blocks
-    ]
-    edges, target, draft, slope, single = (
-        np.concatenate(each) for each in zip(*columns, strict=True)
-    )
     starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
+    low, single, sums = (
+        np.concatenate(each) for each in zip(*(x[:3] for x in blocks), strict=True)
+    )
+    ends, edges, single = _ends_of(low, single, sums, starts)
     lowest = np.empty(edges.size)
-    best = scan(Ends(target, draft, slope, starts), copies, lowest)
+    best = scan(ends, copies, lowest)
     least = lowest.min()
-    scan(corners_of(edges, target, draft, single, starts), copies, lowest)
+    scan(corners_of(edges, ends.target, ends.draft, single, starts), copies, lowest)
     marked = lowest <= least - SLACK
     for first, end in zip(starts[:-1], best, strict=True):
         # Inside the cut a block is split where it may hold a smaller cut that is as good.
@@ -100,8 +91,27 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
         marked[first + 1 : end] & ~x.single
         for (first, end), x in zip(pairwise(starts), blocks, strict=True)
     ]
-    value = float(target[best].sum() - draft[best].prod())
+    value = float(ends.target[best].sum() - ends.draft[best].prod())
     return best - starts[:-1], edges[best], value, unsure
+
+
+@kernel()
+def _ends_of(low, single, sums, starts):
+    """The ends of R curves, and the ratio and whether nothing is split at each, from their blocks (K,)."""
+    ratio, edges, alone = (
+        np.empty(low.size),
+        np.full(starts[-1], np.inf),
+        np.ones(starts[-1], np.bool_),
+    )
+    target, draft, slope = np.zeros(starts[-1]), np.zeros(starts[-1]), np.full(starts[-1], np.inf)
+    fill_ratios(sums[:, TARGET].copy(), sums[:, DRAFT].copy(), ratio)
+    for r in range(starts.size - 1):
+        for k in range(starts[r], starts[r + 1] - 1):
+            # Each curve has an end more than blocks.
+            i = k - r
+            edges[k], slope[k], alone[k] = low[i], ratio[i], single[i]
+            target[k + 1], draft[k + 1] = target[k] + sums[i, TARGET], draft[k] + sums[i, DRAFT]
+    return Ends(target, draft, slope, starts), edges, alone
 
 
 @kernel()

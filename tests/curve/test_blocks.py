@@ -146,8 +146,6 @@ def test_blocks_hold_every_token_once() -> None:
         for column, mass in ((TARGET, p), (DRAFT, q)):
             own = np.bincount(place, mass, len(blocks.low))
             np.testing.assert_allclose(blocks.sums[:, column], own, atol=1e-13)
-            before = np.append(0.0, own.cumsum())
-            np.testing.assert_allclose(blocks.before(column), before, atol=1e-13)
         single = blocks.single[place]
         assert (ratio[single] == blocks.low[place][single]).all()
 
