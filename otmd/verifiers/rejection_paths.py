@@ -196,7 +196,7 @@ def classes_of_mass(mass, widest):
     They span a factor of eight at most: where most mass is rejected, the smallest tokens matter. Equal masses
     stay together, and zeros are in no class.
     """
-    ends, count = np.empty(mass.size + 1, np.int64), 1
+    ends, count = np.empty(mass.size + 1, np.int32), 1
     i = ends[0] = alike = mass.size
     total = 0.0
     while i > 0 and mass[i - 1] > 0.0:
@@ -211,7 +211,7 @@ def classes_of_mass(mass, widest):
             ends[count], total, i, count = alike, 0.0, alike, count + 1
     if i < ends[count - 1]:
         ends[count], count = i, count + 1
-    return ends[:count].copy()
+    return ends[:count].astype(np.int64)
 
 
 class RejectionWalk:
