@@ -14,6 +14,7 @@ prompts; finished prompts are kept beside the dataset's parts.
 """
 
 import argparse
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -113,8 +114,10 @@ def decoded(dataset, ways: Ways, cut_at: int, repeats: int) -> pl.DataFrame:
         part = dataset.path / "decoded" / f"{name}.parquet"
         if not part.exists():
             tokens = prompt_tokens(target.tokenizer, prompts[text.prompt_id])
+            # Each prompt has random numbers of its own, or the errors of all texts would be alike.
+            own = zlib.crc32(text.prompt_id.encode())
             found = [
-                {"rule": rule, **counted(target, draft, tokens, rule, choice, cut_at, seed)}
+                {"rule": rule, **counted(target, draft, tokens, rule, choice, cut_at, [seed, own])}
                 for rule, choice in ways
                 for seed in range(repeats)
             ]
@@ -131,7 +134,7 @@ def nested(nodes: Sequence[tuple[int, ...]], node: tuple[int, ...] = ()) -> tupl
     return tuple(nested(nodes, own) for own in below)
 
 
-def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: int) -> dict:
+def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: list[int]) -> dict:
     """Tokens and steps of one decoded text, of the steps that the estimate counts."""
     candidate = CANDIDATES[rule]
 
