@@ -98,7 +98,7 @@ def _manifest(choices: Choices, entry: dict) -> bytes:
     columns["row"] = [0 if choices.often() else choices.pick((-1, 5, None, 2**62))]
     table = pa.table({key: pa.array(own) for key, own in columns.items() if choices.often()})
     sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"otmd": about}), sink, write_statistics=False)
+    pq.write_table(table.replace_schema_metadata({"otmd": about}), sink)
     return files.damaged(sink.getvalue(), choices)
 
 
