@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -52,13 +53,31 @@ def fuzz_apart(target: str, seconds: int) -> int:
     """Fuzz in a process of its own, which a fault in compiled code would end; 1 for faults."""
     folder = RUNS / target
     (folder / "corpus").mkdir(parents=True, exist_ok=True)
-    before = faults(folder)
-    command = [sys.executable, __file__, target, "--inside", "--seconds", str(seconds)]
-    ended = subprocess.run(command, check=False).returncode
-    new = faults(folder) - before
+    before, end = faults(folder), time.monotonic() + seconds
+    while True:
+        left = max(1, round(end - time.monotonic()))
+        command = [sys.executable, __file__, target, "--inside", "--seconds", str(left)]
+        ended = subprocess.run(command, check=False).returncode
+        found = faults(folder) - before
+        new = {path for path in found if not of_pyarrow(target, path)}
+        if new or not found or time.monotonic() > end:
+            break
     for path in sorted(new):
         print(f"{target}: python {__file__} {target} {path}")
-    return int(bool(new) or ended != 0)
+    return int(bool(new) or (ended != 0 and not found))
+
+
+def of_pyarrow(target: str, path: Path) -> bool:
+    """Whether pyarrow ended the process, as it does where a file's size statistics contradict its schema.
+
+    No Python code can catch that: see apache/arrow#45283. The input is removed.
+    """
+    command = [sys.executable, __file__, target, str(path)]
+    said = subprocess.run(command, check=False, capture_output=True).stderr
+    found = b"level histogram size mismatch" in said
+    if found:
+        path.unlink()
+    return found
 
 
 def faults(folder: Path) -> set[Path]:
