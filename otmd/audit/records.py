@@ -151,7 +151,10 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
-    return _Side(_probs(values.astype(np.float64), of_logits, tolerance), values.size, ids)
+    # A signalling NaN is found below, without a warning.
+    with np.errstate(invalid="ignore"):
+        numbers = values.astype(np.float64)
+    return _Side(_probs(numbers, of_logits, tolerance), values.size, ids)
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:

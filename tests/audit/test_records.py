@@ -99,6 +99,12 @@ def test_parquet_has_nulls_and_other_lists(tmp_path):
     assert not report.cases
 
 
+def test_a_signalling_nan_is_a_fault_and_no_warning():
+    q = np.array([0x7F800001, 0x3F000000], np.uint32).view(np.float32)
+    row = {"target_probs": [0.5, 0.5], "draft_probs": q, "draft_tokens": [0], "output_token": 0}
+    assert "nan" in audit_text([row]).lower()
+
+
 def test_blank_lines_are_no_rows(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(GOOD + "\n" + GOOD + "  \n\n")
