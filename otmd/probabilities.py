@@ -57,7 +57,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     # NumPy has no bfloat16, so a tensor of that type comes as float32.
     dtype = "torch.bfloat16" if _is_bfloat16(value) else array.dtype
     known = array.dtype in (np.float32, np.float64)
-    rows = np.ascontiguousarray(array if known else _in_float64(array))
+    rows = np.ascontiguousarray(array if known else in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
     totals = np.empty(len(rows))
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
@@ -152,8 +152,8 @@ def _is_bfloat16(value: Any) -> bool:
     return str(getattr(value, "dtype", "")) == "torch.bfloat16"
 
 
-def _in_float64(array: NDArray) -> FloatArray:
-    # A longdouble beyond float64 becomes infinite, and the caller refuses infinity.
+def in_float64(array: NDArray) -> FloatArray:
+    """The same numbers in float64; those beyond it become infinite. The caller refuses infinity and NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
@@ -276,7 +276,7 @@ class Processing:
 
     def __call__(self, logits: ArrayLike) -> FloatArray:
         """Turn logits (…, V) into float64 probabilities (…, V)."""
-        scores = _in_float64(as_real_array("logits", logits))
+        scores = in_float64(as_real_array("logits", logits))
         _refuse_any("logits", scores, np.isnan(scores) | (scores == np.inf), "numbers below +inf")
         if (scores.max(axis=-1) == -np.inf).any():
             raise wrong("logits", "a row of −inf alone", "at least one finite logit")
@@ -343,7 +343,7 @@ def validate_positive(name: str, value: object) -> float:
 
 def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
     """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
-    found = _in_float64(as_real_array("shares", shares))
+    found = in_float64(as_real_array("shares", shares))
     if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
         return found
     raise wrong("shares", found.tolist(), f"{num_drafts} positive numbers, one a draft")

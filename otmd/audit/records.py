@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.probabilities import FloatArray, IntArray, Processing, from_tensor, sum_tolerance, wrong
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    Processing,
+    from_tensor,
+    in_float64,
+    sum_tolerance,
+    wrong,
+)
 from otmd.storage.arrays import read_safetensors
 from otmd.storage.files import parse_json, shortened
 from otmd.storage.parquet import read_batches
@@ -151,10 +159,7 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
-    # A signalling NaN is found below, without a warning.
-    with np.errstate(invalid="ignore"):
-        numbers = values.astype(np.float64)
-    return _Side(_probs(numbers, of_logits, tolerance), values.size, ids)
+    return _Side(_probs(in_float64(values), of_logits, tolerance), values.size, ids)
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:

@@ -98,16 +98,13 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
 @kernel()
 def _ends_of(low, single, sums, starts):
     """The ends of R curves, and the ratio and whether nothing is split at each, from their blocks (K,)."""
-    ratio, edges, alone = (
-        np.empty(low.size),
-        np.full(starts[-1], np.inf),
-        np.ones(starts[-1], np.bool_),
-    )
-    target, draft, slope = np.zeros(starts[-1]), np.zeros(starts[-1]), np.full(starts[-1], np.inf)
+    size, ratio = starts[-1], np.empty(low.size)
+    edges, slope, alone = np.full(size, np.inf), np.full(size, np.inf), np.ones(size, np.bool_)
+    target, draft = np.zeros(size), np.zeros(size)
     fill_ratios(sums[:, TARGET].copy(), sums[:, DRAFT].copy(), ratio)
     for r in range(starts.size - 1):
         for k in range(starts[r], starts[r + 1] - 1):
-            # Each curve has an end more than blocks.
+            # Each curve has one end more than it has blocks.
             i = k - r
             edges[k], slope[k], alone[k] = low[i], ratio[i], single[i]
             target[k + 1], draft[k + 1] = target[k] + sums[i, TARGET], draft[k] + sums[i, DRAFT]
