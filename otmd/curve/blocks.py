@@ -6,7 +6,7 @@ through each end with the smallest or the largest ratio as slope, and g below it
 the smallest of the bounds at the two ends and where the lines cross.
 
 Only blocks that may hold the minimum are split: octaves of p/q, with which a coarse curve begins, into groups
-of 1/16 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
+of 1/32 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
 into single ratios.
 """
 
@@ -27,9 +27,9 @@ SLACK = 1e-13
 """Values of p − g that differ by less count as equal: the difference may be rounding."""
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
-_GROUP_BITS = 4
+_GROUP_BITS = 5
 _GROUP_SHIFT = 52 - _GROUP_BITS
-# The groups: p/q = 0; below 2^−40; 16 an octave up to 2^40; all beyond, with the tokens never drafted.
+# The groups: p/q = 0; below 2^−40; 32 an octave up to 2^40; all beyond, with the tokens never drafted.
 _OCTAVES = 40
 _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)

@@ -28,7 +28,6 @@ LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
 
-
 DEFAULT_LAWS: tuple[LawFactory, ...] = (
     WithReplacement,
     WithoutReplacement,
@@ -45,8 +44,8 @@ PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
     Hub: SpecHub,
     CertainTop: TargetOnly,
 }
-# One computation answers for all numbers of drafts of these laws.
-FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement)
+# These laws are made once for all numbers of drafts.
+FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},

@@ -185,7 +185,7 @@ def _cut_beside(
         value = found.value
     elif isinstance(rest, drafts.ProposalLaw) and rest.num_drafts == 1:
         subset = target < rest.draft_probs
-        value = float(np.minimum(target - rest.draft_probs, 0.0).sum())
+        value = sum_where(target, subset) - sum_where(rest.draft_probs, subset)
     elif isinstance(rest, drafts.WithReplacement):
         cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
         subset, value = cuts.subsets()[0], float(cuts.value[0])

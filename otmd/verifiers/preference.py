@@ -14,9 +14,8 @@ Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p
 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
-import numpy as np
-
 from otmd import drafts
+from otmd.curve._kernels import hockey_stick
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier, beside_forced
@@ -72,8 +71,9 @@ class Preference(Verifier):
     ) -> tuple[float, float]:
         always, rest = drafts_by_chance(law)
         if self.order is None and type(rest) is drafts.WithReplacement and rest.num_drafts == 1:
-            # Σ min(p, q) of the draft: no order of the tokens is needed.
-            rate = float(np.minimum(target, rest.draft_probs).sum() + target[always].sum())
+            # Rejected are Σ (p − q)₊ of the other tokens: no order is needed.
+            rejected = hockey_stick(target, rest.draft_probs, 1.0) - target[always].sum()
+            rate = 1.0 - max(float(rejected), 0.0)
         else:
             rate = self.prepare_position(target, law).rate
         return rate, rate

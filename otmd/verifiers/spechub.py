@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from otmd.curve._kernels import hockey_stick
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
@@ -23,7 +24,8 @@ class SpecHub(Verifier):
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, Hub)
-        rate = float(target[law.hub_token] + np.minimum(target, law.mass_beside_forced()).sum())
+        rejected = hockey_stick(target, law.mass_beside_forced(), 1.0) - target[law.hub_token]
+        rate = 1.0 - max(float(rejected), 0.0)
         return rate, rate
 
 

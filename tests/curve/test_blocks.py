@@ -173,8 +173,8 @@ def test_groups_ascend_with_the_ratio() -> None:
     fill_groups(np.minimum(ratio, 1e300), draft, np.empty(ratio.size), group)
     assert (np.diff(group) >= 0).all()
     assert group[[0, 1, -1]].tolist() == [0, 1, NUM_GROUPS - 1]
-    # Sixteen groups an octave.
-    assert group[np.searchsorted(ratio, 4.0)] - group[np.searchsorted(ratio, 2.0)] == 16
+    # Thirty-two groups an octave.
+    assert group[np.searchsorted(ratio, 4.0)] - group[np.searchsorted(ratio, 2.0)] == 32
 
 
 @pytest.mark.parametrize("kind", KINDS)

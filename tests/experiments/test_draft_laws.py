@@ -177,6 +177,6 @@ def test_the_stored_table_has_every_cell_of_the_figure(monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     path = Path("paper_figures/results/draft_laws.parquet")
     table = pl.read_parquet(path).filter(choice="stratified")
-    assert table.height == 4 * 5 * 4
+    assert table.height == 5 * 5 * 4
     assert (table["low"] <= table["value"]).all()
     assert (table["value"] <= table["high"]).all()
