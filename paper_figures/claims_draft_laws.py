@@ -81,7 +81,7 @@ def over_greedy(table: pl.DataFrame) -> list[str]:
     return [
         "One draft from each of n strata accepts more than greedy drafts, both by their closed-form rules",
         "asked here",
-        f"4 pairs, 5 temperatures, n = 2, 3, 4, 8: {verdicts(cells)}. {by_temperature(cells)}",
+        f"{len(PAIRS)} pairs, 5 temperatures, n = 2, 3, 4, 8: {verdicts(cells)}. {by_temperature(cells)}",
         FROM,
         f"in the mean of every cell at T = {listed(ahead)}; not of every one at other temperatures",
     ]
@@ -151,7 +151,7 @@ def fitting(table: pl.DataFrame) -> list[str]:
     """Fitted parameters, and what becomes of them elsewhere."""
     names = {
         "stratified, fitted": "on the same pair and temperature",
-        "stratified, of other pairs": "on other pairs",
+        "stratified, of other pairs": "on other pairs of the same target",
         "stratified, of other temperatures": "at other temperatures",
         "stratified, of all": "on all pooled",
         "stratified, by entropy": "on all, by the draft's entropy",
@@ -161,8 +161,8 @@ def fitting(table: pl.DataFrame) -> list[str]:
     return [
         "Fitted β, shares and certain tokens improve on β = 1 and equal strata",
         "asked here",
-        "mean gain in pp on the other half of the prompts, three pairs and the draft without its last "
-        f"layers: fitted {'; '.join(parts)}. The first: {verdicts(cells)}",
+        f"mean gain in pp on the other half of the prompts, {len(PAIRS) - 1} pairs and the draft without "
+        f"its last layers: fitted {'; '.join(parts)}. The first: {verdicts(cells)}",
         FROM,
         "for a draft that is too sure of itself",
     ]
@@ -186,8 +186,8 @@ def ceiling(table: pl.DataFrame) -> list[str]:
     return [
         "Another law would accept much more",
         "asked here",
-        "mean of Σ min(p, π) less the rate of strata by the rule in its own order, in pp, three pairs and "
-        f"the draft without its last layers. {'; '.join(parts)}",
+        "mean of Σ min(p, π) less the rate of strata by the rule in its own order, in pp, "
+        f"{len(PAIRS) - 1} pairs and the draft without its last layers. {'; '.join(parts)}",
         FROM,
         "not with a fixed n, but for a draft that is too sure of itself",
     ]

@@ -6,6 +6,7 @@ python paper_figures/draft_laws.py runs/mine.parquet figures/mine.svg
 
 import sys
 from pathlib import Path
+from re import sub
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -64,7 +65,7 @@ def _rates(axes: "Axes", table: pl.DataFrame) -> None:
         edge = {"markeredgecolor": INK, "markeredgewidth": 0.3, "ecolor": QUIET}
         look = {"color": mark.colour, "marker": mark.marker, "label": label, "ls": "", **edge}
         axes.errorbar(x, y, around, elinewidth=0.6, **look)
-    names = [label.replace(" left", "\nleft") for label, _, _ in PAIRS.values()]
+    names = [sub(" (left|by)", r"\n\1", label) for label, _, _ in PAIRS.values()]
     axes.set_xticks(range(len(PAIRS)), names, fontsize=7)
     axes.set_ylabel("acceptance rate (%)")
     axes.set_title(f"{DRAFTS} drafts, T = {TEMPERATURE:g}", loc="left")

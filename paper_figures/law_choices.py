@@ -12,6 +12,7 @@ PAIRS = {
     "skip:13,15,17": ("3 layers left out", "#0072B2", "s"),
     "skip:27,28,29": ("last 3 layers left out", "#E69F00", "D"),
     "ngram:3+context": ("n-gram", "#CC79A7", "^"),
+    "Qwen2.5-Coder 0.5B": ("1.5B drafted by 0.5B", "#56B4E9", "v"),
 }
 """Label, colour and marker of each draft."""
 

@@ -1,11 +1,14 @@
 """Which law should drafts be drawn from? Every law, by its best closed-form rule and at its optimum.
 
     python experiments/claims/draft_laws.py
+    python experiments/claims/draft_laws.py --spec experiments/claims/two_sizes.toml \
+        --parts runs/two_sizes --output runs/two_sizes_positions.parquet
 
-Collects texts of SmolLM2-135M-Instruct under runs/draft_laws_texts: a text for each prompt and temperature,
-sampled at that temperature, with the logits of the target and of four drafts at a few positions of each.
-Measures laws and rules there, a task for each prompt. The rows of all positions stay under runs; what
-``law_choice.py`` finds in them is stored.
+Collects texts of SmolLM2-135M-Instruct, or of a larger model with a smaller one as its draft, under runs: a
+text for each prompt and temperature, sampled at that temperature, with the logits of the target and of its
+drafts at a few positions of each. Measures laws and rules there, a task for each prompt. The rows of all
+positions stay under runs; what ``law_choice.py`` finds in them is stored. For the two sizes, the two files
+that PAIRS names must lie under runs/models.
 
 Parameters of a law: ``sharpness`` (β, drafts are drawn from q^β), ``falling`` (the share of a stratum in
 units of the one before it, from the head to the tail) and ``top`` (m, the likeliest tokens that are certain).
@@ -35,10 +38,8 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
 from otmd.verifiers.taking import Cells, TakenInCells
 
-TEXTS = Path("runs/draft_laws_texts")
 ROWS = Path("runs/draft_laws_positions.parquet")
 DOMAINS = ("code", "maths", "chat", "prose")
-DRAFTS = ("skip:15", "skip:13,15,17", "skip:27,28,29", "ngram:3+context")
 TEMPERATURES = (0.3, 0.6, 0.8, 1.0, 1.5)
 PER_DOMAIN, PER_TEXT, LENGTH = 16, 3, 24
 COUNTS = (2, 3, 4, 8)
@@ -50,6 +51,27 @@ ORDERS_AT, ORDERS_COUNTS = (0.6, 1.0), (2, 4, 8)
 CLOSE, LOOSE = 2e-3, 1e-2
 
 Rates = Iterator[tuple[str, str, int, dict[str, float], float]]
+
+
+class Pairs(NamedTuple):
+    """A target and its drafts by name, as the harness loads them, and where the logits of texts lie."""
+
+    target: str
+    drafts: dict[str, str]
+    texts: Path
+
+
+LAYERS = Pairs(
+    "default",
+    {name: name for name in ("skip:15", "skip:13,15,17", "skip:27,28,29", "ngram:3+context")},
+    Path("runs/draft_laws_texts"),
+)
+SIZES = Pairs(
+    "runs/models/qwen2.5-coder-1.5b-instruct.gguf",
+    {"Qwen2.5-Coder 0.5B": "runs/models/qwen2.5-coder-0.5b-instruct.gguf"},
+    Path("runs/two_sizes_texts"),
+)
+PAIRS = {"layers": LAYERS, "sizes": SIZES}
 
 
 class Ordered(NamedTuple):
@@ -65,38 +87,40 @@ def chosen_prompts() -> list[Prompt]:
     return load_prompts(list(DOMAINS), PER_DOMAIN, 0, progress=False)
 
 
-def text_file(prompt: Prompt) -> Path:
+def text_file(prompt: Prompt, pairs: Pairs = LAYERS) -> Path:
     """Where the logits of a prompt's texts lie."""
-    return TEXTS / f"{hashlib.sha256(prompt.id.encode()).hexdigest()[:16]}.npz"
+    return pairs.texts / f"{hashlib.sha256(prompt.id.encode()).hexdigest()[:16]}.npz"
 
 
 def texts_of(tasks: Sequence[dict[str, Any]]) -> str:
     """Collect what is missing of the texts of these tasks' prompts; identifies what there is."""
     chosen = chosen_prompts()
-    return collected([chosen[task["prompt"]] for task in tasks])
+    (pairs,) = {task.get("pairs", "layers") for task in tasks}
+    return collected([chosen[task["prompt"]] for task in tasks], PAIRS[pairs])
 
 
-def collected(prompts: Sequence[Prompt]) -> str:
+def collected(prompts: Sequence[Prompt], pairs: Pairs = LAYERS) -> str:
     """Collect what is missing of the prompts' texts; identifies what there is."""
-    TEXTS.mkdir(parents=True, exist_ok=True)
-    missing = [prompt for prompt in prompts if not text_file(prompt).exists()]
+    pairs.texts.mkdir(parents=True, exist_ok=True)
+    missing = [prompt for prompt in prompts if not text_file(prompt, pairs).exists()]
     if missing:
-        target = load_target("default")
-        drafts = [
-            load_draft(name, target, held_out_corpus(name, target, chosen_prompts(), False))
-            for name in DRAFTS
-        ]
+        target = load_target(pairs.target)
+        drafts = {
+            name: load_draft(spec, target, held_out_corpus(spec, target, chosen_prompts(), False))
+            for name, spec in pairs.drafts.items()
+        }
         with progress_bar("Collecting texts", len(missing), True) as update:
             for number, prompt in enumerate(missing):
                 update(number, prompt.id)
-                _collect(target, drafts, prompt)
+                write_atomically(text_file(prompt, pairs), _collect(target, drafts, prompt))
     # Not of these prompts alone, so that a sweep over more of them knows what is done.
-    what = f"{[prompt.id for prompt in chosen_prompts()]}{DRAFTS}{TEMPERATURES}{PER_TEXT}{LENGTH}"
+    ids = [prompt.id for prompt in chosen_prompts()]
+    what = f"{ids}{tuple(pairs.drafts)}{TEMPERATURES}{PER_TEXT}{LENGTH}"
     return hashlib.sha256(what.encode()).hexdigest()
 
 
-def _collect(target: Any, drafts: Sequence[Any], prompt: Prompt) -> None:
-    """Sample a text at each temperature, and store all models' logits at a few of its positions."""
+def _collect(target: Any, drafts: dict[str, Any], prompt: Prompt) -> bytes:
+    """Sample a text at each temperature: all models' logits at a few of its positions, as .npz."""
     before = prompt_tokens(target.tokenizer, prompt)
     model = continuations(target, before)
     rngs = [np.random.default_rng([0, zlib.crc32(prompt.id.encode())]) for _ in TEMPERATURES]
@@ -113,19 +137,21 @@ def _collect(target: Any, drafts: Sequence[Any], prompt: Prompt) -> None:
     ]
     prefixes = [text[:t] for text, own in zip(texts, places, strict=True) for t in own]
     arrays = {"temperature": np.repeat(TEMPERATURES, list(map(len, places)))}
-    for name, own in zip(("target", *DRAFTS), (model, *drafts), strict=True):
-        own = own if own is model else continuations(own, before)
-        logits = np.stack(own.logits(prefixes))[:, : target.token_count]
+    for name, own in {"target": target, **drafts}.items():
+        read = model if own is target else continuations(own, before)
+        logits = np.stack(read.logits(prefixes))[:, : target.token_count]
         arrays[name] = logits.astype(np.float32)
     stored = io.BytesIO()
     np.savez(stored, **arrays)
-    write_atomically(text_file(prompt), stored.getvalue())
+    return stored.getvalue()
 
 
-def prompt_rates(rng: np.random.Generator, prompt: int) -> Iterator[dict[str, Any]]:
+def prompt_rates(
+    rng: np.random.Generator, prompt: int, pairs: str = "layers"
+) -> Iterator[dict[str, Any]]:
     """All rows of one prompt's texts."""
     chosen = chosen_prompts()[prompt]
-    with np.load(text_file(chosen)) as stored:
+    with np.load(text_file(chosen, PAIRS[pairs])) as stored:
         arrays = dict(stored)
     seen: set[float] = set()
     for at, temperature in enumerate(arrays["temperature"].tolist()):
@@ -134,7 +160,7 @@ def prompt_rates(rng: np.random.Generator, prompt: int) -> Iterator[dict[str, An
         # What takes long is measured at the first position of each text.
         first = temperature not in seen
         seen.add(temperature)
-        for name in DRAFTS:
+        for name in PAIRS[pairs].drafts:
             draft = step(arrays[name][at])
             about = {
                 "domain": chosen.domain,
@@ -359,9 +385,7 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         ["--output", str(ROWS), *given],
         texts_of,
     )
-    print(
-        f"{ROWS}: {table.height} rows; python experiments/claims/law_choice.py says what they say"
-    )
+    print(f"{table.height} rows; python experiments/claims/law_choice.py says what they say")
     return table
 
 

@@ -9,7 +9,7 @@ them on the other half of the prompts, with the same mean.
 
 import numpy as np
 import polars as pl
-from draft_laws import COUNTS, DRAFTS, chosen_prompts, text_file
+from draft_laws import COUNTS, PAIRS, chosen_prompts, text_file
 
 import otmd
 from otmd.planning.ceiling import newsvendor, proportional, quantiles
@@ -27,7 +27,7 @@ def ceilings(about: pl.DataFrame) -> dict[int, dict[str, FloatArray]]:
     NaN at temperatures other than CEILING_AT.
     """
     found = {n: {name: np.full(about.height, np.nan) for name in NAMES} for n in COUNTS}
-    for draft in DRAFTS:
+    for draft in about["draft"].unique().sort():
         stored = _stored(draft)
         for temperature in CEILING_AT:
             step = otmd.Processing(temperature)
@@ -59,9 +59,10 @@ def ceilings(about: pl.DataFrame) -> dict[int, dict[str, FloatArray]]:
 def _stored(draft: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Logits of target and draft at the positions of each prompt."""
     found = {}
+    (pairs,) = (each for each in PAIRS.values() if draft in each.drafts)
     for prompt in chosen_prompts():
-        if text_file(prompt).exists():
-            with np.load(text_file(prompt)) as arrays:
+        if text_file(prompt, pairs).exists():
+            with np.load(text_file(prompt, pairs)) as arrays:
                 found[prompt.id] = (arrays["target"], arrays[draft])
     return found
 

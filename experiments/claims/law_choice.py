@@ -1,10 +1,12 @@
 """What ``draft_laws.py`` measured, in numbers: fitted parameters, differences, and how much is left to gain.
 
     python experiments/claims/law_choice.py
+    python experiments/claims/law_choice.py --rows runs/two_sizes_positions.parquet
 
 Prompts are cut in two halves. A parameter is fitted on one half and its rate is reported on the other, both
 ways, so that every prompt is reported on. Intervals are 95%, by a bootstrap over prompts within domains;
-differences are of the same positions. Stores a row for each draft, temperature, number of drafts and choice.
+differences are of the same positions. Stores a row for each draft, temperature, number of drafts and choice;
+what is stored of other drafts stays.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from draft_laws import COUNTS, DRAFTS, ROWS, TEMPERATURES
+from draft_laws import COUNTS, ROWS, TEMPERATURES
 from law_ceiling import ceilings
 
 from otmd.probabilities import BoolArray, FloatArray
@@ -99,6 +101,11 @@ def measured(table: pl.DataFrame, num_drafts: int) -> Measured:
     return Measured(about, variants, rates)
 
 
+def drafts_of(of: Measured) -> list[str]:
+    """The drafts that were measured."""
+    return of.about["draft"].unique().sort().to_list()
+
+
 def family(of: Measured, law: str, rule: str, free: str = "") -> list[int]:
     """The variants of a law and rule that differ in the free parameters alone."""
     rows = of.variants.filter(law=law, rule=rule)
@@ -118,7 +125,7 @@ def fitted(
     """
     rates, words = np.full(of.about.height, np.nan), {}
     half, entropy = of.about["half"].to_numpy(), of.about["entropy"].to_numpy()
-    for draft in DRAFTS:
+    for draft in drafts_of(of):
         for temperature in TEMPERATURES:
             own = _where(of, (pl.col("draft") == draft) & (pl.col("temperature") == temperature))
             fit = _where(of, like(draft, temperature))
@@ -163,8 +170,9 @@ def same(draft: str, temperature: float) -> pl.Expr:
     return (pl.col("draft") == draft) & (pl.col("temperature") == temperature)
 
 
+OTHER_PAIRS = "stratified, of other pairs"
 TRANSFER: dict[str, tuple[Callable[[str, float], pl.Expr], bool]] = {
-    "stratified, of other pairs": (
+    OTHER_PAIRS: (
         lambda draft, t: (pl.col("draft") != draft) & (pl.col("temperature") == t),
         False,
     ),
@@ -188,7 +196,10 @@ def choices(of: Measured) -> dict[str, Chosen]:
         if own := family(of, *given):
             found[name] = fitted(of, own, same)
     strata = family(of, *FITTED["stratified, fitted"])
+    others = len(drafts_of(of)) > 1
     for name, (like, bins) in TRANSFER.items():
+        if name == OTHER_PAIRS and not others:
+            continue
         found[name] = fitted(of, strata, like, bins)
     if "stratified, ratio order" in found:
         two = [found[name].rates for name in ("stratified", "stratified, ratio order")]
@@ -216,7 +227,7 @@ def summary(of: Measured, found: dict[str, Chosen], num_drafts: int) -> Iterator
     number = of.about.join(prompts, on=["domain", "prompt_id"], maintain_order="left")[
         "prompt"
     ].to_numpy()
-    for draft in DRAFTS:
+    for draft in drafts_of(of):
         for temperature in TEMPERATURES:
             own = _where(of, same(draft, temperature))
             for name, chosen in found.items():
@@ -268,7 +279,11 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
         above = {name: Chosen(rates, {}) for name, rates in bounds[num_drafts].items()}
         rows += summary(of, choices(of) | above, num_drafts)
     result = pl.DataFrame(rows, infer_schema_length=None)
-    write_parquet(chosen.output, result)
+    kept = [result]
+    if chosen.output.exists():
+        before = pl.read_parquet(chosen.output)
+        kept.insert(0, before.filter(~pl.col("draft").is_in(result["draft"].unique().to_list())))
+    write_parquet(chosen.output, pl.concat(kept))
     keys = ("draft", "num_drafts", "choice")
     at = result.filter(temperature=1.0).select(*keys, "value", "value_over_stratified", "positions")
     with pl.Config(tbl_rows=-1, float_precision=4, fmt_str_lengths=40, tbl_width_chars=120):
