@@ -193,7 +193,7 @@ class CachedContinuations(Continuations):
                 position_ids=torch.tensor([places], device=device),
                 input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
                 attention_mask=self._mask(size, len(pending), nodes),
-                past_key_values=self._cache,
+                cache=self._cache,
                 use_cache=True,
             )
         rows = output[0, :, : self.model.token_count].float().cpu().numpy()

@@ -115,7 +115,7 @@ class LanguageModel:
                     position_ids=places,
                     input_ids=inputs,
                     attention_mask=mask,
-                    past_key_values=cache,
+                    cache=cache,
                     use_cache=True,
                 )
             logits = output[:, 0, : self.token_count].float().cpu().numpy()
@@ -153,14 +153,17 @@ def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
 
 
-def forward_logits(model: Any, keep: Any, position_ids: Any = None, **inputs: Any) -> Any:
+def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> Any:
     """Call a decoder-only model: logits (B, K, V) at the K positions ``keep`` (an integer tensor) alone.
 
     ``position_ids`` (B, T) go to models that take them; others count positions by the attention mask.
     """
     takes = inspect.signature(model.forward).parameters
-    if position_ids is not None and "position_ids" in takes:
-        inputs["position_ids"] = position_ids
+    if "position_ids" not in takes:
+        inputs.pop("position_ids", None)
+    if cache is not None:
+        # Its name from transformers 5.24 on, and before.
+        inputs["cache" if "cache" in takes else "past_key_values"] = cache
     if "logits_to_keep" in takes:
         # The output layer, the largest of all, is then computed at the wanted positions only.
         return model(**inputs, logits_to_keep=keep).logits

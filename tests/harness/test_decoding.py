@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -65,23 +67,20 @@ def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None
 def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatch) -> None:
     computed = []
     forward = tiny.model.forward
+    takes = inspect.signature(forward)
 
     def counted(*args, **inputs):
         computed.append(inputs["input_ids"].shape[1])
         return forward(*args, **inputs)
 
     monkeypatch.setattr(tiny.model, "forward", counted)
-    monkeypatch.setattr("otmd.harness.models.inspect.signature", lambda _: _Takes())
+    monkeypatch.setattr("otmd.harness.models.inspect.signature", lambda _: takes)
     cached = CachedContinuations(tiny, PROMPT)
     cached.logits([(7, 9), (8,)])
     cached.extend((7, 9, 4))
     cached.logits([()])
     cached.logits([(), (5,)])
     assert computed == [len(PROMPT) + 3, 1, 1]
-
-
-class _Takes:
-    parameters = ("position_ids", "logits_to_keep")
 
 
 @pytest.mark.parametrize("name", SPECULATIONS)
