@@ -7,7 +7,7 @@ package imports torch; ``import otmd`` does not.
 
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
-from otmd.tensors.rates import TensorRatioCurve, greedy_rates, spechub_rate, target_only_rates
+from otmd.tensors.rates import TensorRatioCurve, greedy_rates, target_only_rates
 from otmd.tensors.strata import TensorStrata, stratify
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "TensorVerdict",
     "greedy_rates",
     "probs_from_logits",
-    "spechub_rate",
     "stratify",
     "target_only_rates",
 ]

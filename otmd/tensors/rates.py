@@ -125,7 +125,7 @@ def _accumulated(mass: Tensor, order: Tensor) -> Tensor:
 def greedy_rates(
     target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
 ) -> Tensor:
-    """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*.
+    """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*; SpecHub's for 2.
 
     p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), where Top is the n − 1 likeliest tokens of q, ties to the
     lowest id (Hu et al. 2025, Section 5).
@@ -160,20 +160,6 @@ def greedy_rates(
         coupled = torch.minimum(p, rest / rest.sum(dim=-1, keepdim=True)).sum(dim=-1)
         rates.append((certain + coupled).clamp(0.0, 1.0))
     return torch.stack(rates, dim=-1)
-
-
-def spechub_rate(target_probs: Any, draft_probs: Any, validate: bool = True) -> Tensor:
-    """Acceptance rate of SpecHub for two drafts of the Hub law, which is α* (Sun et al. 2024).
-
-    It is the rate of two greedy drafts, p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))), a the likeliest token.
-    Parameters and errors are those of :func:`greedy_rates`.
-
-    Returns
-    -------
-    torch.Tensor of float64, shape (…)
-        NaN where q has a single token of mass.
-    """
-    return greedy_rates(target_probs, draft_probs, 2, validate)[..., 1]
 
 
 def target_only_rates(

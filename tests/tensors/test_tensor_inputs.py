@@ -12,13 +12,7 @@ import torch
 from tensor_pairs import assert_same, in_each_dtype, model_like
 
 import otmd
-from otmd.tensors import (
-    TensorRatioCurve,
-    greedy_rates,
-    probs_from_logits,
-    spechub_rate,
-    target_only_rates,
-)
+from otmd.tensors import TensorRatioCurve, greedy_rates, probs_from_logits, target_only_rates
 
 P = torch.tensor([0.5, 0.3, 0.2])
 Q = torch.tensor([0.2, 0.3, 0.5])
@@ -27,7 +21,6 @@ TAKERS: dict[str, Callable[..., object]] = {
     "recursive": lambda p, q, **o: TensorRatioCurve(p, q, **o).recursive_rejection_rates(3),
     "k_sequential": lambda p, q, **o: TensorRatioCurve(p, q, **o).k_sequential_rates(3),
     "greedy": lambda p, q, **o: greedy_rates(p, q, 3, **o),
-    "spechub": lambda p, q, **o: spechub_rate(p, q, **o),
     "target only": lambda p, q, **o: target_only_rates(p, q, 3, **o),
 }
 takers = pytest.mark.parametrize("taker", TAKERS)
