@@ -19,12 +19,7 @@ from otmd.choice.plan import Quadrature, quadrature_for_weights
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray
-from otmd.race.quadrature import (
-    POWERS,
-    exponential_series,
-    growth_series,
-    product_of_series,
-)
+from otmd.race.quadrature import POWERS, exponential_series, growth_series, product_of_series
 
 _INAUDIBLE = 1e-200
 

@@ -3,17 +3,22 @@
 A static tree goes on below the first draft that is the emitted token, independent paths below all that are.
 For a token y each draft is one of four: y and accepted (a_i), y and refused (q − a_i), or another token that
 leaves y open, before y is accepted (b_i) and after it (c). Drafts are independent, so chances are products.
+The optimal rule has a clock at each draft, and accepts the one whose clock rings first. All drafts are alike
+to it, so the chance depends on how many of them are y alone.
 """
 
 import numpy as np
+from scipy.special import comb
 
+from otmd.choice.plan import ChoicePlan
 from otmd.drafts import WithReplacement
 from otmd.probabilities import FloatArray
-from otmd.verifiers import KSequential, Preference, RecursiveRejection, Verifier
+from otmd.verifiers import KSequential, Optimal, Preference, RecursiveRejection, Verifier
+from otmd.verifiers.prepared import PreparedVerifier
 from otmd.verifiers.taking import Taken
 
 # Rules of which this is known: their residuals give no token that was drafted.
-COUNTED = (RecursiveRejection, KSequential, Preference)
+COUNTED = (RecursiveRejection, KSequential, Preference, Optimal)
 
 
 def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: int) -> FloatArray:
@@ -21,7 +26,12 @@ def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: 
 
     The rest of the sum to 1 is that the token was not drafted. The verifier is one of ``COUNTED``.
     """
-    drawn, accepted, before, after = _beside(verifier, target, law, token)
+    prepared = verifier.prepare(target, law)
+    choice = getattr(prepared, "choice", None)
+    if isinstance(choice, ChoicePlan):
+        found = _chosen(choice, law, token)
+        return found / max(found.sum(), target[token])
+    drawn, accepted, before, after = _beside(prepared, choice, law, token)
     n = law.num_drafts
     found, later, behind = np.zeros((n, n)), np.zeros(n + 1), np.eye(1, n + 1)[0]
     # Polynomials, whose powers count copies: of the drafts from i on, and of those behind the accepted one.
@@ -35,16 +45,38 @@ def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: 
     return found / max(found.sum(), target[token])
 
 
+def _chosen(plan: ChoicePlan, law: WithReplacement, token: int) -> FloatArray:
+    """P(draft i is the first that is the token, j more are it too, and one of them is chosen), (n, n)."""
+    more, inside = np.arange(law.num_drafts), plan.subset[token]
+    side, drawn = plan.inner if inside else plan.outer, law.draft_probs[token]
+    if side is None or drawn == 0.0:
+        return np.zeros((more.size, more.size))
+    tokens = np.flatnonzero(plan.subset == inside)
+    lower, share, offered = side.locate(tokens)
+    own, masses, of_token = np.searchsorted(tokens, token), *np.zeros((2, side.weights.size))
+    for classes, part in ((lower, share), (np.minimum(lower + 1, masses.size - 1), 1.0 - share)):
+        masses += np.bincount(classes, part * law.draft_probs[tokens], masses.size)
+        of_token[classes[own]] += part[own]
+    times, steps = side.quadrature
+    silent = np.exp(-np.outer(times, side.weights))
+    own_silent, rings = silent @ of_token, silent @ (of_token * side.weights)
+    # Tokens of H* are silent beside one that lies outside.
+    never = 0.0 if inside else law.draft_probs[plan.subset].sum()
+    others = np.maximum(never + silent @ masses - drawn * own_silent, 0.0)
+    kept = min(1.0, plan.target[token] / offered[own]) if offered[own] else 0.0
+    powers = own_silent ** more[:, None] * others ** more[::-1, None]
+    chances = powers @ (kept * rings * steps * np.exp(-times * side.rejection))
+    return (more + 1) * drawn ** (more + 1) * chances * comb(more[::-1, None], more)
+
+
 def _beside(
-    verifier: Verifier, target: FloatArray, law: WithReplacement, token: int
+    prepared: PreparedVerifier, taken: object, law: WithReplacement, token: int
 ) -> tuple[float, FloatArray, FloatArray, float]:
     """The q of the token, and its a_i, b_i (n,) and c as above."""
     draft, n = law.draft_probs, law.num_drafts
     drawn = float(draft[token])
     if drawn == 0.0:
         return 0.0, np.zeros(n), np.ones(n), 1.0
-    prepared = verifier.prepare(target, law)
-    taken = getattr(prepared, "choice", None)
     if isinstance(taken, Taken):
         # No draft, wherever it stands, may be another token that is preferred and accepted.
         some = np.flatnonzero(draft)

@@ -106,7 +106,7 @@ CANDIDATES = {
     **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
     **_with_replacement("preference", "preference", verifiers.Preference()),
     "stratified": Candidate("stratified drafts, preference", verifiers.Preference(), _STRATA),
-    "optimal": Candidate("with replacement, optimal", verifiers.Optimal(), {"": WithReplacement}),
+    **_with_replacement("optimal", "optimal", verifiers.Optimal()),
     "stratified-optimal": Candidate("stratified drafts, optimal", verifiers.Optimal(), _STRATA),
 }
 """What a plan may rank, by name; every one is lossless."""
@@ -117,14 +117,10 @@ class Settings(NamedTuple):
 
     Attributes
     ----------
-    rules : tuple of str
-        Keys of :data:`otmd.planning.CANDIDATES`.
-    num_drafts : tuple of int
-        How many drafts a node may have.
-    target : Processing
-        How the texts were sampled.
-    drafts : tuple of Processing
-        One for each draft temperature that is tried.
+    rules, num_drafts : tuple of str, tuple of int
+        Keys of :data:`otmd.planning.CANDIDATES`; how many drafts a node may have.
+    target, drafts : Processing, tuple of Processing
+        How the texts were sampled; one for each draft temperature that is tried.
     seed : int
     """
 

@@ -33,9 +33,8 @@ class Row(NamedTuple):
     choice : Choice
     value, low, high : float
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
-    tokens_per_step : float
-    acceptance : list of float
-        P(at least k drafts are accepted), k = 1, 2, ….
+    tokens_per_step, acceptance : float, list of float
+        The latter is P(at least k drafts are accepted), k = 1, 2, ….
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
@@ -45,10 +44,8 @@ class Row(NamedTuple):
         Tokens per step.
     by_entropy : list of float
         The rate by thirds of the target's entropy; empty where the rate is NaN.
-    samples : ndarray of float64, shape (resamples,)
-        The value of resampled prompts.
-    fitted : float
-        That on the half that the choice was made on.
+    samples, fitted : ndarray of float64, shape (resamples,), and float
+        The value of resampled prompts, and that on the half that the choice was made on.
     """
 
     rule: str

@@ -4,12 +4,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import (
-    OptimalityCertificate,
-    UnsupportedLaw,
-    Verifier,
-    validate_verifier,
-)
+from otmd.verifiers.base import OptimalityCertificate, UnsupportedLaw, Verifier, validate_verifier
 from otmd.verifiers.gumbel_list import GumbelList
 from otmd.verifiers.gumbel_top import GumbelTop
 from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling

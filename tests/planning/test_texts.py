@@ -167,9 +167,11 @@ WITH_REPLACEMENT = {
         Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH),
         0,
     ),
+    "optimal, paths": ("optimal", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
     "RRS, static": ("RRS", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
     "K-SEQ, static": ("K-SEQ", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
     "preference, static": ("preference", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
+    "optimal, static": ("optimal", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
 }
 
 
