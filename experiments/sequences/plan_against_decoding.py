@@ -1,9 +1,9 @@
 """Tokens per step: estimated along texts, measured by decoding, and as the product of mean rates.
 
-    otmd collect runs/texts-skip --consecutive 48 --per-domain 4 --draft skip:13,15,17
-    otmd collect runs/texts-ngram --consecutive 48 --per-domain 4 --draft ngram
-    python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram
-    python experiments/sequences/plan_against_decoding.py runs/texts-skip runs/texts-ngram \
+    otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
+    otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
+    python experiments/sequences/plan_against_decoding.py runs/more-skip runs/more-ngram --repeats 1
+    python experiments/sequences/plan_against_decoding.py runs/more-skip runs/more-ngram --repeats 1 \
         --rules rrs k-seq-paths preference-paths
     otmd collect runs/texts-paths --consecutive 48 --per-domain 4 --draft skip:13,15,17 --paths 10
     python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules likeliest
