@@ -1,7 +1,7 @@
 """The optimal plan at full vocabulary: classes of tokens, and the weights that choose among drafts."""
 
-from otmd.choice.independent import plan_independent
-from otmd.choice.plan import ChoicePlan
-from otmd.choice.without_replacement import plan_without_replacement
+from otmd.choice.choice_plan import ChoicePlan
+from otmd.choice.independent_plan import plan_independent
+from otmd.choice.race_plan import plan_without_replacement
 
 __all__ = ["ChoicePlan", "plan_independent", "plan_without_replacement"]

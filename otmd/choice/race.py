@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice.plan import Quadrature, quadrature_for_weights
+from otmd.choice.choice_plan import Quadrature, quadrature_for_weights
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray

@@ -14,7 +14,7 @@ from otmd.drafts.proposal import order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import in_threads
 from otmd.optimum.minimum_cut import minimum_cut
-from otmd.optimum.stratified import stratified_cut
+from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
 from otmd.race.containment import RaceCurve
 

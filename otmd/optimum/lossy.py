@@ -21,7 +21,7 @@ from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import kernel
 from otmd.optimum.acceptance import positions
-from otmd.optimum.stratified import entry_times
+from otmd.optimum.stratified_cut import entry_times
 from otmd.probabilities import FloatArray, IntArray, accumulated
 
 # The interval of a bisection is halved this often, down to the rounding of 1.

@@ -10,7 +10,7 @@ to it, so the chance depends on how many of them are y alone.
 import numpy as np
 from scipy.special import comb
 
-from otmd.choice.plan import ChoicePlan
+from otmd.choice.choice_plan import ChoicePlan
 from otmd.drafts import WithReplacement
 from otmd.probabilities import FloatArray
 from otmd.verifiers import KSequential, Optimal, Preference, RecursiveRejection, Verifier

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from otmd import __version__
 from otmd.harness.dataset import Dataset
 from otmd.measurement.page import Cell, Table
+from otmd.planning.candidates import certain_trees, likeliest_trees
 from otmd.planning.ceiling import ceilings
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
-from otmd.planning.trees import certain_trees, likeliest_trees
 from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.

@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 
 from otmd.measurement.summary import prompt_weights
+from otmd.planning.candidates import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
-from otmd.planning.trees import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.probabilities import FloatArray
 from otmd.verifiers import RecursiveRejection
 

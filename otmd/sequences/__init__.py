@@ -2,8 +2,8 @@
 
 from otmd.sequences.efficiency import BlockEfficiency, block_efficiency, output_law, target_law
 from otmd.sequences.optimum import SequenceOptimum, optimal_block_efficiency, sequence_program_size
-from otmd.sequences.rules import BlockVerification, SequenceRule, TokenLevel, Traversal
 from otmd.sequences.tree_laws import IIDPaths, LikeliestTree, TokenTree, budget_shape
+from otmd.sequences.tree_rules import BlockVerification, SequenceRule, TokenLevel, Traversal
 from otmd.sequences.trees import TableModel, TreeLaw
 
 __all__ = [

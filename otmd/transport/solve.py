@@ -12,8 +12,8 @@ from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, wrong
 from otmd.transport import forms, solvers
 from otmd.transport import program as lp
-from otmd.transport.plan import TransportPlan
 from otmd.transport.problem import TransportProblem
+from otmd.transport.transport_plan import TransportPlan
 
 SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
 _GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}

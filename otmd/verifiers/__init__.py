@@ -10,7 +10,7 @@ from otmd.verifiers.gumbel_top import GumbelTop
 from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.optimal import Optimal
-from otmd.verifiers.plan import PlanVerifier
+from otmd.verifiers.plan_verifier import PlanVerifier
 from otmd.verifiers.preference import GreedyCoupling, MaximalCoupling, Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.choice.plan import clock_quadrature
+from otmd.choice.choice_plan import clock_quadrature
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernel import kernel

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import binom
 
-from otmd.choice.plan import clock_quadrature
+from otmd.choice.choice_plan import clock_quadrature
 from otmd.drafts import DraftLaw, WithoutReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernel import kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from otmd.choice.independent import ClassDrafts, class_weights
+from otmd.choice.independent_plan import ClassDrafts, class_weights
 
 # Classes beside H* at a position of a real pair, at temperature 0.7: nearly all mass in two of them, and
 # weights that lie e^{30} apart. Newton's steps alone ended with 5e-4 misplaced.

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from naive import clock_chances, clock_choice, clock_potential
 
-from otmd.choice.independent import ClassDrafts, choice_rates
-from otmd.choice.plan import chances_of_drafts, clock_quadrature
+from otmd.choice.choice_plan import chances_of_drafts, clock_quadrature
+from otmd.choice.independent_plan import ClassDrafts, choice_rates
 
 ROUNDING = 1e-13
 Array = np.ndarray

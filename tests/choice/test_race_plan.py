@@ -12,7 +12,7 @@ import pytest
 from race_plans import tail_at
 from strategies import Array, unit
 
-from otmd.choice.plan import Quadrature
+from otmd.choice.choice_plan import Quadrature
 from otmd.choice.race import ClassRates, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times

@@ -8,7 +8,7 @@ from race_plans import assert_lossless, prepared
 from strategies import unit
 
 import otmd
-from otmd.choice import ChoicePlan, without_replacement
+from otmd.choice import ChoicePlan, race_plan
 
 
 def mixed_tokens(plan: ChoicePlan) -> int:
@@ -25,8 +25,8 @@ def mixed_tokens(plan: ChoicePlan) -> int:
 def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(without_replacement, "HEAVY", threshold)
-    monkeypatch.setattr(without_replacement, "HEAVY_PAIR", 0.03)
+    monkeypatch.setattr(race_plan, "HEAVY", threshold)
+    monkeypatch.setattr(race_plan, "HEAVY_PAIR", 0.03)
     for seed in range(3 if n == 2 else 1):
         rng = np.random.default_rng([V, n, seed])
         law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)

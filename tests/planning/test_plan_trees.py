@@ -15,12 +15,7 @@ from scipy.stats import binom
 import otmd
 from otmd.harness import open_dataset
 from otmd.planning import Settings, make_plan
-from otmd.planning.copies import copies
-from otmd.planning.latency import Latency
-from otmd.planning.positions import Job, slot_of, text_table
-from otmd.planning.ranking import slots_of_rejection
-from otmd.planning.texts import Text, drafted_chance, halves, steps_along
-from otmd.planning.trees import (
+from otmd.planning.candidates import (
     NEVER,
     Choice,
     IndependentPaths,
@@ -30,6 +25,11 @@ from otmd.planning.trees import (
     draft_ranks,
     likeliest_trees,
 )
+from otmd.planning.copies import copies
+from otmd.planning.latency import Latency
+from otmd.planning.positions import Job, slot_of, text_table
+from otmd.planning.ranking import slots_of_rejection
+from otmd.planning.texts import Text, drafted_chance, halves, steps_along
 from otmd.probabilities import Processing
 from otmd.sequences import (
     LikeliestTree,
@@ -480,10 +480,12 @@ def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
         ([0, 0, 2, 2, 2, 1, 99], {(0,), (1,), (2,)}),
         ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
     ):
-        monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_, own=ranks: np.array(own))
+        monkeypatch.setattr(
+            "otmd.planning.candidates.draft_ranks", lambda *_, own=ranks: np.array(own)
+        )
         (*_, choice) = certain_trees(None, texts, 3, 3).choices([3])
         assert set(choice.nodes) == nodes
-    monkeypatch.setattr("otmd.planning.trees.draft_ranks", lambda *_: np.array([99, 99]))
+    monkeypatch.setattr("otmd.planning.candidates.draft_ranks", lambda *_: np.array([99, 99]))
     assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import otmd
 from otmd.harness import open_dataset
+from otmd.planning.candidates import Choice, IndependentPaths, StaticTrees
 from otmd.planning.copies import copies
 from otmd.planning.texts import (
     drafted_chance,
@@ -18,7 +19,6 @@ from otmd.planning.texts import (
     read_texts,
     steps_along,
 )
-from otmd.planning.trees import Choice, IndependentPaths, StaticTrees
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,

@@ -23,7 +23,7 @@ from otmd.sequences import (
     target_law,
 )
 from otmd.sequences.chance import Chance
-from otmd.sequences.rules import chance_of_stopping, leftover
+from otmd.sequences.tree_rules import chance_of_stopping, leftover
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
 ROUNDING = 1e-12

@@ -13,7 +13,7 @@ from otmd.transport import (
     canonical_decomposition,
     solve_transport,
 )
-from otmd.verifiers.plan import PlanVerifier
+from otmd.verifiers.plan_verifier import PlanVerifier
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 Q = np.array([0.1, 0.2, 0.3, 0.4])

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.choice import plan
+from otmd.choice import choice_plan
 from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TailSums, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.weights import balance
@@ -54,7 +54,7 @@ class RacePosition:
     rates: FloatArray
     num_drafts: int
     unit: float
-    curve: plan.CutCurve
+    curve: choice_plan.CutCurve
     subset: BoolArray
     lower: IntArray
     share: FloatArray
@@ -73,12 +73,12 @@ class RacePosition:
             return PairRace(heavy, heavy / beside)
         blocked = float(self.rates[~self.subset].sum()) if inner else 0.0
         times = win_times(1.0, self.unit, self.num_drafts, self.num_drafts)
-        return TimedRace(self.num_drafts, heavy, blocked, plan.Quadrature(*times))
+        return TimedRace(self.num_drafts, heavy, blocked, choice_plan.Quadrature(*times))
 
 
 def plan_without_replacement(
     target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
-) -> plan.ChoicePlan:
+) -> choice_plan.ChoicePlan:
     """The optimal plan for n ≥ 2 drafts without replacement, at a single position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
@@ -91,14 +91,18 @@ def plan_without_replacement(
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset, size = plan.cut_curve(blocked, cut.size), blocked.subset(cut.end), draft.size
+    curve, subset, size = (
+        choice_plan.cut_curve(blocked, cut.size),
+        blocked.subset(cut.end),
+        draft.size,
+    )
     places = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
     position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset, *places)
     sides = [_solve_side(position, inner, _OF_SIDE * tol) for inner in (True, False)]
-    return plan.ChoicePlan(target, subset.__getitem__, 1.0 + cut.value, *sides)
+    return choice_plan.ChoicePlan(target, subset.__getitem__, 1.0 + cut.value, *sides)
 
 
-def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | None:
+def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.Side | None:
     """Find places and weights with which every token is chosen with probability p; None without tokens.
 
     Inside H*, tokens of the other side do not arrive. Outside, tokens of H* arrive and are never chosen.
@@ -119,7 +123,7 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | 
     with np.errstate(over="ignore"):
         ratio = wanted / own * unit
     most = float(own.max(initial=0.0)) / unit, drafted * unit
-    nodes = plan.nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
+    nodes = choice_plan.nodes_of_tail(position.curve, ratio, *most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
     search = RaceSearch(race, able[heavy], position.target[heavy], total, drafted, likely, inner)
     grids = 0
@@ -138,8 +142,8 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> plan.Side | 
     position.chosen[heavy[own]] = of_heavy[own]
     clocks = np.append(weights.nodes, weights.heavy)
     running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
-    quadrature = plan.quadrature_for_weights(np.log(running), position.num_drafts)
-    return plan.Side(clocks, weights.rejection, quadrature, position.locate)
+    quadrature = choice_plan.quadrature_for_weights(np.log(running), position.num_drafts)
+    return choice_plan.Side(clocks, weights.rejection, quadrature, position.locate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve
 from otmd.kernel import kernel
-from otmd.optimum.stratified import Ends, corner, scan
+from otmd.optimum.stratified_cut import Ends, corner, scan
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # No block but the first and the last group spans more than a factor of two; the first one ends here.

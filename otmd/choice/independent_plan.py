@@ -1,8 +1,8 @@
 """The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
 
 A curve is all tokens by p/q, or those of a stratum, and is drawn from as often as it has copies: n times, or
-once. Its tokens are put into classes (:mod:`otmd.choice.plan`), which are drawn as they are. A rule that
-gives every class its share of p gives every token its p.
+once. Its tokens are put into classes (:mod:`otmd.choice.choice_plan`), which are drawn as they are. A rule
+that gives every class its share of p gives every token its p.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.choice import plan
+from otmd.choice import choice_plan
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power, ratios_of
 from otmd.curve.blocks import BlockedCurve
 from otmd.drafts import Stratified, WithReplacement
 from otmd.kernel import kernel
-from otmd.optimum.stratified import are_below, stratified_cut
+from otmd.optimum.stratified_cut import are_below, stratified_cut
 from otmd.probabilities import FloatArray, IntArray
 
 # The tolerance is shared by two sides, and on each side by the classes and the weights.
@@ -32,7 +32,7 @@ class IndependentCut(NamedTuple):
     of each curve with p/q below its entry of ``ends`` (R,). ``value`` is p(H*) − g(H*).
     """
 
-    curves: list[plan.CutCurve]
+    curves: list[choice_plan.CutCurve]
     copies: IntArray
     target: FloatArray
     draft: FloatArray
@@ -43,7 +43,7 @@ class IndependentCut(NamedTuple):
 
 def plan_independent(
     target: FloatArray, law: WithReplacement | Stratified, tol: float
-) -> plan.ChoicePlan:
+) -> choice_plan.ChoicePlan:
     """The optimal plan for drafts with replacement, or one from each stratum, at a single position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. ``tol`` is how much
@@ -55,15 +55,15 @@ def plan_independent(
         (0, curve.cut, max(curve.cut, curve.edge_at(float(count))))
         for curve, count in zip(cut.curves, cut.copies, strict=True)
     ]
-    chosen = plan.choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
+    chosen = choice_plan.choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
     pairs = list(zip(cut.curves, chosen, strict=True))
-    inside = [plan.split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
-    outside = [plan.split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
+    inside = [choice_plan.split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
+    outside = [choice_plan.split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
     within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
     inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
     outer = _solve_side(cut, outside, within, None, tol)
     holds = partial(are_below, target, cut.draft, cut.number, cut.ends)
-    return plan.ChoicePlan(target, holds, 1.0 + cut.value, inner, outer)
+    return choice_plan.ChoicePlan(target, holds, 1.0 + cut.value, inner, outer)
 
 
 def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
@@ -72,21 +72,22 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
         strata = law.position_strata
         found = stratified_cut(target, strata)
         curves = [
-            plan.cut_curve(*curve) for curve in zip(found.curves, found.sizes.tolist(), strict=True)
+            choice_plan.cut_curve(*curve)
+            for curve in zip(found.curves, found.sizes.tolist(), strict=True)
         ]
         copies = np.ones(law.num_drafts, np.int64)
         tokens = target, strata.inclusion, strata.number
         return IndependentCut(curves, copies, *tokens, found.ends, found.value)
     blocked = BlockedCurve(target, law.draft_probs, [law.num_drafts])
     (cut,) = blocked.smallest_cuts()
-    curves, copies = [plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts])
+    curves, copies = [choice_plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts])
     tokens = target, law.draft_probs, np.zeros(target.size, np.int16)
     return IndependentCut(curves, copies, *tokens, np.array([cut.end]), cut.value)
 
 
 @kernel(error_model="numpy")
 def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
-    """What :class:`otmd.choice.plan.Side` tells of tokens: G classes at nodes of the ratio, (G,).
+    """What :class:`otmd.choice.choice_plan.Side` tells of tokens: G classes at nodes of the ratio, (G,).
 
     The classes of each curve begin at ``starts`` (R + 1,), and ascend. ``rates`` (G,) are the chosen masses
     in units of the classes' draft masses.
@@ -96,7 +97,7 @@ def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
         r = np.uint64(number[y])
-        g, own = plan.locate_one(nodes, starts[r], starts[r + np.uint64(1)], ratio[i])
+        g, own = choice_plan.locate_one(nodes, starts[r], starts[r + np.uint64(1)], ratio[i])
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
         rate = own * rates[g] + (1.0 - own) * rates[min(g + 1, nodes.size - 1)]
         lower[i], share[i], offered[i] = g, own, draft[y] * rate
@@ -109,7 +110,7 @@ def _solve_side(
     never: FloatArray,
     rejected: float | None,
     tol: float,
-) -> plan.Side | None:
+) -> choice_plan.Side | None:
     """Find the weights of the classes on one side of the cut.
 
     ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
@@ -130,10 +131,10 @@ def _solve_side(
     weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
     weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
     rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = plan.quadrature_for_weights(log_weights, int(cut.copies.sum()))
+    quadrature = choice_plan.quadrature_for_weights(log_weights, int(cut.copies.sum()))
     tokens = cut.target, cut.draft, cut.number
     locate = partial(_locate_tokens, nodes, rates, np.cumsum([0, *sizes]), *tokens)
-    return plan.Side(weights, rejection, quadrature, locate)
+    return choice_plan.Side(weights, rejection, quadrature, locate)
 
 
 class ClassDrafts(NamedTuple):
@@ -161,7 +162,7 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     search = begin_search(targets, likely, capped, tol, log_weights)
     moved = True
     while moved:
-        times, steps = plan.quadrature_for_weights(log_weights, num_drafts)
+        times, steps = choice_plan.quadrature_for_weights(log_weights, num_drafts)
         choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
         moved = move_weights(search, log_weights, rates, coupling)
     return log_weights, rates
