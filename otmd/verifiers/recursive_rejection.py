@@ -5,22 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.curve._kernels import AT_A_TIME
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
-from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.containment import mass_beside_most
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.base import Verifier, bounds_by_position
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
-from otmd.verifiers.rejection_paths import ONE, RejectionPaths, RejectionWalk
-
-# About three seconds for a few drafts; a node costs more the more drafts are left below it.
-_MOST_NODES = 3_000_000
-# The first classes' mass times range, and by how much the bounds of a path's rest differ that is not looked
-# into, in units of the tolerance.
-_WIDEST, _UNOPENED = 0.25, 1e-3
-_ROUNDING = 1e-14
+from otmd.verifiers.rejection_bounds import rejection_bounds
+from otmd.verifiers.rejection_classes import RejectionPosition
 
 
 class RecursiveRejection(Verifier):
@@ -56,8 +47,8 @@ class RecursiveRejection(Verifier):
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
             assert isinstance(own, WithoutReplacement)
-            paths = RejectionPaths(p, own.with_num_drafts(counts[-1]))
-            rejected = [rejection_bounds(paths, n, tol) for n in counts]
+            position = RejectionPosition(p, own.with_num_drafts(counts[-1]))
+            rejected = [rejection_bounds(position, n, tol) for n in counts]
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
 
         return bounds_by_position(target, law, len(counts), bounds)
@@ -136,58 +127,3 @@ class _IndependentRule(PreparedVerifier):
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]
-
-
-def rejection_bounds(paths: RejectionPaths, num_drafts: int, tol: float) -> tuple[float, float]:
-    """Certain bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
-
-    For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
-    """
-    if num_drafts <= 2:
-        rejected, draft = paths.first, paths.law.draft_probs
-        if num_drafts == 2 and rejected > 0.0:
-            beside = RATE_UNIT * mass_beside_most(draft)
-            rejected = _two_rejected(paths.curve, paths.target, draft, paths.first, beside)
-        return rejected, rejected
-    curve, low, high, work, count = paths.curve, 0.0, 1.0, 0, 0
-    # What was too wide for fewer drafts is too wide for these.
-    widest, negligible = min(_WIDEST * tol, paths.widest), _UNOPENED * tol
-    while True:
-        # One set of classes is held at a time: they are as large as the vocabulary.
-        classes = walk = None
-        classes = paths.classes(widest)
-        equal = bool((classes.smallest == classes.largest).all())
-        if classes.size.size == count and not equal:
-            widest *= 2.0**-10
-            continue
-        count = classes.size.size
-        walk = RejectionWalk(curve, classes, num_drafts, negligible, _MOST_NODES - work)
-        least, most = walk.bounds()
-        low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
-        work += walk.looked
-        if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
-            return low, high
-        # Mass times range: half the width has a quarter of it.
-        widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
-
-
-@kernel(error_model="numpy")
-def _two_rejected(curve, target, draft, first, beside):
-    """P(both drafts are rejected): the mean of W over the first token.
-
-    ``first`` is W(1), ``beside`` the mass of all tokens but the one of more than half, in the unit.
-    """
-    ratio, target_tail, draft_tail = curve
-    nearest, total = np.searchsorted(ratio, ONE * (1.0 + first), side="right"), 0.0
-    for start in range(0, target.size, AT_A_TIME):
-        p, q, part = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME], 0.0
-        for y in range(p.size):
-            mass = RATE_UNIT * q[y]
-            # Without the cancellation of 1 − q where a token has more than half of q.
-            C = ONE + first / (beside if q[y] > 0.5 else RATE_UNIT - mass)
-            # Most tokens have so little mass that C is before the next entry.
-            k = nearest if ratio[nearest] > C else np.searchsorted(ratio, C, side="right")
-            W = min(max(target_tail[k] - C * draft_tail[k], 0.0), 1.0)
-            part += max(ONE * mass - p[y], 0.0) * W
-        total += part
-    return total / first

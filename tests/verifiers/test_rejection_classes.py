@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from otmd.curve._kernels import ratios_of
-from otmd.verifiers.rejection_paths import classes_of_mass, masses_by_class, tokens_by_class
+from otmd.verifiers.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
 
 INTERVALS = [(1.0, 1.7e308), (1.2, 2.0), (1.5, 1.5)]
 

@@ -6,7 +6,8 @@ import pytest
 
 from otmd.drafts import WithoutReplacement
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_paths import ONE, RejectionPaths
+from otmd.verifiers.rejection_bounds import state_between
+from otmd.verifiers.rejection_classes import ONE, RejectionPosition
 
 
 def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -22,10 +23,10 @@ def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("size", [3, 1024, 2500])
 def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> None:
     p, q = pair(size, size)
-    paths = RejectionPaths(p, WithoutReplacement(q, 2))
+    position = RejectionPosition(p, WithoutReplacement(q, 2))
     # In the unit of the class, where every product with a power of two is exact.
-    paths.interval = ONE, ONE * interval[0], ONE * interval[1]
-    tokens, ratios = paths._kept
+    position.interval = ONE, ONE * interval[0], ONE * interval[1]
+    tokens, ratios = position._kept
     merged = naive.merged_masses(p.tolist(), q.tolist(), interval)
     with np.errstate(divide="ignore"):
         ratio = np.where(q > 0, p / q, np.inf)
@@ -33,7 +34,7 @@ def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> No
     assert sorted(tokens) == wanted
     assert ratios[2:-1].tolist() == sorted(ratio[wanted] * ONE)
     for mass, tail, column in ((p, 1, 0), (q, 2, 1)):
-        found = paths.curve[tail] * (ONE if tail == 2 else 1.0)
+        found = position.curve[tail] * (ONE if tail == 2 else 1.0)
         low, between, beyond = (part[column] for part in merged)
         entries = [low, between, *mass[tokens], beyond]
         after = [sum(entries[k:]) for k in range(len(entries) + 1)]
@@ -44,12 +45,12 @@ def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> No
 def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
     for seed in range(20):
         p, q = pair(40, seed)
-        paths = RejectionPaths(p, WithoutReplacement(q, num_drafts))
+        position = RejectionPosition(p, WithoutReplacement(q, num_drafts))
         first = naive.hockey_stick(p.tolist(), q.tolist(), 1.0)
         for C in (
             0.0,
             1.0,
-            *np.linspace(1.0 + first, min(RATE_UNIT * paths.interval[-1], 9.0), 20),
+            *np.linspace(1.0 + first, min(RATE_UNIT * position.interval[-1], 9.0), 20),
         ):
-            found = paths.curve.at(np.float64(C / RATE_UNIT))
+            found = state_between(position.curve, C / RATE_UNIT, C / RATE_UNIT).W_low
             assert found == pytest.approx(naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14)
