@@ -49,8 +49,8 @@ def collect(
 ) -> dataset.Dataset:
     """Store the next-token logits of two models at chosen positions of the prompts' answers.
 
-    One shard is written for each batch of prompts. Called again with the same folder, an interrupted run goes
-    on where it stopped, a torn or altered shard is made anew, and a finished folder costs nothing.
+    Each batch of prompts becomes one shard. A second call with the same folder continues an interrupted run,
+    makes torn or altered shards anew, and runs no model if the folder is finished.
 
     Parameters
     ----------
@@ -58,29 +58,29 @@ def collect(
         A model, or its name as ``load_target`` takes it ("default" needs no hub).
     draft : str or Draft
         A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file is
-        fitted on the built-in prompts, with their answers, that are not among ``prompts``.
+        fitted on the built-in prompts that are not among ``prompts``, with their answers.
     prompts : sequence of Prompt
-        What is asked; ids are unique.
+        The prompts; no two may share an id.
     folder : str or Path
         A new or empty folder, or one that an equal run began.
     positions_per_prompt, max_new_tokens : int
-        How many positions of each answer are stored, spread evenly over it, and how long it may be; longer
-        ones are cut.
+        How many positions of each answer are stored, spread evenly over the answer; and after how many tokens
+        an answer is cut.
     mode : {"samples", "text"}
-        Positions on what the target samples itself, or on the prompts' own answers.
+        Take the positions from answers that the target samples, or from the prompts' own answers.
     temperature, seed : float, int
-        Of that sampling; temperature 0 is greedy. The logits stored are raw in any case.
+        For the answers that the target samples; temperature 0 is greedy. The stored logits are always raw.
     dtype : {"float32", "float16"}
-        What the logits are stored in.
+        The type in which the logits are stored.
     batch_size : int
-        Prompts sampled from together, and stored in one shard.
+        How many prompts the target answers together; one shard stores them.
     paths, path_length : int
-        Store the draft's likeliest paths from each position too, at so many tokens a level, and how many
-        levels; see ``likeliest_along``.
+        With ``paths``, also store the draft's likeliest paths after each position: ``path_length`` levels, on
+        each of which ``paths`` paths go on; see ``likeliest_along``.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
     overwrite, progress : bool
-        Remove a run with other settings from the folder, instead of raising an error; show a bar.
+        Remove a run with other settings from the folder, instead of raising an error; show a progress bar.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def collect(
     FolderLockedError
         If another process is collecting into the folder.
     OSError
-        If the disk is full or the folder cannot be written to; what was finished is kept.
+        If the disk is full or the folder cannot be written to; finished shards are kept.
     """
     settings = {
         "positions_per_prompt": positions_per_prompt,
@@ -152,7 +152,7 @@ def held_out_corpus(
 
 
 def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) -> dict[str, Any]:
-    """What a run stores hangs on this, beside its settings, for JSON; warns where padding rows are cut."""
+    """All but the settings that the stored logits depend on, for JSON; warns if padding rows are cut."""
     vocab_size, padding = common_vocabulary(target, draft)
     for role, rows in padding.items():
         if rows:
@@ -175,7 +175,7 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
 
 
 class _Text(NamedTuple):
-    """A prompt, its tokens, and those of its answer, none where the target is to write one."""
+    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it."""
 
     prompt: Prompt
     tokens: list[int]
@@ -185,7 +185,7 @@ class _Text(NamedTuple):
 def _tokenised(
     target: LanguageModel, draft: Draft, prompts: list[Prompt], settings: dict[str, Any]
 ) -> list[_Text]:
-    """Raise ValueError if a prompt is empty, too long with its answer, or lacks an answer that is needed."""
+    """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     longest, most, texts = min(lengths, default=None), settings["max_new_tokens"], []
     beyond = settings.get("path_length", 0)
@@ -221,7 +221,7 @@ class _Run(NamedTuple):
     about: dict[str, Any]
 
     def shards(self, texts: list[_Text], progress: bool) -> list[dataset.Shard]:
-        """Make every shard that is not there yet, one for each batch of texts, and open all."""
+        """Write the missing shards, one for each batch of texts, and open all of them."""
         size, label = self.about["batch_size"], f"Collecting {self.target.name} | {self.draft.name}"
         found = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
         starts = range(0, len(texts), size)
@@ -252,7 +252,7 @@ class _Run(NamedTuple):
         for prompt, before, answer in batch:
             tokens, start = before + answer, len(before)
             texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
-            # Cut the answer into equal parts, take their middles. Position t: the distribution of token t.
+            # The middles of equal parts of the answer. Position t has the distribution of token t.
             length, count = len(answer), self.about["positions_per_prompt"]
             places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
             places = places if length > count else list(range(start, len(tokens)))

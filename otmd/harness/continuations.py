@@ -31,11 +31,11 @@ class Continuations(ABC):
 
     @abstractmethod
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        """Logits (V,) of the next token after each prefix; the empty one stands for the text itself."""
+        """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
 
     @abstractmethod
     def extend(self, tokens: Sequence[int]) -> None:
-        """Let the text go on with these tokens."""
+        """Append tokens to the text."""
 
     def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
         """Law (V,) of the next token after a prefix."""
@@ -43,7 +43,7 @@ class Continuations(ABC):
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
-    """The continuations of a text by a model: with a cache, with counts, or computed anew each time."""
+    """A model's continuations of a text: from a cache, from counts, or computed anew each time."""
     if isinstance(model, LanguageModel):
         return CachedContinuations(model, tokens)
     if isinstance(model, NGramDraft):
@@ -57,26 +57,26 @@ def likeliest_along(
     """Grow a draft's likeliest paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
 
     Each level holds the k likeliest tokens below each of the k likeliest paths of the level above, by the
-    draft's own probabilities. ``size`` is k, the number of levels L, and how many tokens the vocabulary has;
-    ``places`` says how many tokens are read: ascending, at least 1.
+    draft's own probabilities. ``size`` is k, the number of levels L, and the number of tokens in the
+    vocabulary. For each of ``places``, ascending and at least 1, the paths start after so many tokens.
 
     Returns
     -------
     ndarray of int32, shape (places, k + (L − 1)·k², 2)
-        For each node the row of its parent (−1 at the top) and its token, likeliest first: the first b rows
-        are the tree of b tokens. Rows of −1 follow where there are fewer nodes.
+        A row is a node of the tree: the row of its parent (−1 at the top) and its token. The likeliest nodes
+        come first, so the first b rows are the tree of b tokens. Unused rows at the end are −1.
     """
     width, length, _ = size
     text, read = continuations(draft, tokens[: places[0]]), places[0]
     nodes = np.full((len(places), width + (length - 1) * width**2, 2), -1, np.int32)
-    # A language model reads many paths at once. Counts may change with every token of the text.
+    # A language model reads many paths in one call. The counts of an n-gram may change with every token.
     group = max(1, AT_ONCE // width) if isinstance(text, CachedContinuations) else 1
     for i in range(0, len(places), group):
         text.extend(tokens[read : places[i]])
         read = places[i]
         starts = [tuple(tokens[read:place]) for place in places[i : i + group]]
         for j, scores in enumerate(_grow(text, starts, *size)):
-            # Of equals the first stays first, so that parents come before their children.
+            # The sort is stable, so a parent comes before a child of equal score.
             order = sorted(scores, key=scores.__getitem__, reverse=True)
             row_of = {path: row for row, path in enumerate(order)}
             rows = [(row_of.get(path[:-1], -1), path[-1]) for path in order]
@@ -108,7 +108,7 @@ class Recomputed(Continuations):
 
     def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
         self.model, self.text = model, list(tokens)
-        # Rows that pad the vocabulary are no tokens.
+        # The logits after these are padding and stand for no token.
         self._token_count = max(model.tokenizer.get_vocab().values()) + 1
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
@@ -139,13 +139,13 @@ class CountedContinuations(Continuations):
 
 
 class CachedContinuations(Continuations):
-    """Continuations by a language model with a cache; it must take 4-dimensional attention masks."""
+    """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         self.model = model
         self.text = list(tokens)
         self._cache: Any = DynamicCache(config=model.model.config)
-        # The cache holds the first tokens of the text, and then the last tokens of these prefixes.
+        # The cache holds the first ``_held`` tokens of the text, and then the last token of each prefix.
         self._held = 0
         self._slots: dict[Prefix, int] = {}
         self._logits: dict[Prefix, np.ndarray] = {}
@@ -158,7 +158,7 @@ class CachedContinuations(Continuations):
         return [self._logits[prefix] for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
-        # The last token is computed anew: what follows it is asked for next.
+        # The last token is left out, so that the next call computes the logits after it.
         paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
         kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
@@ -168,7 +168,7 @@ class CachedContinuations(Continuations):
         self._slots, self._logits = {}, {}
 
     def _keep(self, slots: list[int]) -> None:
-        """Move these entries of the cache behind the text's, and forget what comes after."""
+        """Move these entries of the cache to the end of the text's, and drop all others behind them."""
         end = self._held + len(slots)
         with torch.inference_mode():
             for layer in self._cache.layers:
@@ -177,7 +177,7 @@ class CachedContinuations(Continuations):
                 layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
 
     def _compute(self, missing: list[Prefix]) -> None:
-        """Compute what is missing, ancestors first, in one call."""
+        """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
         nodes = [prefix for prefix in missing if prefix]
         pending = self.text[self._held :] if () in missing else []
         size = self._held + len(self._slots)
@@ -202,10 +202,10 @@ class CachedContinuations(Continuations):
             self._held = len(self.text)
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
-        """What each new token may attend to, to be added to its scores: (1, 1, T, size + T)."""
+        """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""
         text = self._held + pending
         count = pending + len(nodes)
-        # The text is seen up to a token's own place, and whole by the nodes, which see their ancestors too.
+        # A token of the text sees the text up to itself. A node sees the whole text, its ancestors, itself.
         seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
         seen[:, text:] = False
         for i, prefix in enumerate(nodes):

@@ -1,9 +1,9 @@
 """Stored next-token distributions of two models: folders that ``collect`` makes, and dumps from elsewhere.
 
-A shard of a folder is ``NUMBER-HASH.safetensors``, HASH being the first 16 hexadecimal digits of the file's
-SHA-256, so a torn or altered shard is known by its name. The manifest is a table of all rows, written last: a
-folder without it is unfinished. Otmd reads only its metadata: the description of the run, and the name, size
-and SHA-256 of every shard.
+A shard of a folder is ``NUMBER-HASH.safetensors``. HASH is the first 16 hexadecimal digits of the file's
+SHA-256, so a torn or altered shard does not fit its name. The manifest, a table of all rows, is written last:
+a folder without it is unfinished. otmd reads only the manifest's metadata: the description of the run, and
+the name, size and SHA-256 of every shard.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Position:
     position : int
         The row's distributions are those of token ``position``, given all tokens before it.
     token : int, optional
-        What came there in the text; None where the data set does not say.
+        The token at ``position`` in the text; None if the data set does not say.
     """
 
     index: int
@@ -60,7 +60,7 @@ class Dataset:
     Attributes
     ----------
     path : Path
-        The folder or file; another process opens it again by this.
+        The folder or file. Only the path is pickled: another process opens the data set again.
     kind, vocab_size : {"logits", "probs"}, int
         What the arrays (N, V) hold, and V.
     metadata : dict
@@ -88,14 +88,14 @@ class Dataset:
     def arrays(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the target's and the draft's rows (k, V) of k positions, and no others.
 
-        They come in the type they are stored in, bfloat16 as float32. The indices may have any order;
-        ValueError for one outside [0, len(dataset)).
+        The rows keep the type they are stored in, but bfloat16 becomes float32. The indices may be in any
+        order; ValueError if one is outside [0, len(dataset)).
         """
         shape = -1, self.vocab_size
         return self._rows(indices, 0).reshape(shape), self._rows(indices, 1).reshape(shape)
 
     def paths(self, indices: Sequence[int] | np.ndarray) -> np.ndarray | None:
-        """Read the nodes (k, M, 2) of :func:`otmd.harness.continuations.likeliest_along`, where stored."""
+        """Read the trees (k, M, 2) that :func:`otmd.harness.continuations.likeliest_along` made, or None."""
         return None if self._tables[0][2] is None else self._rows(indices, 2)
 
     def _rows(self, indices: Sequence[int] | np.ndarray, part: int) -> np.ndarray:
@@ -126,7 +126,7 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     Raises
     ------
     ValueError
-        If there is no such file or folder, or what it holds is of another form.
+        If the file or folder does not exist, or has another form.
     DatasetError
         If the data set is unfinished, torn or altered.
     """
@@ -192,8 +192,8 @@ def write_shard(
     """Write a shard and return its path: its N rows, their texts, and the arrays, named as in a dump."""
     from safetensors.numpy import save
 
-    # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order:
-    # so there is only one.
+    # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order.
+    # So only one is written.
     about = json.dumps({"rows": [_labels_of(row) for row in rows], "texts": texts})
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
@@ -206,7 +206,7 @@ def _labels_of(row: Position) -> dict[str, Any]:
 
 
 def read_shard(path: Path, sha256: str | None = None) -> Shard:
-    """Open a shard; DatasetError if it is torn. Its hash is computed unless it was checked before."""
+    """Open a shard; DatasetError if it is torn. Its hash is computed and checked unless it is given."""
     if not path.is_file():
         raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
     if sha256 is None:
@@ -323,7 +323,7 @@ def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArra
 
 
 def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
-    """What the file holds, logits or probabilities, or ValueError if they do not fit each other."""
+    """Whether a file holds logits or probabilities; ValueError for neither, or if the two do not fit."""
     kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
     if len(kinds) != 1:
         raise ValueError(
@@ -346,7 +346,7 @@ def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
 def _labels(
     path: Path, name: str, arrays: dict[str, StoredArray], texts: dict[str, str], count: int
 ) -> list[Any]:
-    """The entries of a label for all rows; none where the file does not have it."""
+    """A label's entries, one for each row; an empty list if the file does not have the label."""
     whole = name in ("position", "token")
     wanted = "whole numbers" if whole else "texts or numbers"
     said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"

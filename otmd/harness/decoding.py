@@ -27,13 +27,13 @@ class Decoded:
     Attributes
     ----------
     tokens, steps : list of int, list of tuple of int
-        The new tokens, the one that ended the text included; and for each call of the target model how many
-        tokens it yielded, and how many were drafted for it.
+        The new tokens, including the one that ended the text; and for each call of the target model, how many
+        tokens it yielded and how many were drafted for it.
     reached, kept : Counter
-        How often something was drafted at each depth, below an accepted path, and how often a token
-        at that depth was accepted.
+        For each depth: how many steps had drafts there below the path accepted so far, and how many of
+        these steps accepted one of them.
     seconds : dict of str to float
-        Wall-clock time by stage: "prompt" is what both models took to read it, before the first step;
+        Wall-clock time by stage: "prompt", in which both models read the prompt before the first step;
         then "draft", "target", "verification" and "rest".
     """
 
@@ -56,13 +56,13 @@ class Speculation:
     Attributes
     ----------
     draft, rule : Draft, SequenceRule
-        The draft model, over the target's tokens, and what decides on its trees.
+        The draft model, over the target's tokens, and the rule that verifies its trees.
     law : callable
-        From a model, seen as a callable, to the law of its draft trees:
+        Makes the law of the draft trees from the draft model, which is given as a callable, as in
         ``lambda model: IIDPaths(model, 4, 3)``.
     processing : Processing, optional
-        From the draft model's logits to what is drafted from; by default the target's. At temperature 0
-        a tree of several drafts needs another, since a law of one token has no second.
+        From the draft model's logits to draft_probs; by default the same as for the target. At temperature 0,
+        a tree with several drafts at one place needs another, since all mass is then on one token.
     """
 
     draft: Draft
@@ -89,11 +89,11 @@ def decode(
     prompt : sequence of int
         Token ids, not empty.
     max_new_tokens : int
-        After how many the text ends at the latest.
+        After this many new tokens the text ends at the latest.
     speculation : Speculation, optional
-        Without it the target samples token by token.
+        Without it, the target samples token by token.
     processing : Processing
-        From logits to probabilities. At temperature 0 the text is the target's own greedy one, but for
+        From logits to probabilities. At temperature 0 the text is the target's own greedy text, except at
         ties within rounding.
     rng : numpy.random.Generator
         Equal seeds give equal texts.
@@ -125,24 +125,24 @@ def decode_in_turn(
 ) -> Iterator[dict[str, Decoded]]:
     """Continue each prompt in several ways, for a comparison of their times.
 
-    The ways take turns prompt by prompt, and another one begins each time, so that other work of the machine
-    slows all of them equally. Before that, each way writes one short text that does not count, to compile.
+    The ways take turns on each prompt, and a different one begins each time, so that other load on the
+    machine slows all of them equally. First, each way writes one short text that does not count, to compile.
 
     Parameters
     ----------
     target, max_new_tokens, processing
-        As for :func:`otmd.harness.decode`, for errors as well.
+        As for :func:`otmd.harness.decode`, which raises the same errors.
     prompts : sequence of sequences of int
         Token ids, none empty.
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
     seed : int
-        Each way and prompt starts from it anew.
+        Every way starts a prompt with the same random numbers, made from this and the prompt's place.
 
     Yields
     ------
     dict of str to Decoded
-        For each prompt, by name.
+        For each prompt, the texts by the name of the way.
     """
     names = list(ways)
     for name in names:
@@ -157,7 +157,7 @@ def decode_in_turn(
 
 
 class _Decoder:
-    """Two models at the end of a text."""
+    """The target model and, if there is one, the draft model at the end of a text."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Decoder:
         self._spent("prompt")
 
     def step(self, left: int) -> Prefix:
-        """One call of the target model: at most ``left`` tokens, none after one that ends the text."""
+        """Make one call of the target model: at most ``left`` tokens, none after a stop token."""
         self._since = perf_counter()
         emitted, drafted = self._emit()
         ends = [i + 1 for i, token in enumerate(emitted) if token in self.stop_tokens]
@@ -218,7 +218,7 @@ class _Decoder:
         return emitted, len(prefixes) - 1
 
     def _spent(self, stage: str) -> None:
-        """Count the time since the last call, or since the step began, for a stage."""
+        """Add the time since the last call, or since the step began, to a stage."""
         now = perf_counter()
         self.decoded.seconds[stage] += now - self._since
         self._since = now

@@ -15,7 +15,7 @@ DEFAULT_DRAFT = "skip:13,15,17"
 
 
 class Draft(Protocol):
-    """What ``collect`` asks of a draft; ``LanguageModel`` and ``NGramDraft`` both give it."""
+    """The interface of a draft model, which ``LanguageModel`` and ``NGramDraft`` have."""
 
     name: str
     vocab_size: int
@@ -39,10 +39,10 @@ class NGramDraft:
     Parameters
     ----------
     model, tokenizer : NGram, transformers.PreTrainedTokenizerBase
-        The tokenizer is the target's, and the model fitted over its tokens.
+        The target's tokenizer, and a model fitted over its tokens.
     context : int
         The longest run of tokens whose followers in the text itself are counted, see
-        :class:`otmd.harness.ContextNGram`; 0 leaves the text uncounted.
+        :class:`otmd.harness.ContextNGram`; 0 counts none.
     """
 
     def __init__(self, model: NGram, tokenizer: Any, context: int = 0):
@@ -56,7 +56,7 @@ class NGramDraft:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Log-probabilities (T, V), float32, as of :meth:`LanguageModel.logits`, of one sequence."""
+        """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
         laws = []
         for row in range(len(token_ids)) if rows is None else rows:
             counted = ContextNGram(self.model, self.context)
@@ -82,16 +82,15 @@ def load_draft(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Draft:
-    """Build the draft that a text names.
+    """Build the draft model that a short text names.
 
     Parameters
     ----------
     spec : str
-        "skip:13,15,17" leaves out these layers of the target; "ngram", "ngram:ORDER" or
-        "ngram:ORDER:FILE" fits an n-gram model (order 3 unless given) on a text file, or reads
-        one saved as ``.npz``, or fits it on ``corpus`` where no file is named; with "+context" at
-        the end it learns from the text that is written too; anything else is a second model,
-        named as for ``load_target``.
+        "skip:13,15,17" leaves out these layers of the target. "ngram" or "ngram:ORDER" fits an n-gram model
+        (order 3 unless given) on ``corpus``; "ngram:ORDER:FILE" fits it on a text file, or reads one saved as
+        ``.npz``. With "+context" at the end it learns from the text being written too. Anything else names a
+        second model, as for ``load_target``.
     target, corpus : LanguageModel, sequence of token sequences
         The target, and what an n-gram model without a file is fitted on.
     device, dtype : str, optional
@@ -100,7 +99,7 @@ def load_draft(
     Raises
     ------
     ValueError
-        If the text cannot be read, a file is missing, or the token maps differ.
+        If ``spec`` is malformed, a file is missing, or the two models' token maps differ.
     """
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
@@ -121,7 +120,7 @@ def load_draft(
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
-    """How many tokens two models share, and each one's padding rows; ValueError for other token maps."""
+    """Number of tokens of two models, and padding rows of each; ValueError if their token maps differ."""
     ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))

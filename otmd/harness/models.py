@@ -1,4 +1,4 @@
-"""Language models: how they are loaded, logits after each prefix, and sampled continuations."""
+"""Language models: loading, logits after each prefix, and sampled continuations."""
 
 import hashlib
 import inspect
@@ -39,7 +39,7 @@ class LanguageModel:
     Attributes
     ----------
     vocab_size, token_count : int
-        Rows of the logits matrix, padding rows counted; one more than the largest id the tokenizer knows.
+        Logits at each position, padding included; one more than the largest id that the tokenizer knows.
     max_length : int or None
         Longest sequence the model takes, where its configuration says so.
     backend : str
@@ -66,7 +66,7 @@ class LanguageModel:
         """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
 
         The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
-        vocabulary. With ``rows`` only these: row t is the law of what follows ``token_ids[: t + 1]``.
+        vocabulary. With ``rows``, only these rows: row t is for the token after ``token_ids[: t + 1]``.
         """
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
@@ -96,7 +96,7 @@ class LanguageModel:
         except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
         """
         validate_count("max_new_tokens", max_new_tokens)
-        Processing(temperature)  # refuses a bad one
+        Processing(temperature)  # refuses a bad temperature
         if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
             raise ValueError("wanted one generator for each prompt, and no prompt empty")
         tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
@@ -131,7 +131,7 @@ class LanguageModel:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """Tokens that end a text, of the model's generation settings and its tokenizer's."""
+        """Tokens that end a text, according to the model's generation settings and its tokenizer."""
         named = getattr(self.model.generation_config, "eos_token_id", None)
         ids = named if isinstance(named, list) else [named]
         return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
@@ -162,7 +162,7 @@ def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> A
     if "position_ids" not in takes:
         inputs.pop("position_ids", None)
     if cache is not None:
-        # Its name from transformers 5.24 on, and before.
+        # transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before.
         inputs["cache" if "cache" in takes else "past_key_values"] = cache
     if "logits_to_keep" in takes:
         # The output layer, the largest of all, is then computed at the wanted positions only.
@@ -203,7 +203,7 @@ def load_target(
     Raises
     ------
     ValueError
-        If no such model is found, or the device or dtype is none.
+        If the model is not found, or the device or dtype is unknown.
     FetchError
         If the default model cannot be fetched.
     """
@@ -253,11 +253,11 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
 
 
 def _commit_of(name: str, revision: str) -> str:
-    # Branches move: what is loaded, and what is recorded, is the commit one stands for now.
+    # A branch moves. So the commit that it stands for now is loaded and recorded.
     path = hub.cached_file(name, "config.json", revision=revision)
     match = re.search("/snapshots/([0-9a-f]+)/", Path(str(path)).as_posix())
     if match is None:
-        raise ValueError(f"cannot tell its commit from its place {path}")
+        raise ValueError(f"cannot tell its commit from its path {path}")
     return match[1]
 
 
@@ -285,8 +285,8 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
             ) from error
         _split_digits_as_in(path, tokenizer)
         update(1, "saving")
-        # A model that came out of a quantised file refuses to be saved: its configuration still says
-        # quantised. The same weights under a configuration that never was can be saved.
+        # A model read from a quantised file cannot be saved, since its configuration still says quantised.
+        # The same weights with a fresh configuration can.
         left_out = {"quantization_config", "_name_or_path", "model_type"}
         settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
         model = type(loaded)(type(loaded.config)(**settings))
@@ -297,7 +297,7 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
 
 
 def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
-    """Give a tokenizer converted from a GGUF file back the splitting of digits that conversion loses."""
+    """Let a tokenizer from a GGUF file split digits as the file says, which the conversion forgets."""
     from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
@@ -310,7 +310,7 @@ def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and messages below an error inside the block."""
+    """Inside the block, silence transformers' progress bars and all messages below errors."""
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -2,7 +2,7 @@
 
 Witten-Bell smoothing in its recursive, interpolated form (Witten & Bell 1991, method C; Chen &
 Goodman 1998, section 2.6): with c counts and N(h) the number of different tokens seen after h,
-``P(w | h) = (c(h w) + N(h) P(w | h')) / (c(h) + N(h))``, where h' is h less its first token, and
+``P(w | h) = (c(h w) + N(h) P(w | h')) / (c(h) + N(h))``, where h' is h without its first token, and
 the recursion ends in the uniform law. It has no constants to tune and is positive everywhere.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from otmd.probabilities import FloatArray, validate_count
 from otmd.storage.arrays import read_npz
 
-# The shortest and longest contexts that are counted. Single tokens recur by chance, so the fitted model
-# predicts better what follows one.
+# The shortest and longest contexts that ContextNGram counts. Single tokens recur by chance: what follows one
+# is better predicted by the fitted model.
 SHORTEST, LONGEST = 2, 6
 
 
@@ -48,7 +48,7 @@ class NGram:
         """Count the grams of token sequences; none reaches over the end of a sequence.
 
         The sequences are of token ids in [0, ``vocab_size``), and ``order`` ≥ 1 is the length of the longest
-        gram. ValueError for other ones, or if no token is given.
+        gram. ValueError for other values, or if there is no token.
         """
         validate_count("order", order)
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
@@ -58,7 +58,7 @@ class NGram:
         place = np.concatenate([np.arange(len(part)) for part in parts])
         keys, counts, numbers = [], [], tokens
         for length in range(2, order + 1):
-            # numbers[t] is the gram that ends at t, and means nothing where t is too early for it.
+            # numbers[t] is the number of the gram that ends at t, or −1 if t is too early in its sequence.
             whole = np.flatnonzero(place >= length - 1)
             found, where, times = np.unique(
                 numbers[whole - 1] * vocab_size + tokens[whole],
@@ -125,7 +125,7 @@ class NGram:
 
 
 def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
-    """Take the step from P(w | h') to P(w | h), in place: ``tokens`` came after h so many ``times``."""
+    """Turn P(w | h') into P(w | h), in place, if ``tokens`` came after h so many ``times``."""
     total = times.sum() + tokens.size
     probs *= tokens.size / total
     probs[tokens] += times / total
@@ -134,7 +134,7 @@ def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
 def _check_counts(
     path: str | Path, unigrams: np.ndarray, keys: list[np.ndarray], counts: list[np.ndarray]
 ) -> None:
-    """Raise ValueError for counts that no sequences have: reading by them would run out of bounds."""
+    """Raise ValueError for counts that no sequences have: lookups in them could run out of bounds."""
     sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
     grams_before = unigrams.size
     for own_keys, own_counts in zip(keys, counts, strict=True):
@@ -150,17 +150,18 @@ class ContextNGram:
     """An n-gram model of other text that also learns from the text as it is written.
 
     Texts repeat themselves: prompt lookup decoding drafts what followed the last tokens earlier in the text
-    (Saxena 2023), REST what followed them in a datastore (He et al. 2024). Here it is a distribution, by
-    Witten-Bell smoothing again. With c and N counted in the text, h_k its last k tokens, and P_1 the law of
-    the other model, ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for
-    k = 2, 3, …, as long as h_k has been seen.
+    (Saxena 2023), REST what followed them in a datastore (He et al. 2024). This model is a distribution over
+    such tokens, by Witten-Bell smoothing again. Count c and N in the text; let h_k be its last k tokens and
+    P_1 the law of the other model. Then
+    ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for k = 2, 3, …, as long
+    as h_k has been seen.
 
     Parameters
     ----------
     model : NGram
         Fitted on other text.
     longest : int
-        The longest run of tokens whose followers are counted, ≥ 0; below 2, nothing is.
+        The longest run of tokens whose followers are counted, ≥ 0; below 2, none are.
     """
 
     def __init__(self, model: NGram, longest: int = LONGEST) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 def progress_bar(
     description: str, total: float, shown: bool = True
 ) -> Iterator[Callable[[float, str], None]]:
-    """Show a bar during the block, or with ``shown=False`` nothing; yields ``update(done, note)``."""
+    """Show a bar during the block, unless ``shown`` is false; yields ``update(done, note)``."""
     if not shown:
         yield lambda done, note="": None
         return

@@ -1,4 +1,4 @@
-"""Prompts: what the target model is asked, from the built-in sources or from files of one's own."""
+"""Prompts for the target model, from the built-in sources or from the user's files."""
 
 import gzip
 import re
@@ -27,9 +27,9 @@ class Prompt:
     id, domain : str
         The id is unique among the prompts used together, the domain a group that results are split by.
     text, answer : str
-        What the model is given, and what follows it, for teacher forcing; the answer may be None.
+        What the model is given, and what follows, for teacher forcing; the answer may be None.
     continuation : bool
-        The answer goes on with the text itself: no chat template is put around it.
+        Whether the answer continues the text itself; the text then gets no chat template.
     """
 
     id: str
@@ -51,11 +51,11 @@ def load_prompts(
     ----------
     sources : iterable of str or Path
         Each is "code" (HumanEval), "maths" (GSM8K), "chat" (first turns of MT-bench), "prose" (a
-        Project Gutenberg text in passages), or a file of one's own: ``.jsonl`` with ``text`` (or
+        Project Gutenberg text in passages), or your own file: ``.jsonl`` with ``text`` (or
         ``prompt``) and optionally ``id``, ``domain``, ``answer``, ``continuation``; or ``.txt``,
         cut into passages that are continued. The built-in ones are fetched into the cache once.
     per_domain, seed : int or None, int
-        How many to choose from each source; None takes all. With one seed a smaller choice is part of a
+        How many to choose from each source; None takes all. With the same seed, a smaller choice is part of a
         larger one.
     progress : bool
         Show a bar while fetching.
@@ -65,7 +65,7 @@ def load_prompts(
     ValueError
         If a source is neither built in nor a readable file, or two prompts share an id.
     FetchError
-        If one cannot be fetched.
+        If a built-in source cannot be fetched.
     """
     if per_domain is not None and per_domain < 1:
         raise ValueError(f"per_domain must be at least 1 or None, got {per_domain}")
@@ -138,8 +138,8 @@ def read_user_file(path: Path) -> list[Prompt]:
 def passages(text: str, domain: str, stem: str) -> list[Prompt]:
     """Cut a text into passages of whole paragraphs, each of at least 150 words.
 
-    The first two thirds of a passage are the prompt, the rest the answer. A shorter end is dropped,
-    unless it is all there is.
+    The first two thirds of a passage are the prompt, the rest the answer. A shorter passage at the end is
+    dropped, unless it is the only one.
     """
     paragraphs = [" ".join(block.split()) for block in re.split(r"\n\s*\n", text)]
     joined = [""]

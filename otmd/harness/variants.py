@@ -39,7 +39,7 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     stack = model.get_submodule(name)
     for new_index, index in enumerate(kept):
         stack[new_index] = stack[index]
-        # Key-value caches are addressed by these numbers, and must have no holes.
+        # These numbers are places in key-value caches, which must have no gaps.
         for module in stack[index].modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = new_index
@@ -99,8 +99,8 @@ def can_pack(model: LanguageModel) -> bool:
 def pack_weights(model: LanguageModel) -> LanguageModel:
     """The same model with every linear layer packed; its logits differ by rounding.
 
-    The model is not changed, and shares its weights with the result; packed they need as much memory again.
-    ValueError for one that is not on the CPU, in float32 or bfloat16, or a torch without oneDNN.
+    The given model stays as it is and shares its weights with the result; the packed copies need as much
+    memory again. ValueError unless the model is in float32 or bfloat16 on a CPU, and torch has oneDNN.
     """
     if not can_pack(model):
         raise wrong("model", model.backend, "float32 or bfloat16 on a CPU that oneDNN serves")

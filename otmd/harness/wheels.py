@@ -20,7 +20,7 @@ from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder
 
 
 class HarnessError(RuntimeError):
-    """A model gave what cannot be stored; also the base of :class:`FetchError`."""
+    """A model gave logits that cannot be stored; also the base of :class:`FetchError`."""
 
 
 class FetchError(HarnessError):
