@@ -1,4 +1,4 @@
-"""The optimal plan at full vocabulary: classes of tokens, and the weights that choose among drafts."""
+"""The optimal plan at full vocabulary: tokens are grouped into classes, whose weights choose a draft."""
 
 from otmd.choice.choice_plan import ChoicePlan
 from otmd.choice.independent_plan import plan_independent

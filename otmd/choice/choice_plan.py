@@ -1,13 +1,13 @@
-"""A lossless plan: tokens are put into few classes by p/q, and random clocks choose among the drafts.
+"""A lossless plan: tokens are grouped into few classes by p/q, and random clocks choose among the drafts.
 
-A token whose ratio lies between two nodes of its curve is of the class of either node, with probabilities
-such that its ratio is their mean. Spreading the tokens over the nodes lowers the curve of (q(H), p(H)) to its
-tangents at the nodes. Nothing is lost as long as no combination of the tangents' corners lies below the best
-cut, so nodes are added only where one does.
+Each class has a node, a value of p/q. A token with a ratio between two nodes belongs to either class at
+random, so that the expected node is its ratio. This replaces the curve of (q(H), p(H)) by its tangents at the
+nodes. No acceptance is lost if no combination of corners, where neighbouring tangents cross, lies below the
+best cut. So nodes are added only where a combination does (docs/optimal_verifier.md).
 
-A draft of class g rings after an exponential time of rate w_g, a rejection after one of rate w_0. Whichever
-rings first is chosen, so that each is chosen in proportion to its weight. The time s of the first ring is
-integrated out by a quadrature, whose nodes are the same for all drafts of a position.
+The clock of a draft of class g rings after an exponential time of rate w_g, the weight of the class, and that
+of the rejection after one of rate w_0. Whichever rings first is chosen, so each is chosen with probability
+proportional to its weight. A quadrature integrates over the time s of the first ring.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ from otmd.kernel import kernel
 from otmd.optimum.stratified_cut import Ends, corner, scan
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# No block but the first and the last group spans more than a factor of two; the first one ends here.
+# Every interval of ratios but the first and the last spans at most a factor of two; the first may end here.
 _LEAST_TOP = 2.0**-40
 _LOWEST_RATIO = 1e-13
-# How far tokens may move beyond the largest ratio, in units of it.
+# How far tokens may move beyond the highest ratio, relative to it.
 _HEADROOM = 0.1
-# Times the highest ratio: what lies above differs from it by rounding.
+# Only rounding separates ratios above this multiple of the highest one from it.
 _BELOW = 1.0 - 1e-9
 _SPACING = 0.25
 # e^{−45} is below the rounding of 1.
@@ -38,9 +38,9 @@ _SILENT = 45.0
 class CutCurve(NamedTuple):
     """Tokens grouped into K intervals of p/q, fine near the best cut; H* holds the tokens below edges[cut].
 
-    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. It is
-    ``single`` if all of them have the ratio of its lower edge. ``target_before``, ``draft_before`` and
-    ``contained`` (K + 1,) are p, q and g of the tokens below each edge.
+    Interval i holds the tokens with edges[i] ≤ p/q < edges[i + 1]; the last of the K + 1 edges is inf. An
+    interval is ``single`` if all of its tokens have the ratio of its lower edge. ``target_before``,
+    ``draft_before`` and ``contained`` (K + 1,) are p, q and g of the set of tokens below each edge.
     """
 
     edges: FloatArray
@@ -53,18 +53,18 @@ class CutCurve(NamedTuple):
     cut: int
 
     def edge_at(self, ratio: float) -> int:
-        """The first finite edge that is not below the ratio, or the last one."""
+        """The index of the first finite edge at or above the ratio, or else of the last finite edge."""
         return min(int(np.searchsorted(self.edges, ratio)), self.single.size - 1)
 
 
 def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
-    """What the classes need of a refined curve, whose first ``cut`` blocks are H*."""
+    """The part of a refined curve that the classes need; the first ``cut`` blocks of the curve are H*."""
     blocks, (contained,) = curve.blocks, curve.containment(curve.blocks)
     # Tokens that are never drafted come last, and have no finite ratio.
     size = np.count_nonzero(blocks.sums[:, DRAFT])
     edges, single = blocks.low[:size], blocks.single[:size]
     p, q, g = blocks.sums[:size, TARGET], blocks.sums[:size, DRAFT], contained[: size + 1]
-    # An empty interval above the last block, so that a node can lie above all ratios.
+    # An empty interval is appended, so that a node can lie above all ratios.
     edges = np.append(edges, max(2.0 * edges[-1], _LEAST_TOP))
     single, p, q = np.append(single, True), np.append(p, 0.0), np.append(q, 0.0)
     g = np.append(g, g[-1])
@@ -74,22 +74,22 @@ def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
 
 @kernel(error_model="numpy")
 def locate_one(nodes, first, end, ratio):
-    """The lower class of a token with this ratio, from ``first`` to ``end``, and the probability of it."""
+    """The lower class of a token with this ratio, among ``first`` to ``end``, and its probability."""
     lower, size = first, end - first
     while size > 1:
         half = size // 2
-        # A factor, and no branch that could be mispredicted.
+        # A factor, since a branch could be mispredicted.
         lower += half * (nodes[lower + half] <= ratio)
         size -= half
     if lower + 1 == end:
         return lower, 1.0
-    # Below the first node all of a token is of its class.
+    # A token below the first node belongs to the first class alone.
     return lower, min((nodes[lower + 1] - ratio) / (nodes[lower + 1] - nodes[lower]), 1.0)
 
 
 @kernel()
 def locate(nodes, ratio):
-    """The lower class of tokens with these ratios (T,), and the probability to be of it."""
+    """The lower class of each token with these ratios (T,), and its probability."""
     lower, share = np.empty(ratio.size, np.int64), np.empty(ratio.size)
     for i in range(ratio.size):
         lower[i], share[i] = locate_one(nodes, 0, nodes.size, ratio[i])
@@ -104,11 +104,11 @@ def choose_nodes(
     tol: float,
     linear: bool = False,
 ) -> list[IntArray]:
-    """The nodes of R curves: indices of their edges, ascending, for each curve.
+    """Choose nodes among the edges of each of R curves: the indices of the edges, ascending.
 
-    ``ends`` are nodes in any case, none lies outside them, and ``copies`` (R,) drafts are drawn from each
-    curve. At no combination of the tangents' corners is p − g further than ``tol`` below ``value``. If
-    ``linear``, g is linear between the edges of the only curve, and not a product of powers of q.
+    The ``ends`` of a curve are always nodes, and no node lies outside them. ``copies`` (R,) drafts are drawn
+    from each curve. At every combination of corners p − g is at least ``value`` − ``tol``. If ``linear``,
+    there is one curve, and g is linear between its edges; otherwise g is a product of powers of q.
     """
     names = "edges", "target_before", "draft_before", "contained"
     columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]
@@ -123,9 +123,10 @@ def choose_nodes(
 def nodes_of_tail(
     curve: CutCurve, ratio: FloatArray, largest: float, most: float, inner: bool, tol: float
 ) -> FloatArray:
-    """The nodes (G,) of a side of a race, from 0 on, where tokens are chosen nearly in proportion to q.
+    """The nodes (G,), from 0 on, for the tokens of a race that are chosen nearly in proportion to q.
 
-    Tokens have these p/q, the ``ratio`` (T,), and q up to ``largest``. No ratio above ``most`` can be served.
+    The tokens of one side have p/q ``ratio`` (T,), and q up to ``largest``. No token can be chosen with more
+    than ``most`` times its q.
     """
     if ratio.size == 0:
         return np.array([0.0, 1.0])
@@ -136,14 +137,13 @@ def nodes_of_tail(
         farthest = min(farthest, most)
         first, last = curve.cut, max(curve.cut, curve.edge_at(min(highest, most)))
         if curve.cut == 0:
-            # At equal weights, tokens are chosen with probabilities that differ by a relative amount of about
-            # q.
+            # At equal weights, the chance to be chosen over q differs between tokens by a part of about q.
             lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
     best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
     (chosen,) = choose_nodes([curve], [(first, last)], once, best, tol, linear=True)
     nodes = curve.edges[chosen]
-    # The last class must hold some token from the start, or no token could move towards it: no node lies at
-    # the highest ratio.
+    # No node lies at the highest ratio: the last class must hold part of a token from the start, or no
+    # token could move towards it.
     top = _BELOW * highest if inner else min(farthest, highest)
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < top)]
     ends = [0.0] if inner else [0.0, lowest]
@@ -153,23 +153,21 @@ def nodes_of_tail(
 def split_masses(
     curve: CutCurve, chosen: IntArray, first: int, last: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Split the draft mass of the tokens between two edges among the nodes: their ratios and draft masses.
+    """Split the draft mass of the intervals ``first`` to ``last`` among the chosen nodes.
 
-    The part of each token is linear in its p and q, so that the two masses of an interval are enough.
+    Returns the ratios and the draft masses of the nodes. A token's part is linear in its p and q, so the two
+    masses of an interval are enough.
     """
     nodes = curve.edges[chosen]
     p, q = curve.target_mass[first:last], curve.draft_mass[first:last]
-    # All tokens of a single interval have the ratio of its lower edge.
     lower, share = locate(nodes, curve.edges[first:last])
     upper = np.minimum(lower + 1, nodes.size - 1)
     part = share * q
     spread = ~curve.single[first:last] & (upper > lower)
     below, above = nodes[lower[spread]], nodes[upper[spread]]
     part[spread] = np.clip((above * q[spread] - p[spread]) / (above - below), 0.0, q[spread])
-    mass = np.zeros(nodes.size)
-    mass += np.bincount(lower, part, nodes.size)
-    mass += np.bincount(upper, q - part, nodes.size)
-    return nodes, mass
+    mass = np.bincount(lower, part, nodes.size) + np.bincount(upper, q - part, nodes.size)
+    return nodes, mass.astype(np.float64)
 
 
 @kernel()
@@ -178,8 +176,8 @@ def refine_nodes(
 ):
     """Mark edges as chosen until no combination of corners between them has p − g below ``limit``.
 
-    The columns hold one curve after another, ``starts`` (R + 1,). A span between two chosen edges is halved
-    where its corner takes part in such a combination.
+    The columns hold one curve after another; curve r begins at ``starts[r]`` (R + 1,). The span between two
+    chosen edges is halved if its corner takes part in a combination below the limit.
     """
     size = edges.size + copies.size
     ends = Ends(np.empty(size), np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
@@ -190,7 +188,7 @@ def refine_nodes(
         for r in range(copies.size):
             ends.starts[r], before = k, -1
             for e in range(starts[r], starts[r + 1]):
-                # After the last node no corner is left, but all tokens are.
+                # Beyond the last node there is no corner, only the end of the curve.
                 if not chosen[e] and (e + 1 < starts[r + 1] or before < 0):
                     continue
                 p, q = target_before[e], draft_before[e]
@@ -207,7 +205,6 @@ def refine_nodes(
         for i in range(k):
             if lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
                 first, last = left[i], right[i]
-                # A search among the edges of one curve, which ascend.
                 half = 0.5 * (edges[first] + edges[last])
                 middle = first + np.searchsorted(edges[first:last], half)
                 chosen[min(max(middle, first + 1), last - 1)] = True
@@ -215,7 +212,7 @@ def refine_nodes(
 
 
 class Quadrature(NamedTuple):
-    """Nodes and weights of ∫₀^∞ f(s) ds ≈ Σ steps·f(times), each of shape (J,)."""
+    """Nodes and steps of ∫₀^∞ f(s) ds ≈ Σ steps·f(times), each of shape (J,)."""
 
     times: FloatArray
     steps: FloatArray
@@ -223,7 +220,7 @@ class Quadrature(NamedTuple):
 
 @kernel()
 def clock_quadrature(slowest, fastest, spacing=_SPACING):
-    """Nodes and steps for sums of exponentials with rates from ``slowest`` to ``fastest``.
+    """Nodes and steps to integrate sums of exponentials e^{−rs} with rates r from ``slowest`` to ``fastest``.
 
     The substitution s = exp(v − e^{−v}) makes the trapezoidal rule converge double exponentially at the
     early end (Takahasi and Mori 1974). At the default spacing the rule is exact to rounding.
@@ -240,7 +237,7 @@ def clock_quadrature(slowest, fastest, spacing=_SPACING):
 
 @kernel()
 def quadrature_for_weights(log_weights, num_drafts):
-    """Quadrature for clocks of these log weights (G,), of which ``num_drafts`` may run at once."""
+    """The quadrature for clocks with these log weights (G,), of which ``num_drafts`` may run at once."""
     return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
 
@@ -248,10 +245,10 @@ def quadrature_for_weights(log_weights, num_drafts):
 class Side:
     """The choice among the drafts on one side of the cut: within H*, or outside.
 
-    ``weights`` (G,) are the rates of the classes' clocks, ``rejection`` that of the clock that rejects all
-    drafts, 0 if there is none. The quadrature is for the time of the first ring. ``locate`` tells of tokens
-    (T,) of this side the lower class, the token's share of it (the rest is the next class's), and the
-    probability that the token is chosen, before thinning.
+    ``weights`` (G,) are the rates of the classes' clocks. ``rejection`` is the rate of the clock that rejects
+    all drafts, 0 without one. The quadrature integrates over the time of the first ring. ``locate`` takes
+    tokens (T,) of this side. It returns the lower class of each, the probability of that class (otherwise the
+    token is of the next class), and the probability that the token is chosen, before thinning.
     """
 
     weights: FloatArray
@@ -262,12 +259,12 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class ChoicePlan:
-    """How likely each draft is accepted, given the drafts.
+    """A lossless rule that chooses one of the drafts or none, at one position.
 
-    ``inside`` tells which of some tokens (T,) H* holds. If some draft lies outside H*, one of those is
-    chosen. Otherwise one of the drafts or none is. What is chosen is kept with such a probability that no
-    token is accepted with more than its p, the ``target`` (V,), of sum at most 1. No lossless rule exceeds
-    the ``bound`` 1 + p(H*) − g(H*). A side is None where nothing is accepted.
+    If some drafts lie outside H*, one of them is chosen; otherwise one of the drafts or none is. A chosen
+    draft is thinned, that is kept with a probability such that no token is accepted with more than its p.
+    ``target`` (V,) is p, with a sum of at most 1. ``inside`` tells which of the given tokens (T,) are in H*.
+    No lossless rule exceeds the ``bound`` 1 + p(H*) − g(H*). A side is None if it accepts nothing.
     """
 
     target: FloatArray
@@ -283,7 +280,7 @@ class ChoicePlan:
 
     @cached_property
     def accepted(self) -> FloatArray:
-        """The accepted mass of each token, at most p, shape (V,)."""
+        """The probability that each token is accepted, at most p, shape (V,)."""
         mass = np.zeros(self.target.size)
         for side, own in ((self.inner, self.subset), (self.outer, ~self.subset)):
             if side is not None:
@@ -293,14 +290,15 @@ class ChoicePlan:
 
     @cached_property
     def rate(self) -> float:
-        """The accepted mass."""
+        """The probability that a draft is accepted."""
         return float(self.accepted.sum())
 
     @property
     def most_by_chance(self) -> float:
-        """A bound of P(no draft is chosen, and the token drawn from the residual is one of them)."""
+        """An upper bound of P(no draft is accepted, and the token drawn from the residual is a draft)."""
         missing = np.maximum(self.target - self.accepted, 0.0)
-        # Drafts within H* can only meet what the residual holds of H*. Others are hardly ever rejected.
+        # If all drafts lie in H*, only the residual's mass in H* can be one of them. Otherwise a rejection
+        # is rare, and is counted whole.
         inside, chosen, left = (
             float(np.where(self.subset, mass, 0.0).sum())
             for mass in (self.target, self.accepted, missing)
@@ -312,7 +310,7 @@ class ChoicePlan:
         return min(max(self.bound - self.rate, 0.0), inner * meets + outer)
 
     def chances(self, tokens: IntArray) -> FloatArray:
-        """Probability that each of the drafts (n,) is the output, shape (n,)."""
+        """Probability that each of the drafts (n,) is accepted, given these drafts, shape (n,)."""
         outside = ~self.inside(tokens)
         side, able = (self.outer, outside) if outside.any() else (self.inner, ~outside)
         chances = np.zeros(tokens.size)
@@ -331,8 +329,8 @@ class ChoicePlan:
 def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
     """Fill the probability that each draft is chosen, given the drafts.
 
-    Draft i is of class classes[i] with probability shares[i] and of the next one otherwise. Class g has
-    weight weights[g]; ``rejection`` is the weight w_0, 0 for none.
+    Draft i is of class classes[i] with probability shares[i], and otherwise of the next class. Class g has
+    the weight weights[g]; ``rejection`` is the weight w_0, 0 without a rejection.
     """
     count = classes.size
     silent = np.empty(count)

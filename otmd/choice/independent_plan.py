@@ -1,8 +1,8 @@
 """The optimal plan for drafts drawn independently: with replacement, or one from each stratum.
 
-A curve is all tokens by p/q, or those of a stratum, and is drawn from as often as it has copies: n times, or
-once. Its tokens are put into classes (:mod:`otmd.choice.choice_plan`), which are drawn as they are. A rule
-that gives every class its share of p gives every token its p.
+A curve holds all tokens by p/q, and n drafts are drawn from it; or it holds those of one stratum, and one
+draft is. Its tokens are grouped into classes (:mod:`otmd.choice.choice_plan`), so the classes of the drafts
+are independent as well. A rule that chooses every class with its share of p chooses every token with its p.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from otmd.kernel import kernel
 from otmd.optimum.stratified_cut import are_below, stratified_cut
 from otmd.probabilities import FloatArray, IntArray
 
-# The tolerance is shared by two sides, and on each side by the classes and the weights.
+# The parts of the tolerance for each side of the cut, and on each side for grouping tokens into classes.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
 
 
 class IndependentCut(NamedTuple):
     """The best cut of R curves of independent drafts.
 
-    ``copies`` (R,) tells how many drafts are drawn from each curve. By token (V,): ``target``, its p,
-    ``draft``, its q in the distribution of its curve, and the ``number`` of that curve. H* holds the tokens
-    of each curve with p/q below its entry of ``ends`` (R,). ``value`` is p(H*) − g(H*).
+    ``copies`` (R,) is the number of drafts drawn from each curve. Arrays by token (V,): ``target`` is p,
+    ``draft`` is q in the distribution of the token's curve, ``number`` is that curve. H* holds the tokens
+    whose p/q is below the entry of ``ends`` (R,) for their curve. ``value`` is p(H*) − g(H*).
     """
 
     curves: list[choice_plan.CutCurve]
@@ -46,8 +46,8 @@ def plan_independent(
 ) -> choice_plan.ChoicePlan:
     """The optimal plan for drafts with replacement, or one from each stratum, at a single position.
 
-    The target (V,) may sum to less than 1; no draft is accepted for the rest. ``tol`` is how much
-    acceptance may be lost; never correctness.
+    The target (V,) may sum to less than 1; no draft is accepted for the rest. The rate may be ``tol`` below
+    the optimum; the plan is lossless at every ``tol``.
     """
     tol *= _OF_SIDE
     cut = _best_cut(target, law)
@@ -67,7 +67,7 @@ def plan_independent(
 
 
 def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
-    """The curves of the law, fine near its best cut."""
+    """The best cut, and the curves of the law, fine near this cut."""
     if isinstance(law, Stratified):
         strata = law.position_strata
         found = stratified_cut(target, strata)
@@ -87,10 +87,10 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
 
 @kernel(error_model="numpy")
 def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
-    """What :class:`otmd.choice.choice_plan.Side` tells of tokens: G classes at nodes of the ratio, (G,).
+    """See ``locate`` of :class:`otmd.choice.choice_plan.Side`.
 
-    The classes of each curve begin at ``starts`` (R + 1,), and ascend. ``rates`` (G,) are the chosen masses
-    in units of the classes' draft masses.
+    ``nodes`` (G,) hold one curve after another, ascending; curve r begins at ``starts[r]`` (R + 1,).
+    ``rates`` (G,) is the probability that each class is chosen over its draft mass.
     """
     lower, ratio = np.empty(tokens.size, np.int64), ratios_of(target, draft, tokens)
     share, offered = np.empty(tokens.size), np.empty(tokens.size)
@@ -111,10 +111,11 @@ def _solve_side(
     rejected: float | None,
     tol: float,
 ) -> choice_plan.Side | None:
-    """Find the weights of the classes on one side of the cut.
+    """Find the weights of the classes on one side of the cut; None if no class can be chosen.
 
-    ``classes`` are each curve's nodes and draft masses. ``never`` (R,) is q of tokens that may be drafted and
-    are never chosen, ``rejected`` the mass to be rejected; None outside H*. None if no class can be chosen.
+    ``classes`` are the nodes and draft masses of each curve. ``never`` (R,) is q of the tokens outside these
+    classes that may be drafted and are never chosen. ``rejected`` is the probability to reject all drafts; it
+    is None outside H*.
     """
     nodes, mass = (np.concatenate(each) for each in zip(*classes, strict=True))
     sizes = [own.size for own, _ in classes]
@@ -138,10 +139,10 @@ def _solve_side(
 
 
 class ClassDrafts(NamedTuple):
-    """How G classes of R curves are drafted: their draft masses and curves (G,).
+    """How G classes of R curves are drafted: the draft mass and the curve of each class (G,).
 
-    ``never`` (R,) is each curve's mass of drafts that are never chosen, ``copies`` (R,) how many drafts are
-    drawn from each curve.
+    ``never`` (R,) is the draft mass of each curve that is never chosen. ``copies`` (R,) is the number of
+    drafts drawn from each curve.
     """
 
     masses: FloatArray
@@ -155,7 +156,7 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
     """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
     size, num_drafts = targets.size, drafts.copies.sum()
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
-    # A single draft is chosen, or rejected: the weight of the rejection is 1.
+    # A single draft competes with the rejection alone: this makes the weight of the rejection 1.
     likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
     for g in range(drafts.masses.size):
         likely[g] = drafts.masses[g] * drafts.copies[drafts.curve[g]]
@@ -170,9 +171,9 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
 
 @kernel()
 def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling):
-    """Fill the rates of all classes, and −∂rates/∂log weights off the diagonal.
+    """Fill the rates of all classes, and in ``coupling`` −∂rates/∂log weights off the diagonal.
 
-    With a rejection ``weights``, ``rates`` and ``coupling`` have one more entry, for it.
+    With a rejection, ``weights``, ``rates`` and ``coupling`` have its entry last.
     """
     masses, curve, never, copies = drafts
     size, count = masses.size, weights.size
@@ -181,11 +182,11 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
     rings, mix = np.empty(count), np.empty(copies.size)
     for j in range(times.size):
         s = times[j]
-        # The probability that one draft of each curve is silent until s, and then that all drafts are.
+        # ``mix`` is the probability that one draft of a curve is silent until s, ``density`` that all are.
         for r in range(copies.size):
             mix[r] = never[r]
         for g in range(size):
-            # Beyond that the power underflows, which takes the library longer to find out.
+            # Beyond 745 the exponential is 0; the library takes longer to find that out.
             rings[g] = masses[g] * np.exp(-s * weights[g]) if s * weights[g] < 745.0 else 0.0
             mix[curve[g]] += rings[g]
         density = steps[j]
@@ -196,9 +197,9 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
             rings[size] = weights[size]
         if density <= 0.0:
             continue
-        # How fast each class rings if all drafts are silent until then.
+        # The rate at which each class rings at s if all drafts are silent until then.
         for g in range(size):
-            # The quotient first: a factor over a mix near zero would overflow.
+            # The quotient comes first: any other factor over a mix near zero would overflow.
             rings[g] = rings[g] / mix[curve[g]] * copies[curve[g]] * weights[g]
         for g in range(count):
             part = density * rings[g]
@@ -208,7 +209,7 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
                 coupling[g, h] += part * rings[h]
     for g in range(count):
         for h in range(g):
-            # Two drafts of one curve are not the same draft.
+            # Of m drafts from one curve there are m (m − 1) ordered pairs, not m².
             if g < size and curve[g] == curve[h]:
                 coupling[g, h] *= (copies[curve[g]] - 1.0) / copies[curve[g]]
             coupling[h, g] = coupling[g, h]

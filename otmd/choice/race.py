@@ -2,9 +2,10 @@
 
 The first n tokens to arrive, the winners, are the drafts. ℓ_i(s) = E[e^{−s w_i}] is the probability that
 token i's clock has not rung by time s. Given s and the time t of the n-th arrival, the other tokens are
-independent: the number of winners has a generating function in z with one factor for each token. Those of
-the few tokens of large q are multiplied one by one. For the others y = e^{q t} − 1 is small, and the
-logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, summed by the moments Σ share^a q^r of the tail.
+independent, so the number of winners has a generating function in z with one factor for each token. The
+factors of heavy tokens, the few with a large q, are multiplied one by one. The other tokens are the tail.
+There y = e^{q t} − 1 is small, and the logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, whose sum
+over the tail needs only the moments Σ share^a q^r (docs/optimal_verifier.md).
 """
 
 from abc import ABC, abstractmethod
@@ -21,15 +22,17 @@ from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.race.quadrature import POWERS, exponential_series, growth_series, product_of_series
 
+# If it is less likely than this that no winner's clock has rung, the couplings at that time are left out.
 _INAUDIBLE = 1e-200
 
 
 @dataclass(frozen=True, eq=False)
 class TailSums:
-    """The tail's tokens at their places among G nodes, which ascend from 0, the class that is never chosen.
+    """Sums over the tail's tokens, each at its place between two of G nodes.
 
-    ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens between two nodes, those of tokens that
-    are never chosen at the first.
+    The nodes ascend from 0, which is the class that is never chosen. A token between two nodes is of the
+    lower one's class with probability ``share``. ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the
+    tokens between two nodes. Tokens that are never chosen are at the first node, with share 1.
     """
 
     nodes: FloatArray
@@ -37,9 +40,10 @@ class TailSums:
 
 
 class NodeValues(NamedTuple):
-    """The probability that a token is chosen if its class is the node below it, or the node above it.
+    """The probability that a tail token is chosen if its class is the node below it, or the node above it.
 
-    Both have the shape (G − 1, A, R) and hold the coefficients of share^a q^r between two nodes, 0 for a ≥ r.
+    Each is a polynomial in share and q for the tokens between two nodes. The arrays (G − 1, A, R) hold the
+    coefficients of share^a q^r, which are 0 for a ≥ r.
     """
 
     below: FloatArray
@@ -47,7 +51,7 @@ class NodeValues(NamedTuple):
 
 
 class RaceWeights(NamedTuple):
-    """Rates of the clocks: of the tail's classes (G,), of the heavy tokens (M,), and of the rejection."""
+    """The rates of the clocks of the tail's classes (G,), of the heavy tokens (M,), and of the rejection."""
 
     nodes: FloatArray
     heavy: FloatArray
@@ -58,8 +62,8 @@ class RaceWeights(NamedTuple):
 class ClassRates(ABC):
     """How often each class on one side of the cut is chosen, as a function of the log weights.
 
-    The log weights are those of the nodes' classes that are able to be chosen, of the able heavy tokens,
-    and, if all drafts may be rejected, of the rejection, in this order.
+    The log weights are, in this order, those of the nodes and of the heavy tokens that can be chosen, marked
+    by ``able_nodes`` (G,) and ``able_heavy`` (M,), and if ``rejects`` that of the rejection.
     """
 
     tail: TailSums
@@ -83,7 +87,10 @@ class ClassRates(ABC):
     def _answer(
         self, rates: FloatArray, coupling: FloatArray, rejected: float, both: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """The rates and couplings of all classes, and of the rejection where there is one."""
+        """Append the rejection, if there is one, to the rates and couplings of the classes.
+
+        ``rejected`` is its rate, and ``both`` its coupling with each class.
+        """
         if self.rejects:
             coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
             rates = np.append(rates, rejected)
@@ -92,17 +99,18 @@ class ClassRates(ABC):
 
     @abstractmethod
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The rates, and minus their derivatives by the log weights off the diagonal, for ``balance``."""
+        """The rates, and −∂rates/∂log weights off the diagonal, for :func:`otmd.choice.weights.balance`."""
 
     @abstractmethod
     def node_values(self, log_weights: FloatArray) -> NodeValues:
-        """The probability that a tail token is chosen if its class is the node below, or above."""
+        """The probability that a tail token is chosen if its class is the node below it, or above it."""
 
 
 class RaceChoice(NamedTuple):
-    """The race at each time s of the clocks: E[Π ℓ] over the winners (J,), and its derivatives.
+    """E[Π ℓ] over the winners at each time s of the clocks (J,), and its derivatives.
 
-    They are by ℓ of each heavy token (J, M), and by ℓ of a tail token, Σ tail[m, r] ℓ^m q^r, (n, R, J).
+    ``heavy`` (J, M) is the derivative by ℓ of each heavy token. The derivative by ℓ of a tail token is
+    Σ tail[m, r] ℓ^m q^r, with ``tail`` (n, R, J).
     """
 
     expected: FloatArray
@@ -112,10 +120,10 @@ class RaceChoice(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TimedRace:
-    """A race of n drafts, integrated over the time t of the last win.
+    """A race of n drafts, integrated over the time t of the n-th arrival.
 
-    ``heavy_rates`` (M,) are q of the heavy tokens, ``blocked`` is the total rate of tokens that must not
-    arrive before the n-th winner.
+    ``heavy_rates`` (M,) are q of the heavy tokens. ``blocked`` is the total rate of the tokens that must not
+    arrive before t.
     """
 
     num_drafts: int
@@ -124,9 +132,10 @@ class TimedRace:
     quadrature: Quadrature
 
     def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
-        """P(all drafts are on this side); and that a tail token is one, in units of its q, or a heavy one.
+        """P(no blocked token is drafted), and P(none is, and a given token of this side is drafted).
 
-        The tail has the power sums Σ q^r (R,). For heavy tokens the shape is (M,).
+        The latter is returned for a tail token, divided by its q and to first order in q, and for each heavy
+        token (M,). The tail has the power sums Σ q^r (R,).
         """
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
         # At s = 0 no clock has rung.
@@ -142,9 +151,9 @@ class TimedRace:
     def choice(
         self, heavy_silent: FloatArray, node_silent: FloatArray, moments: FloatArray
     ) -> RaceChoice:
-        """Evaluate the race for ℓ of the heavy tokens (J, M) and of the classes (J, G).
+        """E[Π ℓ] and its derivatives, for ℓ of the heavy tokens (J, M) and of the classes (J, G).
 
-        ``moments`` are the tail's, of shape (G − 1, n + 1, R).
+        ``moments`` (G − 1, n + 1, R) are those of :class:`TailSums`.
         """
         order, times = self.num_drafts, self.quadrature.times
         powers = times ** np.arange(POWERS)[:, None]
@@ -159,11 +168,8 @@ class TimedRace:
         nobody = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * times)
         count = exponential_series(logs, nobody)
         start = [np.moveaxis(each, 0, 1).copy() for each in (count, product_of_series(last, count))]
-        heavy = np.ascontiguousarray(heavy_silent)
-        rates, steps, (absent, present) = self.heavy_rates, self.quadrature.steps, self.chances
-        expected, slopes, by_count, by_last = silent_winners(
-            rates, heavy, absent, present, steps, start[0], start[1]
-        )
+        heavy = self.heavy_rates, np.ascontiguousarray(heavy_silent), *self.chances
+        expected, slopes, by_count, by_last = silent_winners(*heavy, self.quadrature.steps, *start)
         tail = _tail_slopes(start[0], start[1], by_count, by_last, powers)
         return RaceChoice(expected, slopes, tail)
 
@@ -186,12 +192,16 @@ def tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> Float
 
 def _tail_slopes(
     count: FloatArray,
-    ends: FloatArray,
+    last: FloatArray,
     by_count: FloatArray,
     by_last: FloatArray,
     powers: FloatArray,
 ) -> FloatArray:
-    """The derivative by a tail token's ℓ as coefficients of ℓ^m q^r, shape (n, R, J)."""
+    """The derivative of E[Π ℓ] by a tail token's ℓ: the coefficients of ℓ^m q^r, shape (n, R, J).
+
+    ``count`` and ``last`` are the series that :func:`silent_winners` starts from; the next two are the
+    derivatives by these. ``powers`` (R, T) are t^r.
+    """
     order, most = count.shape[1], len(powers)
     slopes = np.zeros((order, most, count.shape[0]))
     for m in range(order):
@@ -201,7 +211,7 @@ def _tail_slopes(
         slopes[m, 1:] += by_q.T[:-1]
         if m + 1 < order:
             kept = slice(None, order - m - 1)
-            earlier = (by_last[:, m + 1 :] * ends[:, kept]).sum(axis=1)
+            earlier = (by_last[:, m + 1 :] * last[:, kept]).sum(axis=1)
             earlier += (by_count[:, m + 1 :] * count[:, kept]).sum(axis=1)
             slopes[m] += ((sign * earlier @ powers.T) * growth_series(m + 1, most)).T
     return slopes
@@ -209,13 +219,16 @@ def _tail_slopes(
 
 @dataclass(frozen=True, eq=False)
 class TimedRates(ClassRates):
-    """The rates of the classes of a :class:`TimedRace`."""
+    """The rates of the classes of a :class:`TimedRace`.
+
+    ``last`` holds the log weights at which the race was run last, and the tail's derivatives there.
+    """
 
     race: TimedRace
     last: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
-        """See :class:`ClassRates`. The race is not run again where it was run last."""
+        """See :class:`ClassRates`. The race is run again only if it was last run at other log weights."""
         if not self.last or (self.last[0][0] != log_weights).any():
             self(log_weights)
         weights, slopes = self.weights(log_weights), self.last[0][1]
@@ -231,7 +244,7 @@ class TimedRates(ClassRates):
         return values
 
     def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
-        """Derivative of the expectation by ℓ of each class, shape (J, G)."""
+        """The derivative of E[Π ℓ] by ℓ of each class, shape (J, G)."""
         slopes, moments = np.zeros(silent.shape), self.tail.moments
         for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
@@ -262,10 +275,10 @@ class TimedRates(ClassRates):
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray
     ) -> FloatArray:
-        """How often two classes are drafted together, by Hájek's approximation.
+        """−∂rates/∂log weights off the diagonal, with Hájek's approximation of how often two are drafted.
 
-        π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) for samples of a fixed size (Hájek 1964). It only
-        directs the search's steps: the rates are exact.
+        For samples of a fixed size, π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) (Hájek 1964). The
+        approximation only directs the steps of the search: the rates are exact.
         """
         audible = (expected > _INAUDIBLE)[:, None]
         share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)
@@ -284,14 +297,14 @@ class TimedRates(ClassRates):
 def silent_winners(rates, silent, absent, present, steps, start_count, start_last):
     """E[Π ℓ over the winners] at each s, and its derivatives.
 
-    At one (s, t) the state of a set of tokens is two series. count[m] is the probability that m of them have
-    arrived by t and no clock of these has rung. last[m] is the density that one arrives at t, m have arrived
-    before, and no clock of these has rung. Every term is positive, so nothing cancels. Tokens with ``rates``
-    (M,) are multiplied one by one onto the series of all others, start_count and start_last (J, n, T).
-    ``silent`` is ℓ of shape (J, M), ``absent`` and ``present`` are e^{−q t} and 1 − e^{−q t}, shape (M, T),
-    and ``steps`` the weights of ∫dt.
+    At one (s, t) a set of tokens has two series. count[m] is the probability that m of them have arrived by t
+    and that none of the clocks of these m has rung. last[m] is the density that one arrives at t after m
+    others, and that none of the clocks of these m + 1 has rung. Every term is positive, so nothing cancels.
+    Tokens with ``rates`` (M,) are multiplied one by one onto the series of all others, start_count and
+    start_last (J, n, T). ``silent`` (J, M) is ℓ. ``absent`` and ``present`` (M, T) are e^{−q t} and
+    1 − e^{−q t}. ``steps`` (T,) are those of ∫dt.
 
-    Returns the expectation (J,), its derivative by each ℓ (J, M), and those by both starting series.
+    Returns the expectation (J,), and its derivatives by each ℓ (J, M) and by both starting series.
     """
     num_times, order, num_nodes = start_count.shape
     size = rates.size
@@ -304,10 +317,8 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
         copy_numbers(start_count[j].ravel(), count[0].ravel())
         copy_numbers(start_last[j].ravel(), last[0].ravel())
         for i in range(size):
-            ell, rate = silent[j, i], rates[i]
-            _multiply(
-                ell, rate, absent[i], present[i], count[i], last[i], count[i + 1], last[i + 1]
-            )
+            token = silent[j, i], rates[i], absent[i], present[i]
+            _multiply(*token, count[i], last[i], count[i + 1], last[i + 1])
         total = 0.0
         for k in range(num_nodes):
             total += steps[k] * last[size, order - 1, k]
@@ -317,10 +328,8 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
         for k in range(num_nodes):
             by_last[order - 1, k] = steps[k]
         for i in range(size - 1, -1, -1):
-            ell, rate = silent[j, i], rates[i]
-            slopes[j, i] = _take_back(
-                ell, rate, absent[i], present[i], count[i], last[i], by_count, by_last
-            )
+            token = silent[j, i], rates[i], absent[i], present[i]
+            slopes[j, i] = _take_back(*token, count[i], last[i], by_count, by_last)
         copy_numbers(by_count.ravel(), grad_count[j].ravel())
         copy_numbers(by_last.ravel(), grad_last[j].ravel())
     return expected, slopes, grad_count, grad_last
@@ -344,7 +353,11 @@ def _multiply(ell, rate, absent, present, count, last, next_count, next_last):
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _take_back(ell, rate, absent, present, count, last, by_count, by_last):
-    """Return the derivative by one token's ℓ; ``by_count`` and ``by_last`` become those without the token."""
+    """Return the derivative by one token's ℓ, and carry the derivatives back past the token.
+
+    ``by_count`` and ``by_last`` (n, T) come in as the derivatives by the series with the token, and become
+    those by ``count`` and ``last``, the series without it.
+    """
     order, num_nodes = count.shape
     slope = 0.0
     for m in range(order):

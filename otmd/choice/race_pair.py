@@ -1,8 +1,8 @@
 """Two drafts without replacement: how often each class is chosen, in closed form.
 
-Tokens i and j are drafted, in either order, with probability a_i b_j + a_j b_i, a = q and b = q/(1 − q).
-Of two drafts with weights w and w' the first is chosen with probability w/(w + w' + w_0). So no integral is
-needed, and the derivatives are exact. Heavy tokens are classes of their own.
+Tokens i and j are drafted, in either order, with probability a_i b_j + a_j b_i, where a = q and
+b = q/(1 − q). Of two drafts with weights w and w', the first is chosen with probability w/(w + w' + w_0). So
+no integral is needed, and the derivatives are exact. Each heavy token is a class of its own.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from otmd.choice.race import ClassRates, NodeValues
 from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
-# Tokens of larger q are heavy; for the others q^14 is below the rounding of q.
+# Tokens with a larger q are heavy; for the others q^14 is below the rounding of q.
 HEAVY_PAIR = 1.0 / 256.0
 
 
@@ -39,7 +39,7 @@ class PairRace:
 
 @dataclass(frozen=True, eq=False)
 class PairRates(ClassRates):
-    """The rates of the classes of two drafts."""
+    """The rates of the classes for two drafts."""
 
     race: PairRace
 
@@ -57,9 +57,9 @@ class PairRates(ClassRates):
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, float]:
-        """How often two able classes are drafted together, an able and another one, and two others.
+        """How often two classes are drafted together: both able, one able (summed over the other), none.
 
-        For two tokens of one class it is twice that.
+        The diagonal of the first, two tokens of one class, holds twice the probability.
         """
         first, second = self.masses
         pairs = np.outer(first, second)
@@ -81,7 +81,7 @@ class PairRates(ClassRates):
         return pairs[np.ix_(able, able)], pairs[able][:, ~able].sum(axis=1), idle
 
     def __call__(self, log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """See :class:`ClassRates`. Two drafts of weights w and v wait for 1/(w + v + w_0)."""
+        """See :class:`ClassRates`. The mean time until a clock of two drafts rings is 1/(w + w' + w_0)."""
         pairs, alone, idle = self.pairs
         weights = np.exp(log_weights[: alone.size])
         rejection = float(np.exp(log_weights[-1])) if self.rejects else 0.0

@@ -1,10 +1,11 @@
 """The optimal plan for drafts drawn one after another without replacement.
 
-Each heavy token is a class of its own. The other tokens, the tail, are spread over few classes, at nodes of
-p/q: a token between two nodes is of the class of the lower one with probability ``share``, else of the upper
-one's. Within a class the probability to be chosen is nearly proportional to q. Places and weights are found
-in turn: given the weights, each token moves to where it is chosen with probability p; given the places, the
-weights are solved for again. The race needs only the moments Σ share^a q^r of the tail.
+Each heavy token, one with a large q, is a class of its own. The other tokens are the tail, and share few
+classes, each with a node of p/q. A token's place is a pair of neighbouring nodes and a ``share``: the token
+is of the lower node's class with probability ``share``, and otherwise of the upper one's. Within a class the
+probability to be chosen is nearly proportional to q. Places and weights are found in turn. Given the weights,
+each token moves to the place where it is chosen with probability p; given the places, the weights are solved
+for again. The race needs only the moments Σ share^a q^r of the tail.
 """
 
 from dataclasses import dataclass, replace
@@ -22,32 +23,32 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
-# The search ends after this many rounds, or when two rounds together gain less than a tenth.
+# The search ends after this many rounds, or when two rounds together reduce the loss by less than a tenth.
 _ROUNDS, _STALLED = 16, 0.9
-# It is made with so many sets of nodes at most, while it loses more than this multiple of the tolerance.
+# The search is repeated with more nodes, up to this many times in all, while it loses more than this multiple
+# of the tolerance.
 _GRIDS, _LOOSE = 3, 1e3
-# Rates are cut off at this multiple of the n-th largest: a faster token is not drafted with probability
-# 1e-100.
+# Rates are cut off at this multiple of the n-th largest: a faster token is missed with probability 1e-100.
 _SURE = 1e100
-# The tolerance is shared by two sides, and on each side by the classes and the weights.
+# The parts of the tolerance for each side of the cut, and on each side for grouping tokens into classes.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.1
-# Moves of a token: each crosses one node, or improves its share by a digit or more.
+# The most moves of a token, each across a node or between two, and the most Newton steps of a light token.
 _MOST_MOVES, _MOST_STEPS = 20, 4
-# Nodes whose values differ by less, relative to their distance, are taken as equal.
+# Two nodes whose values differ by less than this, relative to their distance, count as equal.
 _FLAT = 1e-3
-# A token that is chosen with its p but for this part of it does not leave two nodes of equal values.
+# Between two nodes of equal values a token stays if it is chosen with its p up to this part of it.
 _ALIKE = 1e-12
-# Tokens of smaller q may be light: their first four powers are exact to rounding.
+# Tokens with a smaller q may be light, which means that four powers of q are exact to rounding.
 _LIGHT = 1e-3
 _CONTRACT = {"contract", "nsz"}
 
 
 @dataclass(frozen=True, eq=False)
 class RacePosition:
-    """A position of a race: p, and ``rates`` (V,), which are ``unit`` times q; the curve and H* (V,).
+    """One position: p, the ``rates`` (V,) of the race, which are ``unit`` times q, the curve and H* (V,).
 
-    By token (V,), filled for each side in turn: its ``lower`` class, its ``share`` of it (the rest is the
-    next one's), and how often it is ``chosen``.
+    The other arrays (V,) are filled for each side in turn: the ``lower`` class of each token, the ``share``
+    of it (the rest is the next class's), and the probability that the token is ``chosen``.
     """
 
     target: FloatArray
@@ -61,14 +62,14 @@ class RacePosition:
     chosen: FloatArray
 
     def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """See :class:`Side`."""
+        """See :class:`otmd.choice.choice_plan.Side`."""
         return self.lower[tokens], self.share[tokens], self.chosen[tokens]
 
     def race(self, heavy: FloatArray, inner: bool) -> TimedRace | PairRace:
-        """The race of one side, whose heavy tokens have these rates. Inside H*, no other token may arrive."""
+        """The race of one side, whose heavy tokens have these rates. Inside H*, no token outside may win."""
         if self.num_drafts == 2:
             beside = 1.0 - heavy
-            # The difference would cancel.
+            # For the one token with more than half of the mass, the difference would cancel.
             beside[heavy > 0.5] = mass_beside_most(self.rates)
             return PairRace(heavy, heavy / beside)
         blocked = float(self.rates[~self.subset].sum()) if inner else 0.0
@@ -82,7 +83,8 @@ def plan_without_replacement(
     """The optimal plan for n ≥ 2 drafts without replacement, at a single position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
-    draft distribution (V,) have mass. ``tol`` is how much acceptance may be lost; never correctness.
+    draft distribution (V,) have mass. The rate may be ``tol`` below the optimum; the plan is lossless at
+    every ``tol``.
     """
     fastest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
     if draft.max() > fastest:
@@ -91,12 +93,8 @@ def plan_without_replacement(
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve, subset, size = (
-        choice_plan.cut_curve(blocked, cut.size),
-        blocked.subset(cut.end),
-        draft.size,
-    )
-    places = np.zeros(size, np.int64), np.ones(size), np.zeros(size)
+    curve, subset = choice_plan.cut_curve(blocked, cut.size), blocked.subset(cut.end)
+    places = np.zeros(draft.size, np.int64), np.ones(draft.size), np.zeros(draft.size)
     position = RacePosition(target, draft * unit, num_drafts, unit, curve, subset, *places)
     sides = [_solve_side(position, inner, _OF_SIDE * tol) for inner in (True, False)]
     return choice_plan.ChoicePlan(target, subset.__getitem__, 1.0 + cut.value, *sides)
@@ -105,7 +103,7 @@ def plan_without_replacement(
 def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.Side | None:
     """Find places and weights with which every token is chosen with probability p; None without tokens.
 
-    Inside H*, tokens of the other side do not arrive. Outside, tokens of H* arrive and are never chosen.
+    Inside H*, no token outside may be drafted. Outside H*, tokens of H* may be, and are never chosen.
     """
     rates, unit = position.rates, position.unit
     racing = rates > 0
@@ -134,7 +132,7 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         grids += 1
         if lost <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS:
             break
-        # The search stalled; with a node between each two it may go on.
+        # The search stalled; another node between each two may help.
         nodes = np.unique(np.concatenate([nodes, 0.5 * (nodes[1:-1] + nodes[2:])]))
     position.lower[tokens], position.share[tokens] = tail.lower, tail.share
     own = able[heavy]
@@ -148,12 +146,13 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
 
 @dataclass(frozen=True, eq=False)
 class Tail(TailSums):
-    """T tokens and their places among G nodes, which ascend from 0, the class that is never chosen.
+    """T tokens of the tail and their places among G nodes, which ascend from 0, the class never chosen.
 
-    ``rates`` are the tokens' q in the race's unit, ``wanted`` their p. No token is placed below the node
+    ``rates`` (T,) are q in the unit of the race, ``wanted`` (T,) is p. No token is placed below the node
     ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
-    the node ``lower`` with probability ``share``, and else of the next one's. ``mass`` (G,) is their q, and
-    ``by_node`` (G,) their p, divided between two nodes in proportion to how often each is chosen.
+    the node ``lower`` with probability ``share``, and otherwise of the next one's. ``mass`` (G,) is q by
+    class. ``by_node`` (G,) is p by class: a token's p is divided between its two classes in proportion to how
+    often it is chosen in each.
     """
 
     rates: FloatArray
@@ -175,7 +174,7 @@ class Tail(TailSums):
         lowest: int,
         inert: FloatArray,
     ) -> Self:
-        """Place each token at its p/q, the ``ratio`` (T,). :meth:`placed` fills the sums."""
+        """Place each token at its p/q, the ``ratio`` (T,); the sums are empty until :meth:`placed`."""
         lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
         share = nodes[1:][lower]
         share -= ratio
@@ -186,10 +185,10 @@ class Tail(TailSums):
         return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
 
     def placed(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
-        """Move the tokens to where they are chosen with their p, and add up their moments there.
+        """Move each token to the place where it is chosen with its p, and add up the moments there.
 
-        Returns also how often each token is chosen where it was, shape (T,), and by how much in all this is
-        below p, and above.
+        Returns the moved tail, how often each token is chosen at its old place (T,), and by how much these
+        are below p in all, and above.
         """
         lower, share = self.lower.copy(), self.share.copy()
         chosen, by_node = np.empty(share.size), np.zeros(self.nodes.size)
@@ -208,7 +207,7 @@ class Tail(TailSums):
 
 
 def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
-    """The values for which each token's place is its p/q; rates are ``unit`` times q."""
+    """The values with which a token is chosen with its p at the place of its p/q; rates are ``unit`` q."""
     values = np.zeros((nodes.size, num_drafts, POWERS))
     values[:, 0, 1] = nodes / unit
     return NodeValues(values[:-1], values[1:])
@@ -217,9 +216,8 @@ def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
-    ``able`` (M,) marks the heavy tokens that may be chosen, ``heavy`` (M,) is their p. ``total`` is the
-    probability that all drafts are of the side; ``likely`` (M,) that they are, and the heavy token is one;
-    ``drafted`` the same for a token of the tail, in units of its q.
+    ``able`` (M,) marks the heavy tokens that may be chosen; ``heavy`` (M,) is p of all heavy tokens. See
+    :meth:`otmd.choice.race.TimedRace.whole` for ``total``, ``drafted`` and ``likely``.
     """
 
     race: TimedRace | PairRace
@@ -233,10 +231,11 @@ class RaceSearch(NamedTuple):
     def __call__(
         self, tail: Tail, tol: float
     ) -> tuple[float, tuple[Tail, RaceWeights, FloatArray, FloatArray]]:
-        """Find places and weights in turn; return the least that is lost in a round, and its solution.
+        """Find places and weights in turn; return the loss of the best round, and its solution.
 
-        That is places and weights, and how often the heavy tokens (M,) and those of the tail (T,) are chosen.
-        Inside H*, lost is the part of p that is not chosen; outside it, what is chosen beyond p.
+        The solution is the places, the weights, and how often the heavy tokens (M,) and those of the tail
+        (T,) are chosen. The loss is the part of p that is not chosen inside H*, and what is chosen beyond p
+        outside.
         """
         best, before, lost = None, None, []
         wanted, sign = self.heavy[self.able], 1.0 if self.inner else -1.0
@@ -258,7 +257,10 @@ class RaceSearch(NamedTuple):
     def _balanced(
         self, tail: Tail, tol: float, before: tuple[ClassRates, RaceWeights] | None
     ) -> tuple[ClassRates, FloatArray, FloatArray]:
-        """Solve for the log weights of tokens at their places, from the weights of the round before."""
+        """Solve for the log weights with the tokens at their places, from the weights of the last round.
+
+        Returns the classes' rates as a function, the log weights, and how often each heavy token is chosen.
+        """
         nodes, heavy, start = tail.by_node > 0, self.heavy[self.able], None
         targets = np.concatenate([tail.by_node[nodes], heavy])
         rejected = self.total - float(targets.sum()) if self.inner else 0.0
@@ -269,7 +271,7 @@ class RaceSearch(NamedTuple):
         classes = (
             PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
         )
-        # Unless its classes were others.
+        # The last round may have had other classes.
         if before and before[0].rejects == rejects and before[0].able_nodes.any() >= nodes.any():
             weights = before[1].nodes[nodes], before[1].heavy[self.able]
             start = np.log(np.concatenate([*weights, [before[1].rejection] * rejects]))
@@ -281,7 +283,7 @@ class RaceSearch(NamedTuple):
         return classes, log_weights, chosen
 
 
-# These helpers take whole arrays and a node's index: to slice for each token would cost more than the work.
+# These helpers take whole arrays and a node's index: a slice for each token would cost more than the work.
 @kernel()
 def _add_powers(rate, share, g, count, sums):
     """sums[g, a, r] += share^a q^r for r < ``count``."""
@@ -296,7 +298,7 @@ def _add_powers(rate, share, g, count, sums):
 
 @kernel(fastmath=_CONTRACT)
 def _values(rate, share, g, below, above):
-    """Of both nodes: Σ terms[g, a, r] share^a q^r."""
+    """The polynomials Σ terms[g, a, r] share^a q^r of both nodes around a token."""
     low, high = 0.0, 0.0
     for a in range(below.shape[1] - 1, -1, -1):
         of_low, of_high = 0.0, 0.0
@@ -309,7 +311,7 @@ def _values(rate, share, g, below, above):
 
 @kernel()
 def _light_terms(terms):
-    """The coefficients up to q^4, one row for each g; those of share^a q^r are 0 for a ≥ r."""
+    """The coefficients of share^a q^r with a < r ≤ 4, one row for each g; for a ≥ r they are 0."""
     light = np.zeros((terms.shape[0], 10))
     for r in range(1, 5):
         for a in range(min(r, terms.shape[1])):
@@ -319,7 +321,7 @@ def _light_terms(terms):
 
 @kernel(fastmath=_CONTRACT)
 def _light_value(q, s, g, t):
-    """The same for a light token at one node."""
+    """The polynomial of a light token at one node, from a row of :func:`_light_terms`."""
     fourth = t[g, 6] + s * (t[g, 7] + s * (t[g, 8] + s * t[g, 9]))
     third = t[g, 3] + s * (t[g, 4] + s * t[g, 5]) + q * fourth
     return q * (t[g, 0] + q * (t[g, 1] + s * t[g, 2] + q * third))
@@ -327,11 +329,11 @@ def _light_value(q, s, g, t):
 
 @kernel(error_model="numpy", fastmath=_CONTRACT)
 def _walk(rate, want, g, s, below, above, nodes, lowest):
-    """The place where a token is chosen with probability ``want``, and its values there, from another on.
+    """Walk from place (g, s) to the one where a token is chosen with probability ``want``.
 
-    Between two nodes with equal values the place does not matter: the token stays, unless its p lies beyond
-    them. A token whose p is above what the last node gives is placed at that node; elsewhere the class below
-    would have to give the rest.
+    Returns the place and the values of its two nodes. Between two nodes with equal values the place does not
+    matter: the token stays, unless its p lies beyond them. A token whose p is above the value of the last
+    node is placed at that node; anywhere else, the class below would have to give the rest.
     """
     last = nodes.size - 2
     low, high = _values(rate, s, g, below, above)
@@ -360,13 +362,13 @@ def _walk(rate, want, g, s, below, above, nodes, lowest):
 
 @kernel(error_model="numpy", fastmath=_CONTRACT)
 def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
-    """Fill how often each token is chosen, move it to where that is p, and add up its moments and its p.
+    """Fill how often each token is chosen, move it to where this is its p, add up its moments and its p.
 
-    Returns how much in all was missing of p, and how much was beyond it.
+    Returns by how much the tokens were chosen less than p in all, and by how much more.
     """
     short, excess = 0.0, 0.0
     lows, highs, last = _light_terms(below), _light_terms(above), nodes.size - 2
-    # Terms from q^5 on are below the rounding of the first.
+    # For light tokens, the terms from q^5 on are below the rounding of the first.
     fifth, rise = np.abs(above[:, :, 5]).max(), highs[:, 0] - lows[:, 0]
     lightest = min(_LIGHT, (1e-15 * highs[:, 0].max() / max(fifth, 1e-300)) ** 0.25)
     steep = rise * nodes[1:] > _FLAT * highs[:, 0] * (nodes[1:] - nodes[:-1])

@@ -1,9 +1,9 @@
 """The weights that give every class its target rate: Newton's method in the logarithms of the weights.
 
-With rates r and targets P the weights minimise Φ(log w) − Σ P log w. Φ is the expected logarithm of the sum
-of the drafted weights; it is smooth and convex and has the gradient r. Rates depend on ratios of weights
-alone, so the Hessian is a graph Laplacian: its diagonal is a sum of positive terms, and nothing cancels.
-A step is judged by the gradient at its end, which suffers less from rounding than the function.
+Weights at which the rates r equal the targets P minimise Φ(log w) − Σ P log w. Φ is the expected logarithm of
+the sum of the drafted weights; it is smooth and convex, and its gradient is r. Rates depend on ratios of
+weights alone, so the Hessian is a graph Laplacian: its diagonal is a sum of positive terms, and nothing
+cancels. A step is judged by the gradient at its end, which suffers less from rounding than the function.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,25 @@ from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import FloatArray
 
-# Gaps wider than WIDEST between log weights act as infinite. With several tight cuts the weights differ by a
-# factor e^{−23} per cut for a loss of 1e-10.
+# Log weights stay within ±FARTHEST, and gaps wider than WIDEST between them act as infinite. For a loss of
+# 1e-10 weights differ by a factor e^{−23} at each tight cut, of which there may be several.
 FARTHEST, WIDEST = 200.0, 40.0
 _MOST_ROUNDS = 100
 # A misplaced mass below _LITTLE must halve within _PATIENCE rounds, or the search ends: weights that keep
 # growing make each round more expensive.
 _LITTLE, _PATIENCE = 1e-8, 8
+# So many rounds of w ← w P/r are made where Newton's method stalls.
 _SCALINGS = 3
 _LONGEST_STEP = 3.0
 _ROUNDING = 1e-13
-# The search begins with no smaller chances, and none nearer to 1.
+# In the first weights, chances count as no smaller than _RARE, and as no nearer to 1 than _CERTAIN.
 _RARE, _CERTAIN = 1e-15, 1e-9
-# A class of a rate below this part of its target must be scaled before Newton's method begins.
+# If the rate of a class is below this part of its target, rounds of w ← w P/r precede Newton's method.
 _FAR = 1e-3
 # Steps shorter than this are nearly the same in the weights and in their logarithms.
 _SHORT = 0.1
 _SHORTEST = 1e-12
-# How steep the objective may rise at the end of a step, relative to how it fell at its beginning.
+# How steeply the objective may rise at the end of a step, relative to its fall at the beginning.
 _OVERSHOOT = 0.3
 _RIDGE = 1e-3
 # Entries of the search's state: rounds, rounds since the search last stalled, scalings still to do, whether
@@ -41,13 +42,13 @@ _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 
 
 class WeightSearch(NamedTuple):
-    """A search under way; arrays are of shape (G,) where nothing else is said.
+    """A search under way; arrays have the shape (G,) unless another is given.
 
-    For ``targets``, ``likely``, ``capped`` and ``tol`` see :func:`balance`. Classes that ``counts`` marks
-    have enough mass to set the scale of the others; ``largest`` has the largest target. No class is moved
-    whose rate changes with the weights by less than ``faint``. ``scale`` (1,) of a ``step`` is being tried:
-    ``before`` are the log weights before it, ``rates`` their rates, ``wrong`` these less the targets.
-    ``excess`` is what classes got above their targets, round by round.
+    For ``targets``, ``likely``, ``capped`` and ``tol`` see :func:`balance`. ``counts`` marks the classes with
+    enough mass to set the scale of the others; ``largest`` is the class with the largest target. A class
+    whose rate changes with the weights by less than ``faint`` is not moved. The part ``scale`` (1,) of
+    ``step`` is being tried: ``before`` are the log weights before it, ``rates`` the rates there, and
+    ``wrong`` these rates less the targets. ``excess`` is by how much rates exceed targets in all, by round.
     """
 
     targets: np.ndarray
@@ -74,13 +75,14 @@ def balance(
     start: FloatArray | None = None,
     likely: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Find log weights (G,) whose rates are the targets (G,), all positive; return both.
+    """Find log weights (G,) whose rates are the targets (G,), all positive; return log weights and rates.
 
-    ``evaluate`` takes log weights. It returns the probability that each class is chosen, and −∂rates/∂log
-    weights off the diagonal or an approximation of it (G, G). If ``capped``, rates do not change when all
-    weights are scaled, and classes with the largest weight may fall short; if not, rates and targets have
-    the same sum. The search ends above ``tol`` where rounding or unattainable targets allow no more.
-    It begins at ``start``, or as ``likely`` (G,) suggests, how many drafts of each class are expected.
+    ``evaluate`` takes log weights. It returns the rate of each class, which is the probability that the class
+    is chosen, and −∂rates/∂log weights off the diagonal or an approximation of it (G, G). If ``capped``, no
+    weight exceeds 1, and classes of weight 1 may fall short of their targets; if not, rates and targets have
+    the same sum. Rates exceed targets by ``tol`` in all, or by more where rounding or unattainable targets
+    allow no less. The search begins at ``start``, or uses ``likely`` (G,), the expected number of drafts of
+    each class.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
     likely = np.empty(0) if likely is None or start is not None else likely
@@ -94,7 +96,10 @@ def balance(
 
 @kernel()
 def begin_search(targets, likely, capped, tol, log_weights):
-    """Begin at these log weights, brought within bounds, or at 0 if ``likely`` is known, else (0,)."""
+    """Begin a search at these log weights, which are brought within bounds in place.
+
+    ``likely`` is empty if it is unknown. If it is known, the log weights must be 0, and are replaced.
+    """
     size, largest = targets.size, targets.argmax()
     # The scale must not rest on classes with hardly any mass.
     counts, faint = np.empty(size, np.bool_), np.empty(size)
@@ -115,10 +120,10 @@ def begin_search(targets, likely, capped, tol, log_weights):
 
 @kernel()
 def _first_weight(target, likely, equal):
-    """The log weight of a class of drafts that are alone, or meet others of weight 1.
+    """The log weight of a class if each of its drafts is alone, or meets others of weight 1.
 
-    ``equal`` is how often it is chosen if all weights are equal: half of all times that it meets another one.
-    It is 0 if a draft is never alone.
+    ``likely`` is the expected number of these drafts. ``equal`` is how often the class is chosen if all
+    weights are equal, where a draft that meets one other is chosen half of the time; 0 if none is ever alone.
     """
     alone, others = max(2.0 * equal - likely, 0.0), 1.0
     if equal > 0.0:
@@ -157,7 +162,7 @@ def move_weights(search, log_weights, rates, coupling):
 
 @kernel()
 def _begin_round(search, log_weights, rates, coupling):
-    """Try a Newton step, or ask for scalings where the search has stalled; false at the end."""
+    """Try a Newton step, or ask for scalings if the search has stalled; return false at the end."""
     state, targets, wrong = search.state, search.targets, search.wrong
     excess, far = 0.0, False
     for g in range(targets.size):
@@ -172,7 +177,7 @@ def _begin_round(search, log_weights, rates, coupling):
     if excess <= search.tol or (stalled and excess < _LITTLE) or state[_ROUNDS] == _MOST_ROUNDS:
         return False
     if stalled or (far and state[_ROUNDS] == 1):
-        # With weights far apart one class can hold back the step of all others, or none can be moved.
+        # With weights far apart, one class can hold back the step of all others, or no class can be moved.
         state[_LEFT], state[_SINCE] = _SCALINGS, 0
         return True
     known = search.counts, search.largest, search.capped, search.faint
@@ -190,7 +195,7 @@ def _begin_round(search, log_weights, rates, coupling):
 
 @kernel()
 def _judge(search, log_weights, rates):
-    """Keep a step that does not pass the minimum, else try another; whether there is none left to try."""
+    """Keep a step that does not pass the minimum, else try another; return whether none is left to try."""
     state, scale = search.state, search.scale
     before = after = longest = 0.0
     for g in range(rates.size):
@@ -248,7 +253,7 @@ def _narrow(log_weights):
     """Narrow the gaps that are wider than WIDEST by moving up all that lies below."""
     before = np.inf
     for _ in range(log_weights.size):
-        # A search for the next smaller one: a sort takes longer to compile than all else here.
+        # The next smaller value is searched for: a sort takes longer to compile than all else here.
         value = -np.inf
         for g in range(log_weights.size):
             value = max(value, log_weights[g] if log_weights[g] < before else -np.inf)
@@ -262,11 +267,7 @@ def _narrow(log_weights):
 
 @kernel()
 def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free):
-    """Mark the classes that a step may move.
-
-    ``wrong`` is how much more often than wanted each class is chosen. A class whose rate changes with the
-    weights by less than ``faint`` stays.
-    """
+    """Mark the classes that a step may move; see :class:`WeightSearch` for the parameters."""
     held, least = False, -1
     for g in range(counts.size):
         stuck = log_weights[g] <= -FARTHEST and wrong[g] > 0.0
@@ -285,7 +286,7 @@ def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free
 def newton_step(
     log_weights, wrong, coupling, targets, counts, largest, capped, faint, excess, step
 ):
-    """Fill Newton's step, 0 for the classes that may not move; return its longest entry.
+    """Fill Newton's step, which is 0 for the classes that may not move; return its largest absolute entry.
 
     The Hessian is scaled to a diagonal of 1.
     """
@@ -293,7 +294,7 @@ def newton_step(
     mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free)
     tokens = np.flatnonzero(free)
     scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
-    # A small ridge: where the scale of some weights hardly matters, rounding alone must not move it.
+    # A small ridge: where the rates hardly depend on some weights, rounding alone must not move these.
     ridge, total = _RIDGE * excess, targets.sum()
     for i in range(tokens.size):
         g = tokens[i]
@@ -318,9 +319,10 @@ def newton_step(
 
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
 def solve_positive(matrix, vector):
-    """Solve a positive definite system, given below the diagonal, in place; false if it is not.
+    """Solve a linear system in place by Cholesky's method; return false if it is not positive definite.
 
-    By Cholesky's method: for a few dozen classes a call of LAPACK costs more than the work itself.
+    Only the diagonal and what is below it are read. For a few dozen classes a call of LAPACK would cost more
+    than the work.
     """
     size = vector.size
     for i in range(size):
