@@ -50,7 +50,7 @@ def _node_names(problem: TransportProblem, sets: str = "set", token: str = "toke
 
 
 def _incidence(problem: TransportProblem, sets: IntArray, tokens: IntArray) -> csc_array:
-    """A column for each pair of a set and a token, with a one in the row of either, (S + V, pairs)."""
+    """A column for each pair: ones in the row of its set and in the row of its token, (S + V, pairs)."""
     nodes, starts = problem.num_sets + problem.vocab_size, np.arange(0, 2 * sets.size + 1, 2)
     rows = np.stack([sets, problem.num_sets + tokens], axis=-1).ravel()
     return sparse_columns(np.ones(rows.size), rows, starts, nodes)
@@ -70,8 +70,8 @@ def _compact(problem: TransportProblem) -> LinearProgram:
 def _dual(problem: TransportProblem) -> LinearProgram:
     """Minimise Σ Q(x) u(x) + Σ p(y) v(y) with u(x) + v(y) ≥ 1 wherever y ∈ x, u ≥ 0, v ≥ 0.
 
-    The linear programming dual of the compact form. The matrix is totally unimodular, so at a vertex v is
-    the indicator of a subset H, u(x) = 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
+    The linear programming dual of the compact form. The matrix is totally unimodular. So at a vertex v is
+    the indicator of a subset H, u(x) is 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
     """
     primal = _compact(problem)
     return program_of(
@@ -91,8 +91,8 @@ def _full(problem: TransportProblem) -> LinearProgram:
     objective[_arc_columns(problem)] = 1.0
     lower = np.concatenate([problem.supply, problem.target])
     upper = lower.copy()
-    # Both marginals sum to 1, so one row follows from the others. With that row, rounding can make the
-    # program infeasible: HiGHS's presolve reported so for tokens of mass 1e-12.
+    # Both marginals sum to 1, so one row follows from the others. It is left out, since with it rounding can
+    # make the program infeasible: HiGHS's presolve said so where tokens had mass 1e-12.
     implied = sets + problem.target.argmax()
     lower[implied], upper[implied] = -np.inf, np.inf
     pairs = np.repeat(np.arange(sets), vocab_size), np.tile(np.arange(vocab_size), sets)
@@ -111,7 +111,7 @@ def _full(problem: TransportProblem) -> LinearProgram:
 def _max_flow(problem: TransportProblem) -> LinearProgram:
     """Maximise the flow out of the source: at most Q(x) into each set and p(y) out of each token."""
     arcs, sets, vocab_size = problem.num_arcs, problem.num_sets, problem.vocab_size
-    # An arc takes from its set and gives to its token; the source gives, and the sink takes.
+    # A row is the balance of a node: +1 for flow into the node, −1 for flow out of it.
     signs = csc_array(diags_array(np.repeat([-1.0, 1.0], [sets, vocab_size])))
     through = signs @ _incidence(problem, problem.arc_sets, problem.tokens)
 
@@ -199,7 +199,7 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
 def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
-    """Raise ValueError for a law whose program is too large, where the size is known without its tuples."""
+    """Raise ValueError if a law's program is too large and its size is known without listing tuples."""
     counts = closed_counts(law, merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)
@@ -214,7 +214,7 @@ def build_program(
     Parameters
     ----------
     problem, form
-        As for :func:`program_size`; a problem, not its shape.
+        As for :func:`program_size`, but a TransportProblem and not its shape.
     max_bytes : float
         A program whose arrays are larger is a ValueError.
     """

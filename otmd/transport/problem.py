@@ -29,7 +29,7 @@ class ProblemShape:
     Attributes
     ----------
     num_sets : int
-        S, the number of draft sets with positive probability; of tuples, where none are merged.
+        S, the number of draft sets with positive probability, or of tuples if they are not merged.
     num_arcs : int
         E, the number of pairs of a set and one of its tokens.
     vocab_size : int
@@ -42,10 +42,11 @@ class ProblemShape:
 
     @classmethod
     def of(cls, law: DraftLaw, merge: bool = True) -> Self:
-        """Count the draft sets of a law without leading axes; ValueError for too many tuples to enumerate.
+        """Count the sets and arcs of a law, which must have no leading axes.
 
         With ``merge``, tuples with the same set of tokens count as one. Tuples whose probability underflows
-        to 0 may be counted; a TransportProblem leaves them out.
+        to 0 may be counted; a TransportProblem leaves them out. A law without a closed form is enumerated,
+        and too many tuples are a ValueError.
         """
         counts = closed_counts(law, merge)
         if counts is None:
@@ -110,7 +111,8 @@ def _independent(has_mass: BoolArray, merge: bool) -> tuple[int, int] | None:
         return None
     supports = has_mass.sum(axis=-1).tolist()
     tuples, arcs = prod(supports), 0
-    # As above. Tokens that can be the same drafts are in equally many tuples, and are counted together.
+    # A token is in all tuples except those made of other tokens alone. Tokens that can be the same drafts are
+    # in equally many tuples, so they are counted together.
     patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
     for own, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
         arcs += count * (tuples - prod(s - o for s, o in zip(supports, own, strict=True)))
@@ -136,7 +138,7 @@ class TransportProblem:
     tokens : ndarray of int64, shape (E,)
         The token of each arc.
     supply : ndarray of float64, shape (S,)
-        The probability of each set, positive, of sum 1.
+        The probability of each set. All are positive, and they sum to 1.
     law : DraftLaw
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
@@ -209,7 +211,7 @@ class TransportProblem:
 
     @cached_property
     def rows(self) -> dict[tuple[int, ...], int]:
-        """The row of each draft set, by its sorted tokens; by the tuple where none were merged."""
+        """The row of each draft set by its sorted tokens, or by its tuple if tuples are not merged."""
         if self.tuples is not None:
             keys = self.tuples.tolist()
         else:
@@ -238,6 +240,6 @@ class TransportProblem:
         return np.bincount(self.tokens, mass, minlength=self.vocab_size).astype(np.float64)
 
     def cut_value(self, subset: BoolArray) -> float:
-        """1 + p(H) − g(H) of a subset H (V,): an upper bound of every acceptance rate."""
+        """1 + p(H) − g(H) of a subset H (V,): an upper bound on every acceptance rate."""
         outside = np.logical_or.reduceat(~subset[self.tokens], self.starts[:-1])
         return float(self.target[subset].sum() + self.supply[outside].sum())

@@ -169,7 +169,7 @@ class Certificate:
 
 
 def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
-    """Check variables and row multipliers of the minimisation; all infinite for a wrong shape or for NaN."""
+    """Certify variables and row multipliers of the minimisation: infinite for a wrong shape or NaN."""
     fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
     if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
@@ -198,7 +198,7 @@ def _dual_value(duals: FloatArray, lower: FloatArray, upper: FloatArray) -> tupl
 
 
 TOLERANCE = 1e-7
-"""How large the entries of a trusted certificate may be."""
+"""The largest entry of a certificate that is trusted."""
 
 
 class SolverError(RuntimeError):

@@ -29,7 +29,7 @@ ADVICE = {
     "not certified": "the solver called it optimal and the certificate recomputed here does not "
     "agree: try method='simplex', or another solver",
 }
-"""The statuses of a solution, and what each one advises."""
+"""The statuses of a solution, and what each one means and advises."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +50,9 @@ class TransportSolution:
     rate : float
         The plan's acceptance rate, α* where the status is "optimal"; NaN without a plan.
     plan : TransportPlan or None
-        The accepted mass; None unless the solver ended optimal.
+        The accepted mass; None unless the solver ended at an optimum.
     subset : ndarray of bool, shape (V,), or None
-        H, of all level sets {v ≥ t} of the token duals v the one with the smallest 1 + p(H) − g(H).
+        H, the level set {v ≥ t} of the token duals v that has the smallest 1 + p(H) − g(H).
     bounds : tuple of float
         The plan's rate and 1 + p(H) − g(H). α* lies between them, even if the solver is wrong.
     set_duals, token_duals : ndarray of float64, shape (S,) and (V,), or None
@@ -113,7 +113,7 @@ def solve_transport(
         For invalid input, leading axes, a solver that does not take the form, or a program that is too
         large; the message names its size and the forms that fit.
     SolverError
-        With ``throw``, where the solver did not end optimal or its answer failed the check.
+        With ``throw``, if the solver did not end at an optimum or its answer failed the check.
     """
     forms.validate_form(form)
     if solver not in SOLVERS:
@@ -139,7 +139,7 @@ def solve_path(
     """Solve problems one after another by HiGHS, each from the basis of the one before it.
 
     Problems with the same draft sets, as for one position at many temperatures, differ only in their
-    marginals. From one to the next the simplex then needs few steps. A problem with other draft sets than
+    marginals. The simplex then needs few steps from one to the next. A problem with other draft sets than
     the one before it is solved from the start.
 
     Parameters
@@ -214,7 +214,7 @@ def _found(problem: TransportProblem, reading: forms.Reading) -> dict[str, Any]:
 
 
 def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:
-    """The level set {v ≥ t} of the duals v with the smallest cut (V,), at most the dual objective."""
+    """The level set {v ≥ t} (V,) of the token duals with the least cut value, at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     thresholds = np.unique(levels[levels > 0])
     cuts = [levels >= threshold for threshold in thresholds]

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import highspy
@@ -24,7 +25,7 @@ _HIGHS_STATUS = {
 }
 # The smallest that HiGHS takes: the acceptance rate is wanted to nine digits.
 _TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-# These tolerances are absolute, and a draft set may have less mass than that. So all bounds and costs are
+# The tolerances are absolute, and a draft set may have less mass than they allow. So all bounds and costs are
 # multiplied by a power of two, which does not round. With 2^7 or more, HiGHS's presolve removes less of the
 # program, and the simplex takes thousands of steps more.
 _SCALE = 2.0**5
@@ -32,7 +33,7 @@ _COLUMNWISE, _MINIMISE = 1, 1
 
 
 class _SilentHighs(highspy.Highs):
-    """HiGHS is told to be silent before its callbacks are enabled: from 1.16 on it prints its name then."""
+    """HiGHS, made silent before its callbacks are enabled: since 1.16 it prints its name at that moment."""
 
     def enableCallbacks(self) -> None:  # noqa: N802 (the name is highspy's)
         self.silent()
@@ -40,7 +41,7 @@ class _SilentHighs(highspy.Highs):
 
 
 class HighsSession:
-    """HiGHS for several programs. One with the same matrix as the one before it starts from that one's basis.
+    """HiGHS for several programs in turn. A program with the last one's matrix starts from the last basis.
 
     ``method`` is "simplex" (the dual simplex) or "ipm" (interior point with crossover to a vertex).
     """
@@ -57,7 +58,7 @@ class HighsSession:
                 raise ValueError(f"options: HiGHS takes no {name!r} with value {value!r}")
 
     def solve(self, program: LinearProgram) -> SolverAnswer:
-        """Solve a program; from the basis before, where only bounds and costs have changed since."""
+        """Solve a program, from the last basis if only bounds and costs have changed since."""
         last, self._program = self._program, None
         basis = None
         if last is not None and last.matrix.shape == program.matrix.shape:
@@ -110,6 +111,14 @@ def solve_highs(
     return HighsSession(method, options).solve(program)
 
 
+def _modeling_package(name: str) -> Any:
+    """Import cvxpy or networkx; ImportError says how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"solver={name!r} needs `pip install 'otmd[modeling]'`") from error
+
+
 _CVXPY_STATUS = {"infeasible": "infeasible", "unbounded": "unbounded", "user_limit": "time limit"}
 
 
@@ -117,10 +126,7 @@ def solve_cvxpy(
     program: LinearProgram, method: str | None, options: Mapping[str, object]
 ) -> SolverAnswer:
     """Solve a program by cvxpy with the solver that ``method`` names, by default Clarabel."""
-    try:
-        import cvxpy
-    except ImportError as error:
-        raise ImportError("solver='cvxpy' needs `pip install 'otmd[modeling]'`") from error
+    cvxpy = _modeling_package("cvxpy")
     name = method or "CLARABEL"
     installed = cvxpy.installed_solvers()
     if name not in installed:
@@ -129,13 +135,12 @@ def solve_cvxpy(
     variables = cvxpy.Variable(program.size.variables, bounds=limits)
     sides = list(_sides(program, variables))
     cost = cvxpy.Minimize(program.costs @ variables)
-    question = cvxpy.Problem(cost, [side for _, _, side in sides])
+    problem = cvxpy.Problem(cost, [side for _, _, side in sides])
     try:
-        # cvxpy's methods are attached by a decorator that type checkers do not follow.
-        question.solve(solver=name, **options)  # pyright: ignore[reportArgumentType]
+        problem.solve(solver=name, **options)
     except Exception as error:  # each solver raises errors of its own, as for unknown options
         return SolverAnswer("failed", f"{name}: {error!r}")
-    status, detail = str(question.status), f"{name}: {question.status}"
+    status, detail = str(problem.status), f"{name}: {problem.status}"
     if status != "optimal" or variables.value is None:
         ended = _CVXPY_STATUS.get(status.removesuffix("_inaccurate"), "failed")
         return SolverAnswer(ended, detail)
@@ -146,7 +151,7 @@ def solve_cvxpy(
 
 
 def _sides(program: LinearProgram, variables: Any) -> Iterator[tuple[np.ndarray, float, Any]]:
-    """The constraints as cvxpy's: a mask of the rows, the sign of their multipliers, and the constraint."""
+    """The constraints in cvxpy's form: the mask of rows, the sign of their multipliers, the constraint."""
     matrix, lower, upper = program.matrix.tocsr(), program.row_lower, program.row_upper
     equal = lower == upper
     for chosen, sign, relate, limit in (
@@ -185,10 +190,7 @@ def solve_networkx(
     if name not in NETWORKX_METHODS or options:
         wanted = f"one of {', '.join(NETWORKX_METHODS)} and no options"
         raise wrong("method, options", f"{method!r} and {dict(options)}", wanted)
-    try:
-        import networkx
-    except ImportError as error:
-        raise ImportError("solver='networkx' needs `pip install 'otmd[modeling]'`") from error
+    networkx = _modeling_package("networkx")
     graph = networkx.DiGraph()
     arcs = list(zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True))
     graph.add_edges_from((("set", row), ("token", token)) for row, token in arcs)
@@ -196,9 +198,9 @@ def solve_networkx(
         graph.add_edge("source", ("set", row), capacity=mass)
     for token, mass in enumerate(problem.target.tolist()):
         graph.add_edge(("token", token), "sink", capacity=mass)
-    walk = getattr(networkx.algorithms.flow, name)
+    algorithm = getattr(networkx.algorithms.flow, name)
     try:
-        _, routed = networkx.maximum_flow(graph, "source", "sink", flow_func=walk)
+        _, routed = networkx.maximum_flow(graph, "source", "sink", flow_func=algorithm)
     except Exception as error:  # dinitz raises IndexError and KeyError on rounded capacities
         return SolverAnswer("failed", f"networkx {name}: {error!r}")
     flow = np.array([routed["set", row]["token", token] for row, token in arcs], np.float64)
@@ -206,7 +208,7 @@ def solve_networkx(
 
 
 def _answer(problem: TransportProblem, flow: FloatArray, detail: str) -> SolverAnswer:
-    """The answer to the max-flow program of a maximum flow on the arcs (E,)."""
+    """Turn a maximum flow on the arcs (E,) into an answer to the max-flow program."""
     drawn, output = problem.by_set(flow), problem.by_token(flow)
     arcs, supply, demand = (problem.starts, problem.tokens), problem.supply, problem.target
     subset = tokens_short_of_demand(*arcs, supply - drawn, demand - output, flow.copy(), CLOSED)

@@ -12,7 +12,9 @@ from otmd.transport.problem import TransportProblem
 
 
 class TransportPlan:
-    """The accepted mass π(x, y) for each draft set x and token y of it. Else the residual is sampled.
+    """The accepted mass π(x, y) for each draft set x and each token y in it.
+
+    If no draft is accepted, the output is drawn from the residual.
 
     A solver's tolerance may let the mass exceed a marginal. It is then scaled down, first within each set and
     then for each token, so that the plan is feasible and lossless.
@@ -86,6 +88,7 @@ class TransportPlan:
 
 
 def _scale(mass: FloatArray, limit: FloatArray) -> FloatArray:
+    """The factors that bring each mass down to its limit; 1 for a mass within it."""
     scale = np.ones(mass.size)
     np.divide(limit, mass, out=scale, where=mass > limit)
     return scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -222,14 +222,7 @@ def test_a_corrupted_problem_is_refused(changes, message):
 
 @pytest.mark.parametrize(("solver", "form"), [("cvxpy", "compact"), ("networkx", "max_flow")])
 def test_missing_packages_are_named(monkeypatch, solver, form):
-    real = builtins.__import__
-
-    def absent(name, *rest):
-        if name == solver:
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setitem(sys.modules, solver, None)
     with pytest.raises(ImportError, match=r"pip install 'otmd\[modeling\]'"):
         solve_transport(P, LAW, form, solver)
 

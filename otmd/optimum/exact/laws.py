@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.probabilities import validate_count
+from otmd.probabilities import validate_count, wrong
 
 _WANTED = "an int, a Fraction, a string such as '1/3', or a finite float"
 # Enough tokens for every function here to refuse the vocabulary by its own limit.
@@ -32,21 +32,21 @@ def rational(name: str, value: object) -> Fraction:
     try:
         return Fraction(number)
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        raise ValueError(f"{name}: got {number!r}, wanted {_WANTED}") from error
+        raise wrong(name, repr(number), _WANTED) from error
 
 
 def sequence(name: str, value: object) -> list[Any]:
     """Return the entries of an ordered iterable, or raise ValueError."""
-    refusal = f"{name}: got {value!r}, wanted a list, a tuple or an array"
+    refusal = wrong(name, repr(value), "a list, a tuple or an array")
     if isinstance(value, str | Mapping | Set) or not isinstance(value, Iterable):
-        raise ValueError(refusal)
+        raise refusal
     try:
         entries = list(islice(value, _MOST_TOKENS + 1))
     except TypeError as error:  # an array without axes calls itself iterable
-        raise ValueError(refusal) from error
+        raise refusal from error
     if not 1 <= len(entries) <= _MOST_TOKENS:
         size = "none" if not entries else f"more than {_MOST_TOKENS}"
-        raise ValueError(f"{name}: got {size}, wanted 1 to {_MOST_TOKENS} entries")
+        raise wrong(name, size, f"1 to {_MOST_TOKENS} entries")
     return entries
 
 
@@ -55,23 +55,19 @@ def rational_probs(name: str, value: object) -> list[Fraction]:
     probs = [rational(f"{name}[{i}]", entry) for i, entry in enumerate(sequence(name, value))]
     for i, prob in enumerate(probs):
         if prob < 0:
-            raise ValueError(f"{name}[{i}]: got {prob}, wanted a number ≥ 0")
+            raise wrong(f"{name}[{i}]", prob, "a number ≥ 0")
     total = sum(probs, Fraction(0))
     if total != 1:
         short = total if total.denominator < 10**9 else f"1 {float(total - 1):+.3g}"
-        raise ValueError(
-            f"{name}: got numbers that sum to {short}, wanted exactly 1; a float such as 0.1 is a "
-            "binary fraction near 1/10, write '1/10' or '0.1' in quotes"
-        )
+        hint = "a float such as 0.1 is a binary fraction near 1/10, write '1/10' or '0.1' in quotes"
+        raise wrong(name, f"numbers that sum to {short}", f"exactly 1; {hint}")
     return probs
 
 
 def require_small(target_probs: list[Any], most: int, why: str) -> None:
     """Raise ValueError for more than ``most`` tokens."""
     if len(target_probs) > most:
-        raise ValueError(
-            f"target_probs: got {len(target_probs)} tokens, wanted at most {most}: {why}"
-        )
+        raise wrong("target_probs", f"{len(target_probs)} tokens", f"at most {most}: {why}")
 
 
 def require_sympy() -> Any:
@@ -116,10 +112,8 @@ class _Proposal(ExactLaw):
         probs = _read_row("draft_probs", self.draft_probs, vocab_size, read)
         support = sum(prob != 0 for prob in probs)
         if self.distinct and support < self.num_drafts:
-            raise ValueError(
-                f"num_drafts: got {self.num_drafts} distinct drafts, wanted at most {support}, the number "
-                "of tokens with mass in draft_probs"
-            )
+            wanted = f"at most {support}, the number of tokens with mass in draft_probs"
+            raise wrong("num_drafts", f"{self.num_drafts} distinct drafts", wanted)
         return probs
 
     @abstractmethod
@@ -139,7 +133,7 @@ class WithoutReplacement(_Proposal):
     """n distinct drafts, one after another; see :class:`otmd.WithoutReplacement`."""
 
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
-        """Sum over the sets drawn, each grown one token at a time."""
+        """Sum over the sets that can be drawn. Their probabilities grow one token at a time."""
         masses = mass_of_all(probs)
         chance = [0 * mass for mass in masses]
         chance[0] += 1
@@ -156,7 +150,7 @@ class WithoutReplacement(_Proposal):
 
 
 class ConditionalPoisson(_Proposal):
-    """n distinct drafts, their probability the product of q; see :class:`otmd.ConditionalPoisson`."""
+    """n distinct drafts with probability ∝ the product of their q; see :class:`otmd.ConditionalPoisson`."""
 
     def _contained(self, probs: Sequence[Number]) -> list[Number]:
         weights = [0 * mass for mass in mass_of_all(probs)]
@@ -181,16 +175,16 @@ class Greedy(_Proposal):
 
 
 class Hub(Greedy):
-    """Pairs of the likeliest token and another, as sets like two greedy drafts; see :class:`otmd.Hub`."""
+    """The likeliest token and one other; as a set, the two are greedy drafts. See :class:`otmd.Hub`."""
 
     def __init__(self, draft_probs: Iterable[Any], num_drafts: int = 2) -> None:
         super().__init__(draft_probs, num_drafts)
         if self.num_drafts != 2:
-            raise ValueError(f"num_drafts: got {num_drafts}, wanted 2: Hub draws pairs")
+            raise wrong("num_drafts", num_drafts, "2: Hub draws pairs")
 
 
 class Independent(ExactLaw):
-    """Drafts with a distribution each, ``draft_probs`` of shape (n, V); see :class:`otmd.Independent`."""
+    """Drafts with a distribution each, the rows of ``draft_probs`` (n, V); see :class:`otmd.Independent`."""
 
     def __init__(self, draft_probs: Iterable[Iterable[Any]]) -> None:
         rows = sequence("draft_probs", draft_probs)
@@ -218,17 +212,15 @@ class Joint(ExactLaw):
 
     def __init__(self, table: Mapping[tuple[int, ...], Any]) -> None:
         if not isinstance(table, Mapping) or not table:
-            raise ValueError(
-                f"table: got {table!r}, wanted a mapping from tuples of tokens to their probabilities"
-            )
+            wanted = "a mapping from tuples of tokens to their probabilities"
+            raise wrong("table", repr(table), wanted)
         self.table = dict(table)
         first = next(iter(table))
         self.num_drafts = max(len(first), 1) if isinstance(first, tuple) else 1
         for tokens in table:
             if not isinstance(tokens, tuple) or len(tokens) != self.num_drafts:
-                raise ValueError(
-                    f"table: got the key {tokens!r}, wanted a tuple of {self.num_drafts} tokens"
-                )
+                wanted = f"a tuple of {self.num_drafts} tokens"
+                raise wrong("table", f"the key {tokens!r}", wanted)
 
     def __repr__(self) -> str:
         return f"Joint({self.table})"
@@ -239,9 +231,7 @@ class Joint(ExactLaw):
         drawn = [0 * probs[0]] * (1 << vocab_size)
         for tokens, prob in zip(self.table, probs, strict=True):
             if not all(_is_token(token, vocab_size) for token in tokens):
-                raise ValueError(
-                    f"table: got the key {tokens!r}, wanted tokens in [0, {vocab_size})"
-                )
+                raise wrong("table", f"the key {tokens!r}", f"tokens in [0, {vocab_size})")
             drawn[mask_of(map(int, tokens))] += prob
         return sum_over_subsets(drawn)
 
@@ -249,9 +239,8 @@ class Joint(ExactLaw):
 def _read_row(name: str, value: object, vocab_size: int, read: Reader) -> list[Number]:
     row = read(name, value)
     if len(row) != vocab_size:
-        raise ValueError(
-            f"target_probs: got {vocab_size} tokens, wanted {len(row)}, the vocabulary of the drafts"
-        )
+        wanted = f"{len(row)}, the vocabulary of the drafts"
+        raise wrong("target_probs", f"{vocab_size} tokens", wanted)
     return row
 
 
@@ -259,11 +248,11 @@ def require_law(law: object, served: tuple[type[ExactLaw], ...]) -> None:
     """Raise ValueError unless ``law`` is one of the exact laws that are served."""
     if not isinstance(law, served):
         names = ", ".join(f"exact.{known.__name__}" for known in served)
-        raise ValueError(f"law: got {law!r}, wanted one of {names}")
+        raise wrong("law", repr(law), f"one of {names}")
 
 
 def mass_of_all(probs: Sequence[Number]) -> list[Number]:
-    """Mass of every subset."""
+    """The mass of every subset, in the order of bit masks."""
     masses = [0 * probs[0]]
     for prob in probs:
         masses += [mass + prob for mass in masses]
@@ -281,12 +270,12 @@ def sum_over_subsets(values: Sequence[Number]) -> list[Number]:
 
 
 def mask_of(tokens: Iterable[int]) -> int:
-    """The bit mask of some tokens; one that is there twice counts once."""
+    """The bit mask of some tokens; a token that occurs twice counts once."""
     return sum(1 << token for token in set(tokens))
 
 
 def tokens_of(mask: int) -> tuple[int, ...]:
-    """Tokens of a bit mask, ascending."""
+    """The tokens of a bit mask, ascending."""
     return tuple(token for token in range(mask.bit_length()) if mask >> token & 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from otmd.optimum.exact import laws
 from otmd.optimum.exact.rates import smallest_cuts
+from otmd.probabilities import wrong
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Region:
 
 
 def _regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> Iterator[Region]:
-    """Neighbouring cells in which the same function is the least, joined."""
+    """Join neighbouring cells in which the same function is the smallest."""
     differences = [a - b for a, b in combinations(cuts, 2)]
     ends, points = _cells([*entries, *cuts, *differences], field)
     best = [min(cuts, key=lambda function: _at(function, point)) for point in points]
@@ -49,10 +50,7 @@ def _at(function: Any, point: Any) -> Any:
 
 
 def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
-    """The real roots and poles of rational functions, −∞ and ∞ around them, and a point of each cell between.
-
-    The points are rational.
-    """
+    """The ends of cells, −∞, the real roots and poles of rational functions, ∞; a rational point in each."""
     sympy = laws.require_sympy()
     factors = {
         factor
@@ -61,9 +59,7 @@ def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
         for factor, _ in sympy.Poly(part.as_expr(), field.gens[0].as_expr()).factor_list()[1]
     }
     if not factors:
-        raise ValueError(
-            "symbol: got entries that do not depend on it, wanted at least one that does"
-        )
+        raise wrong("symbol", "entries that do not depend on it", "at least one that does")
     roots = sorted(root for factor in factors for root in factor.real_roots())
     brackets = [bracket for bracket, _ in sympy.intervals(list(factors), strict=True)]
     points = [sympy.S.Zero]
@@ -84,9 +80,9 @@ class PiecewiseOptimum:
     Attributes
     ----------
     symbol : sympy.Symbol
-        What it is a function of.
+        The variable.
     regions : tuple of Region
-        In ascending order; neighbours share their end, where both expressions agree.
+        In ascending order. Neighbours share an end, where both expressions agree.
     """
 
     symbol: Any
@@ -106,10 +102,10 @@ class PiecewiseOptimum:
             if region.low <= number and number <= region.high:
                 return region.rate.subs(self.symbol, number)
         intervals = ", ".join(f"[{region.low}, {region.high}]" for region in self.regions)
-        raise ValueError(f"value: got {value}, wanted {self.symbol} in one of {intervals}")
+        raise wrong("value", value, f"{self.symbol} in one of {intervals}")
 
     def piecewise(self) -> Any:
-        """The same as a sympy.Piecewise, undefined elsewhere."""
+        """The same function as a sympy.Piecewise, undefined outside the regions."""
         sympy = laws.require_sympy()
         pieces = [
             (region.rate, sympy.And(region.low <= self.symbol, self.symbol <= region.high))
@@ -139,7 +135,7 @@ def piecewise_optimum(
 
     α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
     symbol. The real roots of their differences and of the entries, isolated exactly, cut the line into
-    cells on which their order is fixed; one rational point in each cell decides.
+    cells. The order of the functions is fixed in each cell, so one rational point of the cell decides.
 
     Parameters
     ----------
@@ -147,8 +143,8 @@ def piecewise_optimum(
         p. Its entries, and those of the law, are rational functions of ``symbol`` with rational coefficients
         (sympy expressions), or numbers as in :func:`optimal_acceptance`.
     law : exact.WithReplacement, .WithoutReplacement, .ConditionalPoisson or .Independent
-        The law of the drafts. (For Greedy and Hub which tokens are the likeliest may itself depend on the
-        symbol.)
+        The law of the drafts. Greedy and Hub are not served, since which tokens are the likeliest may depend
+        on the symbol.
     symbol : sympy.Symbol
         The variable.
 
@@ -171,7 +167,7 @@ def piecewise_optimum(
     """
     sympy = laws.require_sympy()
     if not isinstance(symbol, sympy.Symbol):
-        raise ValueError(f"symbol: got {symbol!r}, wanted a sympy.Symbol")
+        raise wrong("symbol", repr(symbol), "a sympy.Symbol")
     laws.require_law(law, _LAWS)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
@@ -187,10 +183,8 @@ def piecewise_optimum(
     rates = [1 + mass - inside for mass, inside in zip(laws.mass_of_all(p), contained, strict=True)]
     regions = tuple(_regions_of(smallest_cuts(rates), entries, field))
     if not regions:
-        raise ValueError(
-            f"target_probs, draft_probs: got entries that are nowhere all ≥ 0, wanted an interval of "
-            f"{symbol} on which they are"
-        )
+        wanted = f"an interval of {symbol} on which they are"
+        raise wrong("target_probs, draft_probs", "entries that are nowhere all ≥ 0", wanted)
     return PiecewiseOptimum(symbol, regions)
 
 
@@ -199,7 +193,7 @@ def _number(name: str, value: Any) -> Any:
     if not isinstance(value, sympy.Expr):
         return sympy.Rational(laws.rational(name, value))
     if isinstance(value, sympy.Float) or not (value.is_number and value.is_real):
-        raise ValueError(f"{name}: got {value}, wanted an exact real number")
+        raise wrong(name, value, "an exact real number")
     return value
 
 
@@ -212,11 +206,9 @@ def _functions(name: str, value: object, field: Any) -> list[Any]:
         try:
             row.append(field.from_sympy(entry if symbolic else _number(f"{name}[{i}]", entry)))
         except ValueError as error:
-            raise ValueError(
-                f"{name}[{i}]: got {entry}, wanted a rational function of {field.gens[0]} with rational "
-                "coefficients"
-            ) from error
+            wanted = f"a rational function of {field.gens[0]} with rational coefficients"
+            raise wrong(f"{name}[{i}]", entry, wanted) from error
     total = sum(row, field.zero)
     if total != 1:
-        raise ValueError(f"{name}: got entries that sum to {total.as_expr()}, wanted 1 identically")
+        raise wrong(name, f"entries that sum to {total.as_expr()}", "1 identically")
     return row

@@ -9,6 +9,7 @@ from math import perm
 from typing import Any
 
 from otmd.optimum.exact import laws
+from otmd.probabilities import wrong
 
 Probs = list[Fraction]
 _MOST_TOKENS = 12
@@ -24,7 +25,7 @@ class ExactOptimum:
     rate : Fraction
         α*.
     subset : tuple of int
-        The smallest minimiser H*, its tokens ascending; empty where α* = 1.
+        The tokens of H*, the smallest minimiser, ascending; empty where α* = 1.
     """
 
     rate: Fraction
@@ -67,7 +68,7 @@ def optimal_acceptance(target_probs: Iterable[object], law: laws.ExactLaw) -> Ex
 
 
 def smallest_cuts(values: Iterable[Any]) -> dict[Any, int]:
-    """Each distinct value and the smallest subset (a bit mask) that has it; values are in order of masks.
+    """Each distinct value and the smallest subset (a bit mask) that has it; ``values`` go by bit mask.
 
     p − g is submodular, so its minimisers are closed under intersection: the smallest lies in all others.
     """
@@ -82,7 +83,7 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: laws.ExactLaw)
 
     With replacement it is 1 − W(C_{n+1}), with C_1 = 0, C_{k+1} = C_k + W(C_k) and the hockey-stick
     divergence W (SpecInfer, Miao et al. 2024). Without (Sequoia, Chen et al. 2024) it is a sum over the paths
-    of rejected tokens. Each independent draft is compared with what the drafts before it left of p.
+    of rejected tokens. With ``Independent``, each draft is compared with what the drafts before it left of p.
 
     Parameters
     ----------
@@ -124,16 +125,15 @@ def _independent(p: Probs, rows: list[Probs]) -> Fraction:
 
 
 def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
-    """P(every draft is rejected), over the paths of tokens that can be rejected one after another.
+    """P(every draft is rejected): a sum over the paths of tokens that can be rejected one after another.
 
-    After the rejections p is (p − C q)₊/W(C): a path is known by C and the tokens removed from q.
+    After the rejections p has become (p − C q)₊/W(C), so C and the tokens removed from q describe a path.
     """
     support = sum(mass > 0 for mass in q)
     if perm(support, num_drafts - 1) > _MOST_PATHS:
-        raise ValueError(
-            f"num_drafts: got {num_drafts} of {support} tokens with mass, wanted at most {_MOST_PATHS} "
-            f"paths of rejected tokens, and there are {perm(support, num_drafts - 1)}"
-        )
+        there_are = f"and there are {perm(support, num_drafts - 1)}"
+        wanted = f"at most {_MOST_PATHS} paths of rejected tokens, {there_are}"
+        raise wrong("num_drafts", f"{num_drafts} of {support} tokens with mass", wanted)
 
     @cache
     def onwards(scale: Fraction, removed: frozenset[int], drafts: int) -> Fraction:
