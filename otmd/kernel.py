@@ -19,12 +19,12 @@ import numpy as np
 from numba import config, get_num_threads, njit
 from numba.np.ufunc import threading_layer
 
-# A kernel is compiled at the first input of more than this many numbers, or after so many plain runs, or
-# after so many seconds of the processor in plain runs: a busy machine does not compile sooner.
+# A kernel is compiled at the first input of more than _MOST_NUMBERS numbers, after _MOST_CALLS plain runs, or
+# after _MOST_SECONDS in plain runs. These are seconds of the processor: a busy machine compiles no sooner.
 _MOST_NUMBERS = 256
 _MOST_CALLS = 32
 _MOST_SECONDS = 0.1
-# Seconds of compiling after which the user is told about it.
+# The user is told about compiling after this many seconds.
 _PATIENCE = 1.0
 # For fewer numbers than this, waking a thread takes longer than the work.
 _WORTH_A_THREAD = 100_000
@@ -52,7 +52,7 @@ class Kernel:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         update_wrapper(self, function)
         self.py_func = function
-        # Without a wrapper for C callers, which no kernel has, compiling is quicker.
+        # Compiling is quicker without a wrapper for C callers, which no kernel has.
         jit: Any = njit
         self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
         self._hot, self._calls, self._seconds = False, 0, 0.0
@@ -132,7 +132,7 @@ def _waiting_is_explained() -> Iterator[None]:
 
 
 def num_threads() -> int:
-    """How many threads Numba would use. Numba's are not started, since that would change torch's number."""
+    """How many threads Numba would use. They are not started, since that would change torch's number."""
     try:
         threading_layer()
     except ValueError:
@@ -146,7 +146,9 @@ def in_threads(work: Callable[[int, int], object], count: int, size: int) -> Non
     Each of the ``count`` positions has ``size`` numbers. The threads, the caller's among them, are at most as
     many as Numba would use. An exception in any of them is raised here.
     """
-    threads = min(num_threads(), count, count * size // _WORTH_A_THREAD)
+    threads = min(count, count * size // _WORTH_A_THREAD)
+    # Numba takes a microsecond to tell its number.
+    threads = min(threads, num_threads()) if threads > 1 else threads
     if threads <= 1:
         work(0, count)
         return
@@ -166,7 +168,7 @@ def in_threads(work: Callable[[int, int], object], count: int, size: int) -> Non
         take_turns()
     finally:
         left.clear()
-        # Helpers that have not begun are cancelled. In a call within a call they might never begin.
+        # Helpers that have not begun are cancelled: in a nested call they might never begin.
         helpers = [helper for helper in helpers if not helper.cancel()]
         wait(helpers)
     for helper in helpers:

@@ -5,6 +5,7 @@ All other modules work on float64 arrays of shape (…, V) that :func:`validate_
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, NoReturn, Self
 
@@ -39,7 +40,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     value : array_like, shape (…, V)
         A torch tensor may be on any device and of any float dtype.
     copy : bool
-        Whether the answer must not share memory with ``value``.
+        Whether the result must not share memory with ``value``.
 
     Returns
     -------
@@ -61,17 +62,17 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     rows = rows.reshape(-1, array.shape[-1])
     totals = np.empty(len(rows))
     in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
-    # A negative number makes its sum NaN, and this comparison refuses NaN.
     off = np.abs(totals - 1.0)
-    if not (off <= sum_tolerance(dtype)).all():
+    worst = float(off.max(initial=0.0))
+    # A negative number makes its sum NaN, which no comparison accepts.
+    if not worst <= sum_tolerance(dtype):
         _refuse(name, rows.reshape(array.shape), totals, dtype)
-    exact = off <= _ROUNDING
-    if rows.dtype == np.float64 and exact.all():
+    if rows.dtype == np.float64 and worst <= _ROUNDING:
         own = rows is not array and not np.may_share_memory(rows, array)
         # A read-only array is copied, since Numba would compile the kernels once more for it.
         fits = own or (not copy and array.flags.writeable)
         return (rows if fits else rows.copy()).reshape(array.shape)
-    totals[exact] = 1.0
+    totals[off <= _ROUNDING] = 1.0
     probs = np.empty(rows.shape)
     in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
     return probs.reshape(array.shape)
@@ -99,7 +100,7 @@ def _sum_rows(values, totals):
 
 
 def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:
-    """Raise ValueError with the first number that is not finite or negative, else with the worst sum."""
+    """Raise ValueError with the first NaN, infinite or negative number, else with the worst sum."""
     with np.errstate(invalid="ignore"):
         _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
         _refuse_any(name, array, array < 0, "numbers ≥ 0")
@@ -115,6 +116,7 @@ def _refuse_any(name: str, array: NDArray, bad: BoolArray, wanted: str) -> None:
         raise wrong(name, f"{array[where]} at index {where}", wanted)
 
 
+@cache
 def sum_tolerance(dtype: Any) -> float:
     """How much a sum over the vocabulary may differ from 1: √eps of the dtype, as in NumPy's ``choice``.
 
@@ -149,18 +151,19 @@ def from_tensor(value: Any) -> Any:
 
 
 def _is_bfloat16(value: Any) -> bool:
-    return str(getattr(value, "dtype", "")) == "torch.bfloat16"
+    # NumPy takes microseconds to name a dtype.
+    return hasattr(value, "detach") and str(value.dtype) == "torch.bfloat16"
 
 
 def in_float64(array: NDArray) -> FloatArray:
-    """The same numbers in float64; those beyond it become infinite. The caller refuses infinity and NaN."""
+    """The same numbers in float64. Those beyond its range become infinite; the caller refuses infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Distributions ``values`` (R, V), and the number of the one at each of B positions, ``row`` (B,)."""
+    """Distributions ``values`` (R, V), and which of them each of B positions has, ``row`` (B,)."""
 
     values: FloatArray
     row: IntArray
@@ -192,6 +195,8 @@ def validate_same_vocabulary(
     if target_probs.shape[-1] != vocab_size:
         tokens = f"{target_probs.shape[-1]} tokens"
         raise wrong("target_probs", tokens, f"{vocab_size}, the vocabulary of the drafts")
+    if not batch_shape:
+        return
     try:
         np.broadcast_shapes(target_probs.shape[:-1], batch_shape)
     except ValueError as reason:

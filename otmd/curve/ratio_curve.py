@@ -11,10 +11,10 @@ the vocabulary is small, and blocks of them are refined where it is large (:mod:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from otmd.curve import _kernels
 from otmd.curve.blocks import SLACK, BlockedCurve
@@ -131,8 +131,7 @@ class RatioCurve:
         """
         steps = validate_count("num_drafts", num_drafts) + 1
         C, W = self._filled(_kernels.fill_chains, (), steps, steps)
-        shape = (*self.batch_shape, steps)
-        return C.reshape(shape), W.reshape(shape)
+        return self._shaped(C), self._shaped(W)
 
     def recursive_rejection_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """Acceptance rates of recursive rejection for 1 … n drafts with replacement, or for several n.
@@ -166,8 +165,7 @@ class RatioCurve:
         counts = _counts(num_drafts)
         size = counts.size
         scale, W = self._filled(_kernels.fill_k_sequential_scales, (counts,), size, size)
-        shape = (*self.batch_shape, size)
-        return scale.reshape(shape), W.reshape(shape)
+        return self._shaped(scale), self._shaped(W)
 
     def k_sequential_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """Acceptance rates of K-SEQ for 1 … n drafts with replacement, or for several n, shape (…, N)."""
@@ -178,8 +176,7 @@ class RatioCurve:
     def target_only_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """Σ p (1 − (1 − q)^n) for 1 … n drafts with replacement, or for several n, shape (…, N)."""
         counts = _counts(num_drafts)
-        rates = self._filled(_kernels.fill_hit_rates, (counts,), counts.size)[0]
-        return rates.reshape(*self.batch_shape, counts.size)
+        return self._shaped(self._filled(_kernels.fill_hit_rates, (counts,), counts.size)[0])
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""
@@ -200,25 +197,23 @@ class RatioCurve:
                     value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
 
             in_threads(work, len(value), self._draft.values.shape[1])
-        shape = (*self.batch_shape, counts.size)
-        return RatioCuts(ends.reshape(shape), value.reshape(shape), self._subsets)
+        return RatioCuts(self._shaped(ends), self._shaped(value), self._subsets)
 
     def _sorted_cuts(self, counts: IntArray, value: FloatArray, ends: FloatArray) -> None:
         """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), from the sorted tokens."""
-        size = self._draft.values.shape[1]
+        size, position = self._draft.values.shape[1], np.arange(len(value))
         target = self.target_mass.reshape(-1, size + 1)
         draft = np.minimum(self.draft_mass.reshape(-1, size + 1), 1.0)
         edges = np.full((len(value), size + 1), np.inf)
-        edges[:, :-1] = self.ratio.reshape(-1, size)
+        edges[:, :-1] = self._by_ratio[1]
         # A cut holds all tokens of one ratio or none.
         tied = np.zeros(edges.shape, dtype=bool)
         tied[:, 1:-1] = edges[:, 1:-1] == edges[:, :-2]
         for i, count in enumerate(counts.tolist()):
             values = np.where(tied, np.inf, target - draft**count)
             enough = values.min(axis=1, keepdims=True) + SLACK
-            place = np.argmax(values <= enough, axis=1)[:, None]
-            value[:, i] = np.take_along_axis(values, place, axis=1)[:, 0]
-            ends[:, i] = np.take_along_axis(edges, place, axis=1)[:, 0]
+            place = position, (values <= enough).argmax(axis=1)
+            value[:, i], ends[:, i] = values[place], edges[place]
 
     def _subsets(self, ends: FloatArray) -> BoolArray:
         """The tokens with p/q below the ends (…, N), shape (…, N, V)."""
@@ -255,21 +250,23 @@ class RatioCurve:
         return filled
 
     @cached_property
-    def _unsorted(self) -> FloatArray:
+    def _by_ratio(self) -> tuple[IntArray, FloatArray]:
+        """The tokens by p/q ascending, ties by id, and their p/q, shape (B, V) each."""
         p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
         ratio = np.empty(p.shape)
         _kernels.fill_ratios(p.ravel(), q.ravel(), ratio.ravel())
-        return ratio.reshape(*self.batch_shape, self._draft.values.shape[1])
+        order = np.argsort(ratio, axis=-1, kind="stable")
+        return order, ratio[np.arange(len(ratio))[:, None], order]
 
-    @cached_property
+    @property
     def order(self) -> IntArray:
         """The tokens by p/q ascending, shape (…, V)."""
-        return np.argsort(self._unsorted, axis=-1, kind="stable")
+        return self._shaped(self._by_ratio[0])
 
-    @cached_property
+    @property
     def ratio(self) -> FloatArray:
         """p/q in ascending order, inf where q = 0, shape (…, V)."""
-        return np.take_along_axis(self._unsorted, self.order, axis=-1)
+        return self._shaped(self._by_ratio[1])
 
     @cached_property
     def target_mass(self) -> FloatArray:
@@ -292,8 +289,11 @@ class RatioCurve:
         return accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
 
     def _sorted(self, rows: Rows) -> FloatArray:
-        own = rows.values[rows.row].reshape(self.order.shape)
-        return np.take_along_axis(own, self.order, axis=-1)
+        return self._shaped(rows.values[rows.row[:, None], self._by_ratio[0]])
+
+    def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
+        """An array (B, K) as (…, K)."""
+        return flat.reshape(*self.batch_shape, flat.shape[-1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,8 +136,6 @@ class RaceCurve(BlockedCurve):
     The numbers of drafts are at most the race's.
     """
 
-    smallest_grouped = 65
-
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
         self.width = race.width if max(counts) > 2 else POWER

@@ -35,9 +35,9 @@ class OptimalityCertificate:
     upper_bound : float
         α* = 1 + p(H*) − g(H*): no lossless verifier accepts more.
     attained : float
-        What the rule accepts for certain: the lower of its bounds.
+        The lower bound of the rule's acceptance rate.
     gap : float
-        Their difference.
+        ``upper_bound`` − ``attained``.
     """
 
     upper_bound: float
@@ -50,9 +50,9 @@ class Verifier(ABC):
 
     Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
 
-    A verifier of your own writes ``serves`` and :meth:`prepare_position`. It may write :meth:`supports`,
-    where the type of a law does not decide, and :meth:`position_bounds`, where its rate is known without
-    enumeration.
+    A subclass of your own sets ``serves`` and defines :meth:`prepare_position`. It may define
+    :meth:`supports`, if the type of a law does not decide, and :meth:`position_bounds`, if its rate is known
+    without enumeration.
     """
 
     serves: tuple[type[DraftLaw], ...]
@@ -67,12 +67,12 @@ class Verifier(ABC):
 
     @abstractmethod
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        """Prepare one position; ``target`` (V,) is valid and the law supported, without leading axes."""
+        """Prepare one position; ``target`` (V,) is valid, the law is supported and has no leading axes."""
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         """Bounds of the acceptance rate at one position; input as for :meth:`prepare_position`.
 
-        Without a rule of its own the verifier is enumerated: the rate is exact, for small vocabularies.
+        By default all drafts are enumerated: the rate is exact, and the vocabulary must be small.
         """
         prepared = self.prepare_position(target, law)
         tuples, probs = law.enumerate()
@@ -83,7 +83,7 @@ class Verifier(ABC):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        """What :meth:`acceptance_bounds` says for N numbers of drafts, ascending, as arrays (…, N).
+        """Lower and upper bounds (…, N) for N numbers of drafts, ascending; see :meth:`acceptance_bounds`.
 
         The input is valid: p (…, V), and a law that the verifier supports with each of the numbers.
         """
@@ -94,7 +94,7 @@ class Verifier(ABC):
         return bounds_by_position(target, law, len(counts), bounds)
 
     def prepare(self, target_probs: ArrayLike, law: DraftLaw) -> PreparedVerifier:
-        """Prepare one position, to verify many draws of drafts.
+        """Prepare the verifier for one position, to decide on many draws of drafts.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Verifier(ABC):
         return self.prepare_position(*self._one_position("prepare", target_probs, law))
 
     def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
-        """Compare the rule's rate at one position with the optimum, recomputed from a cut.
+        """Compare the rule's rate at one position with α*, which is recomputed from a cut.
 
         Parameters and errors are those of :meth:`prepare`.
         """
@@ -128,15 +128,15 @@ class Verifier(ABC):
     def acceptance_bounds(
         self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6, every_n: bool = False
     ) -> tuple[FloatArray | float, FloatArray | float]:
-        """Certain bounds of it; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
+        """Bounds of the rate; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
         self._require(law)
         tol = validate_tol(tol)
         counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
-        for each in family(law, counts):
+        for each in family(law, counts) if every_n else ():
             self._require(each)
         p = self._validate(target_probs, law)
-        # Sums may have been rounded to beyond what a probability is.
-        low, high = (np.clip(x, 0.0, 1.0) for x in self.family_bounds(p, law, counts, tol))
+        # Rounding may have moved sums outside [0, 1].
+        low, high = (x.clip(0.0, 1.0) for x in self.family_bounds(p, law, counts, tol))
         if not every_n:
             low, high = low[..., 0], high[..., 0]
         return (low, high) if low.shape else (float(low), float(high))
@@ -158,7 +158,7 @@ class Verifier(ABC):
         law : DraftLaw
             The law that the tokens were drawn from.
         draft_tokens : array_like of int, shape (…, n)
-            The drafts; their leading axes are broadcast against the others.
+            The drafts; their leading axes are broadcast against those of the target and the law.
         rng : numpy.random.Generator
             Equal seeds give equal verdicts.
 
@@ -186,10 +186,10 @@ class Verifier(ABC):
         return Verdict(token, draft_index)
 
     def output_law(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
-        """Exact law (…, V) of the output token by enumeration of the drafts, for small vocabularies.
+        """Exact law (…, V) of the output token, by enumeration of the drafts, for small vocabularies.
 
-        It is p up to rounding: the verifier is lossless. Parameters and errors are those of
-        :meth:`verify`; too many tuples are a ValueError, too.
+        For a lossless verifier this is p up to rounding. Parameters and errors are those of :meth:`verify`;
+        too many tuples are a ValueError as well.
         """
         p = self._validate(target_probs, law)
         batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
@@ -217,7 +217,7 @@ class Verifier(ABC):
         return p, law[()]
 
     def _require(self, law: DraftLaw) -> None:
-        """Raise TypeError for what is no law, UnsupportedLaw for one not served."""
+        """Raise TypeError for what is not a law, UnsupportedLaw for a law that is not served."""
         validate_law(law)
         if not self.supports(law):
             from otmd.verifiers import verifiers_serving
@@ -237,7 +237,7 @@ def family(law: DraftLaw, counts: Sequence[int]) -> list[DraftLaw]:
 def beside_forced(
     target: FloatArray, law: DraftLaw
 ) -> tuple[IntArray, FloatArray, DraftLaw | None]:
-    """The tokens that are always drafted, p without them, and the law of the other drafts, if any."""
+    """The tokens that are always drafted, p with 0 for these, and the law of the other drafts, if any."""
     always, rest = drafts_by_chance(law)
     if always.size:
         target = target.copy()
