@@ -52,10 +52,10 @@ class Sampled(Chance):
 
 
 class _Scripted(Chance):
-    """Repeats the choices in ``script``. After its end it makes the first possible choice each time.
+    """Repeats the choices in ``script``, and makes the first possible choice each time after its end.
 
-    ``others`` then holds a script for each other possible choice, and ``prob`` is the probability of all
-    choices made.
+    ``others`` then holds a script for each choice that was possible there and not made. ``prob`` is the
+    probability of all choices made.
     """
 
     def __init__(self, script: tuple[int, ...], tuples: dict[DraftLaw, tuple]) -> None:
@@ -88,7 +88,7 @@ class _Scripted(Chance):
 def every_outcome(
     run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
 ) -> Iterator[tuple[Result, float]]:
-    """Run a procedure once for each sequence of its random choices: results and probabilities.
+    """Run a procedure once for each sequence of its random choices; yield results and probabilities.
 
     More than ``most`` sequences are a ValueError.
     """

@@ -1,10 +1,10 @@
 """The sequence-level optimum: the most tokens per step that a lossless rule can emit for a law of trees.
 
-Let e_x(u) be the probability that the tree x is drafted and the tokens u are emitted; u is a path of x and
-one more token. A rule is lossless if and only if for every sequence s of depth + 1 tokens
-Σ e_x(u)·M(rest of s | u) = M(s), where the sum is over all trees x and all u that s begins with. So the best
-rule solves a linear program. Its constraints say ≤ M(s). They hold with equality, since both sides sum to 1
-over all s.
+Let M be the target model. Let e_x(u) be the probability that the tree x is drafted and the tokens u are
+emitted, where u is a path of x and one more token. A rule is lossless if and only if for every sequence s of
+depth + 1 tokens Σ e_x(u)·M(rest of s | u) = M(s), where the sum is over all trees x and all u that s begins
+with. So the best rule solves a linear program. Its constraints say ≤ M(s). They hold with equality, since
+both sides sum to 1 over all s.
 """
 
 import math
@@ -78,7 +78,7 @@ def optimal_block_efficiency(
         )
         raise wrong("law", f"{law!r}, whose program has {found}", f"at most {max_bytes:.3g} bytes")
     program = _program(context, trees)
-    # The probabilities may differ by many orders of magnitude. Interior point fails on fewer such programs.
+    # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
     answer = solve_highs(program, method="ipm")
     if answer.values is None:
         answer = solve_highs(program, method="simplex")
@@ -93,7 +93,7 @@ def optimal_block_efficiency(
 
 
 def _trees(context: Context) -> dict[Tree, float]:
-    """The probability of every tree; a tree is the set of its prefixes."""
+    """The probability of every tree. A tree is the set of its prefixes."""
     found: dict[Tree, float] = defaultdict(float)
     for tree, prob in every_outcome(lambda chance: DraftTree(context, chance).prefixes()):
         found[tree] += prob
@@ -131,13 +131,6 @@ def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
         lp.sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
         rows=sides,
-        labels=(
-            lambda: (
-                [f"tree[{at}]" for at in range(len(trees))]
-                + [f"law{list(sequence)}" for sequence in sequences]
-            ),
-            lambda: [f"emit[{at}, {list(emitted)}]" for at, emitted in columns],
-        ),
     )
 
 
@@ -152,7 +145,7 @@ def _emittable(context: Context, tree: Tree) -> list[Prefix]:
 
 
 def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
-    """Every continuation of a prefix, to depth + 1 tokens in all, of positive target probability."""
+    """Every continuation of a prefix to depth + 1 tokens that has positive target probability."""
     found: list[Prefix] = [()]
     for _ in range(context.law.depth + 1 - len(prefix)):
         found = [

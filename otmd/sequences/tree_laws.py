@@ -24,8 +24,8 @@ class TokenTree(TreeLaw):
     draft_model : callable
         Takes a prefix and returns the draft distribution (V,).
     branching : tuple
-        Numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on. Or a shape, as
-        :func:`budget_shape` returns: the tuple of the shapes below the first draft, the second, and so on;
+        The numbers (b1, b2, …) of drafts at the root, below each of its drafts, and so on. Or a shape, as
+        :func:`budget_shape` returns it: the tuple of the shapes below the first draft, the second, and so on;
         () is a leaf. Anything else, or no draft at all, is a ValueError.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node: a class of laws, or a
@@ -75,15 +75,15 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     Parameters
     ----------
     rank_rates : array_like, shape (B,)
-        P(the draft of rank i is accepted), descending, of a sum of at most 1, else ValueError. It is
-        assumed to be the same at every node, and independent of what happens at other nodes.
+        P(the draft of rank i is accepted), descending, with a sum of at most 1, else ValueError. These
+        are assumed to hold at every node, whatever happens at other nodes.
     budget, depth : int
         The most tokens that the tree may have, and the length of its longest path; at least 1, else
         ValueError.
 
     Notes
     -----
-    The probability to reach a node is the product of the rates along its path (Chen et al. 2024, proposition
+    The probability of reaching a node is the product of the rates along its path (Chen et al. 2024, prop.
     3.4). It is at most that of the node's parent and of its siblings of lower rank. So the best tree consists
     of the nodes with the largest products.
     """
@@ -101,9 +101,9 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
 def _best_shape(
     children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int
 ) -> Shape:
-    """The shape of at most ``budget`` nodes, those that are reached with the largest probabilities.
+    """The shape of the ``budget`` nodes that are reached with the largest probabilities, or of all nodes.
 
-    A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below it with their
+    A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below a node with their
     probabilities, likeliest first.
     """
     chosen: dict[Prefix, list[int]] = {}

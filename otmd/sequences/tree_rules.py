@@ -54,7 +54,7 @@ class TokenLevel(SequenceRule):
     Parameters
     ----------
     verifier : Verifier
-        Decides at each node, and must serve the law of its drafts. Anything else is a ValueError.
+        Decides at each node. It must serve the law of the node's drafts. Anything else is a ValueError.
 
     Notes
     -----
@@ -98,7 +98,7 @@ def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[flo
 
 
 def chance_of_stopping(reached: float, mass: float) -> float:
-    """P(a prefix is accepted, given that no longer one is), by p_i and the mass of :func:`leftover`."""
+    """P(a prefix is accepted | no longer one is), from its p_i and the mass of :func:`leftover`."""
     refused = 1.0 - reached
     return mass / (mass + refused) if mass + refused > 0 else 1.0
 
@@ -106,7 +106,7 @@ def chance_of_stopping(reached: float, mass: float) -> float:
 class Traversal(SequenceRule):
     """Decide on the leaves of a tree first, and on each node after its children (Weng et al. 2025).
 
-    This is :class:`BlockVerification` for trees whose nodes draft without replacement. Once a child and all
+    This is :class:`BlockVerification` for trees whose nodes draft without replacement. When a child and all
     nodes below it are rejected, the node's target M becomes (p·M − D)₊, normalised, where p is the node's p_i
     and D its draft distribution. The child's token is then removed from D.
     """
@@ -150,8 +150,8 @@ class BlockVerification(Traversal):
 
     M is the target and D the draft distribution. Each prefix of i tokens is accepted or rejected by its own
     random number, with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1.
-    The longest accepted prefix is emitted. Looking at the longest first gives the rule of :class:`Traversal`
-    for trees that are a single path.
+    The longest accepted prefix is emitted. Looking at the longest prefix first gives the rule of
+    :class:`Traversal` for trees that are a single path.
     """
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:

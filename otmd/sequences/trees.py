@@ -25,7 +25,7 @@ class TableModel:
     ----------
     tables : sequence of array_like
         Table d has d + 1 axes of length V. It holds the law of the next token after each d tokens. The last
-        table is also used for longer prefixes, by their last tokens, so that ``[initial, transition]`` is a
+        table also serves longer prefixes, by their last tokens, so that ``[initial, transition]`` is a
         Markov chain. Other shapes, or rows that are no distribution, are a ValueError.
     """
 
@@ -50,7 +50,7 @@ class TableModel:
         vocab_size : int
             V.
         order : int
-            On how many of the last tokens the next one depends.
+            How many of the last tokens the next one depends on.
         rng : numpy.random.Generator
             Equal seeds give equal models.
         concentration : float

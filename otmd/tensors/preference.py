@@ -13,7 +13,7 @@ from otmd.probabilities import validate_count, wrong
 from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
-# The lower ends of classes of p/q_j. There are two ways to cut, as in otmd.verifiers.taking.
+# The lower ends of classes of p/q_j, for each of two orders, as in otmd.verifiers.taking.
 _LIKED, _FINE = (1.0,), (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
 
 
@@ -104,7 +104,7 @@ class TensorPreference:
         """
         count = validate_count("num_drafts", num_drafts)
         p, q = checked_pair(target_probs, draft_probs, validate)
-        # The ratio of the numbers before they were divided by their sums, which could break ties.
+        # The ratio of the numbers as given: dividing them by their sums could break ties.
         ratio = target_probs.detach().double() / draft_probs.detach().double()
         ratio = torch.where(q > 0, ratio, -1.0)
         # The sort is stable: ties go by id.
@@ -121,7 +121,7 @@ class TensorPreference:
     def verify(
         self, draft_tokens: Tensor, generator: torch.Generator | None = None
     ) -> TensorVerdict:
-        """Decide at every position: output tokens that are distributed exactly as p.
+        """Decide at every position. The output tokens are distributed exactly as p.
 
         Parameters
         ----------
@@ -145,8 +145,8 @@ class TensorPreference:
         reached = torch.where(empty, self._target, missing).cumsum(dim=-1)
         total = reached[..., -1:]
         # Less than 1, so that no token beyond the last one with mass is drawn.
-        chance = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
-        drawn = torch.searchsorted(reached, chance * total, right=True)
+        uniform = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
+        drawn = torch.searchsorted(reached, uniform * total, right=True)
         drawn = drawn.clamp(max=self._target.shape[-1] - 1)
         token = torch.where(found, draft_tokens.gather(-1, index), drawn)
         same = draft_tokens == token
@@ -163,7 +163,7 @@ def _take_cells(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take tokens cell by cell. A cell is the tokens of one stratum and one class of p/q_j.
 
-    Returns a(y) as it is for c = 1 (…, V), the cell of each token (…, V), and Π_j s_j at the end (…, 1).
+    Returns a(y) if c were 1 (…, V), the cell of each token (…, V), and Π_j s_j at the end (…, 1).
     """
     below = torch.stack([p < edge * draft for edge in edges]).sum(dim=0)
     cell = below * count + (count - 1 - number)
@@ -181,15 +181,15 @@ def _take_cells(
 
 
 def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens in their order: a of each and s^n before it, (…, V), and s^n at the end, (…)."""
+    """Take tokens in their order; return a and the s^n before it of each (…, V), and s^n at the end (…)."""
     size = p.shape[-1]
     places = torch.arange(size, device=p.device)
     # Masses of the tokens before each one.
     p_before, q_before = p.cumsum(dim=-1) - p, q.cumsum(dim=-1) - q
     accepted, before = torch.zeros_like(p), torch.zeros_like(p)
     start = torch.zeros((*p.shape[:-1], 1), dtype=torch.int64, device=p.device)
-    left, s, whole = (torch.ones_like(p[..., :1]) for _ in range(3))
-    whole = whole > 0
+    left = s = torch.ones_like(p[..., :1])
+    whole = left > 0
     while bool((start < size).any()):
         at = start.clamp(max=size - 1)
         p_run, q_run = p_before - p_before.gather(-1, at), q_before - q_before.gather(-1, at)

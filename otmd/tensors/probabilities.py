@@ -11,7 +11,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def checked_pair(target_probs: Any, draft_probs: Any, validate: bool) -> tuple[Tensor, Tensor]:
-    """Target and draft distributions by :func:`checked_probs`, broadcast; ValueError unless they fit."""
+    """Both distributions by :func:`checked_probs`, broadcast; ValueError unless they fit each other."""
     check_tensors(target_probs, draft_probs)
     p = checked_probs("target_probs", target_probs, validate)
     p, q = torch.broadcast_tensors(p, checked_probs("draft_probs", draft_probs, validate))
@@ -71,7 +71,7 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
         one = peak * 0 + 1  # NaN where the largest logit is not finite
         best = scores.argmax(dim=-1, keepdim=True)
         return torch.zeros_like(scores).scatter_(-1, best, one)
-    # With the largest logit subtracted first, the division cannot overflow, and does not round it.
+    # The largest logit is subtracted first: then the division cannot overflow or round that logit.
     return torch.softmax((scores - peak) / temperature, dim=-1)
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from otmd.probabilities import validate_count
 from otmd.tensors.probabilities import checked_pair
 
-# So many bisections use all bits of a float64.
+# This many bisections use all bits of a float64.
 _BISECTIONS = 55
 _BLOCK = 512
 
@@ -102,7 +102,7 @@ class TensorRatioCurve:
         return 1.0 - (1.0 - accepted) ** counts
 
     def _hockey_stick(self, C: Tensor) -> Tensor:
-        """W(C) = Σ_y (p(y) − C q(y))₊ from the tokens whose ratio exceeds C; (…, m) to (…, m)."""
+        """W(C) = Σ_y (p(y) − C q(y))₊, a sum over the tokens whose ratio exceeds C; (…, m) to (…, m)."""
         above = torch.searchsorted(self._negative_ratio, -C)
         last = (above - 1).clamp(min=0)
         # Where no ratio exceeds C, the masses are multiplied by 0, so that NaN stays NaN.
@@ -113,7 +113,7 @@ class TensorRatioCurve:
 
 
 def _accumulated(mass: Tensor, order: Tensor) -> Tensor:
-    """Masses of the first 1 … V tokens of an order, summed by blocks, which rounds less."""
+    """Masses of the first 1 … V tokens of an order. They are summed by blocks, which rounds less."""
     vocab_size = mass.shape[-1]
     block = min(_BLOCK, vocab_size)
     padded = pad(mass.gather(-1, order), (0, -vocab_size % block))
@@ -146,8 +146,8 @@ def greedy_rates(
     """
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)
-    # The numbers before they were divided by their sum, since division could round two masses to the same
-    # number, and change which token is the likeliest. NaN where q is NaN.
+    # The numbers as given: dividing them by their sum could round two masses to the same number, and change
+    # which token is the likeliest. NaN where q is NaN.
     rest = draft_probs.detach() + 0.0 * q
     certain = p.new_zeros(p.shape[:-1])
     rates = []

@@ -70,7 +70,7 @@ def stratify(
     """Cut the tokens of every position into the strata of :class:`otmd.Stratified`, by one sort.
 
     Masses are added in float64. A device's sums may round differently from NumPy's. Then a token at the
-    border of two strata may be in the other one than in :class:`otmd.Stratified`.
+    border of two strata may lie in another stratum than in :class:`otmd.Stratified`.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def stratify(
         wanted = f"at most {support.min().item()}, the number of tokens with mass in draft_probs"
         raise wrong("num_drafts", f"{count} distinct drafts", wanted)
     ordered, order = q.sort(dim=-1, descending=True, stable=True)
-    # Divided by the largest, and kept above zero, so that no power underflows.
+    # Masses are divided by the largest, and weights are kept above zero, so that no power underflows.
     weight = (ordered / ordered[..., :1]) ** power
     weight = torch.where(ordered > 0, weight.clamp(min=_SMALLEST), weight * 0.0)
     starts = _starts(weight, support, parts.to(q.device))
@@ -123,7 +123,7 @@ def stratify(
 def _starts(weight: Tensor, support: Tensor, shares: Tensor) -> Tensor:
     """Where strata begin among descending weights (…, V), of which ``support`` (…, 1) have mass."""
     count = shares.numel()
-    # Padded to at least n tokens: with fewer, the result is set to NaN later.
+    # Fewer than n tokens are padded to n. The result is set to NaN later.
     weight = pad(weight, (0, max(0, count - weight.shape[-1])))
     after = pad(weight.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
     before = pad(shares.cumsum(0), (1, 0))

@@ -104,11 +104,14 @@ def program_of(
     matrix: csc_array,
     *,
     rows: tuple[FloatArray | float, FloatArray | float],
-    labels: tuple[Callable[[], list[str]], Callable[[], list[str]]],
+    labels: tuple[Callable[[], list[str]], Callable[[], list[str]]] = (list, list),
     sense: Literal["maximise", "minimise"] = "maximise",
     column_upper: FloatArray | float = np.inf,
 ) -> LinearProgram:
-    """Make a program over x ≥ 0. A single number given as a bound holds for every row or column."""
+    """Make a program over x ≥ 0. A single number given as a bound holds for every row or column.
+
+    By default rows and columns have no names.
+    """
     shape: Any = matrix.shape
     lower, upper = (np.full(shape[0], side) for side in rows)
     columns = np.zeros(objective.size), np.full(objective.size, column_upper)
