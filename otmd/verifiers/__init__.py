@@ -57,7 +57,7 @@ __all__ = [
 def acceptance_rate(
     verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
-    """Exact acceptance rate (…) of a verifier: the middle of its bounds where only bounds are certain.
+    """Exact acceptance rate (…) of a verifier; the middle of its certain bounds where only bounds are known.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def acceptance_bounds(
     tol: float = 1e-6,
     every_n: bool = False,
 ) -> tuple[FloatArray | float, FloatArray | float]:
-    """Certain bounds of a verifier's acceptance rate; equal where it has a closed form.
+    """Certain bounds of a verifier's acceptance rate; they are equal where the rate has a closed form.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ def acceptance_bounds(
     law : DraftLaw
         The law of the drafts.
     tol : float
-        How far apart the bounds may be; they are further apart, and still certain, where the work
-        would be too much.
+        How far apart the bounds may be. They are further apart, and still certain, where this would take
+        too much work.
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
@@ -98,8 +98,8 @@ def acceptance_bounds(
     Raises
     ------
     ValueError
-        For invalid input, or ``every_n`` for a law without smaller members; UnsupportedLaw for a law
-        that the verifier does not serve.
+        For invalid input, or ``every_n`` with a law that is not defined for fewer drafts; UnsupportedLaw for
+        a law that the verifier does not serve.
     """
     validate_verifier(verifier)
     return verifier.acceptance_bounds(target_probs, law, tol, every_n)

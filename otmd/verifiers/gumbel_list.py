@@ -1,4 +1,4 @@
-"""The Gumbel list: n independent drafts, one by each of n sets of clocks, all read by the target."""
+"""The Gumbel list: n independent drafts, each from its own set of clocks; the target reads all sets."""
 
 import numpy as np
 
@@ -9,18 +9,18 @@ from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
 
-# Of the quadrature over s, which is exact to 1e-11.
+# The spacing of the quadrature over s, which makes it exact to 1e-11.
 _SPACING = 0.3
-# Smaller parts of it do not count.
+# Smaller terms of the rate are left out.
 _UNSEEN = 1e-13
 
 
 class GumbelList(InvariantCoupling):
     """Draft the smallest E_y/q_y of each of n sets of clocks, emit the smallest E_y/p_y of all of them.
 
-    The target emits y at a time s, exponential with rate n, by one of the sets. With C = p_y/q_y, that set's
-    draft is another token with probability 1 − e^{−s A(C)}, and the draft of any other set is y with
-    probability B(s) = s q_y ∫_C^∞ e^{−s A(c)} dc, so
+    The target emits y at a time s, exponential with rate n, by the clock of one set. Let C = p_y/q_y and
+    A(C) = Σ_z (C q_z − p_z)₊. The draft of that set is another token with probability 1 − e^{−s A(C)}. The
+    draft of any other set is y with probability B(s) = s q_y ∫_C^∞ e^{−s A(c)} dc. So
 
         1 − α = Σ_y p_y ∫ n e^{−ns} (1 − e^{−s A(C)}) (1 − B(s))^{n−1} ds.
 
@@ -33,7 +33,7 @@ class GumbelList(InvariantCoupling):
         return arrival_times(clocks, np.broadcast_to(draft, clocks.shape)).argmin(axis=1)
 
     def target_clocks(self, clocks: FloatArray) -> FloatArray:
-        """The clocks (V,) that the target reads: the smallest of each token."""
+        """The clocks (V,) that the target reads: the smallest clock of each token."""
         return clocks.min(axis=0)
 
     def clocks_given(
@@ -48,11 +48,11 @@ class GumbelList(InvariantCoupling):
         assert isinstance(law, WithReplacement)
         p, q, _, excess = sorted_masses(target, law.draft_probs)
         after = np.append(p[::-1].cumsum()[::-1], 0.0)
-        # In units of the target's mean time 1/n. Before 1e-15 of it the target hardly ever emits.
+        # Times are in units of the target's mean time 1/n. The target hardly ever emits before 1e-15 of it.
         fastest = 1.0 + excess[np.count_nonzero(after > _UNSEEN) - 1] / law.num_drafts
         nodes, steps = clock_quadrature(1.0, min(fastest, 1e15), _SPACING)
         weights = steps * np.exp(-nodes)
-        # Tokens before ``first`` have e^{−sA} = 1, those from ``last`` on 0; ``after`` is the p from each on.
+        # e^{−sA} is 1 for tokens before ``first`` and 0 from ``last`` on; ``after`` is p from each token on.
         first = np.searchsorted(excess, _UNSEEN / weights * law.num_drafts / nodes)
         last = np.searchsorted(excess, np.log(weights / _UNSEEN) * law.num_drafts / nodes)
         per_mass, room = 1.0 / np.maximum(q.cumsum(), 1e-300), np.empty(p.size)
@@ -67,10 +67,13 @@ class GumbelList(InvariantCoupling):
 
 @kernel()
 def _missed_before(p, q, per_mass, gone, num_drafts):
-    """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens by p/q ascending, (T,), beyond which e^{−sA} is 0."""
+    """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens (T,) by p/q ascending; e^{−sA} is 0 beyond them.
+
+    ``gone`` is e^{−sA}, and ``per_mass`` is one over q accumulated up to each token.
+    """
     total, shared, later = 0.0, 0.0, 0.0
     for y in range(p.size - 1, -1, -1):
-        # A is linear between a ratio and the next, and its slope is the q accumulated so far.
+        # Between a ratio and the next, A is linear with the accumulated q as its slope.
         shared += (gone[y] - later) * per_mass[y]
         later = gone[y]
         miss, other = p[y] * (1.0 - gone[y]), 1.0 - q[y] * shared

@@ -12,23 +12,24 @@ from otmd.race import quadrature as race
 from otmd.race.containment import count_one_more
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
 
-# About so many chances are computed at most; what is left open then stays within certain bounds.
+# About so many chances are computed at most. The bounds are certain after any number of them.
 _MOST_CHANCES = 20_000
-# Tokens with larger rates at the end of the race enter one by one. For the others, powers below the eighth
-# are exact to 1e-13, and for faint ones powers below the fifth.
+# Tokens with q·t above _HEAVY at the end t of the integral enter one by one. For the others, powers of q·t
+# below the eighth are exact to 1e-13, and where q·t is below _FAINT, powers below the fifth.
 _HEAVY, _POWERS, _FAINT, _FEW = 0.5, 8, 1e-3, 5
-# Tokens of a block of sums, and numbers that are computed at once.
+# The number of tokens in a block of sums, and of numbers that are computed at once.
 _BLOCK, _AT_ONCE = 256, 2**16
 
 
 class GumbelTop(InvariantCoupling):
     """Draft the n smallest E_y/q_y, emit the smallest E_y/p_y: n drafts without replacement.
 
-    Where the target emits y, with C = p_y/q_y, y is drafted unless n other tokens come first, which race with
-    it at rates (C q_z − p_z)₊ against 1. Its chance is a concave function of that with one draft, w = 1/T(C)
-    (theory of couplings, theorem 3). So between two w it lies above the chord, and its mean over some tokens
-    is at most its value at their mean w. Cells of w are split until these bounds of α are ``tol`` apart.
-    With one draft this is Daliri et al. (2024, arXiv:2408.07978).
+    Suppose the target emits y, and let C = p_y/q_y. The other tokens z race at rates (C q_z − p_z)₊ against y
+    at rate 1, and y is drafted unless n of them come first. The chance of this is a concave function of
+    w = 1/T(C), the chance with one draft (Theorem 3 of docs/theory_couplings.md). So between two values of w
+    the function lies above its chord, and its mean over some tokens is at most its value at their mean w.
+    Cells of w are split until these bounds of α are ``tol`` apart. With one draft this is Daliri et al.
+    (2024, arXiv:2408.07978).
     """
 
     serves = (WithoutReplacement,)
@@ -55,13 +56,13 @@ class GumbelTop(InvariantCoupling):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, WithoutReplacement)
         p, q, ratio, excess = sorted_masses(target, law.draft_probs)
-        # By w ascending, so that sums over small w have small errors.
+        # In ascending order of w, so that sums over small w have small errors.
         p, alone = p[::-1], 1.0 / (1.0 + excess[::-1])
         masses, weights = (np.append(0.0, x.cumsum()) for x in (p, p * alone))
         if law.num_drafts == 1 or masses[-1] == 0.0:
             return float(weights[-1]), float(weights[-1])
         chances = _Chances(q, ratio, excess, law.num_drafts)
-        # By turns an end of a cell, and the mean w of the cell's tokens.
+        # The ends of the cells, and between two ends the mean w of the cell's tokens.
         w = np.clip([0.0, weights[-1] / masses[-1], 1.0], alone[0], alone[-1])
         drafted = chances(w)
         while True:
@@ -78,14 +79,14 @@ class GumbelTop(InvariantCoupling):
 
 
 class _Chances:
-    """P(a token is drafted | the target emits it), for any w: w ∫ e^{−u} Σ_{m<n} e_m du.
+    """P(a token is drafted | the target emits it) as a function of w: w ∫ e^{−u} Σ_{m<n} e_m du.
 
-    The e_m are the elementary symmetric polynomials of e^{ur} − 1 for the rates r = w (C q − p)₊.
+    The e_m are the elementary symmetric polynomials of e^{ur} − 1 over the rates r = w (C q − p)₊.
     """
 
     def __init__(self, q: FloatArray, ratio: FloatArray, excess: FloatArray, n: int) -> None:
         self._n, self._scales = n, (excess, ratio)
-        # Twice the end of the drafter's own race. Rates and times are in this unit.
+        # Times are in units of twice the end of the drafter's own race.
         self._end = min(2.0 * race.RATE_UNIT * race.latest_win(q, n, race.RATE_UNIT), 1e300)
         mass = q * self._end
         heavy = mass > _HEAVY
@@ -112,7 +113,7 @@ class _Chances:
 
 @kernel()
 def _block_sums(mass, ratio):
-    """Σ mass^r (ratio/end)^k, k ≤ r, of all tokens before each block; ``end`` is the last ratio before it."""
+    """Σ mass^r (ratio/end)^k, k ≤ r, over all tokens before each block, whose last ratio is ``end``."""
     sums = np.zeros((1 + mass.size // _BLOCK, _POWERS, _POWERS))
     for b in range(1, sums.shape[0]):
         start, end = _BLOCK * (b - 1), max(ratio[_BLOCK * b - 1], 1e-300)
@@ -133,7 +134,7 @@ def _block_sums(mass, ratio):
 
 @kernel()
 def _light_sums(mass, ratio, blocks, scales):
-    """Σ (mass (1 − ratio/scale)₊)^r for r > 0 and each of the scales, shape (K, R)."""
+    """Σ (mass (1 − ratio/scale)₊)^r over all tokens, for r > 0 and each of the scales, shape (K, R)."""
     sums = np.zeros((scales.size, _POWERS))
     for i in range(scales.size):
         stop = np.searchsorted(ratio, scales[i])

@@ -1,12 +1,13 @@
 """Couplings without communication: drafter and target share random numbers, and accept where they agree.
 
-Each token y has a clock E_y, exponential with rate 1 and known to both sides. The target emits the token of
-the smallest E_y/p_y, the drafter proposes tokens of the smallest E_y/q_y. So the output has the law p and
-depends on p and the clocks alone: the same seed gives the same text under any draft model.
+Each token y has a clock E_y, exponential with rate 1 and known to both sides. The target emits the token with
+the smallest E_y/p_y, and the drafter proposes the tokens with the smallest E_y/q_y. So the output has the law
+p and depends on p and the clocks alone: the same seed gives the same text under any draft model.
 
 Let the target emit y at time s, which is exponential with rate 1, and let C = p_y/q_y. The drafter reaches y
-at time s C. Any other token z comes before it with probability 1 − e^{−s (C q_z − p_z)₊}, independently, and
-none does with probability e^{−s A(C)}, A(C) = Σ (C q − p)₊. The rates are integrals over s.
+at time s C. Each other token z comes before y in the drafter's race with probability
+1 − e^{−s (C q_z − p_z)₊}, independently of the others. None does with probability e^{−s A(C)}, where
+A(C) = Σ (C q − p)₊. The acceptance rates are integrals over s.
 """
 
 from abc import abstractmethod
@@ -26,15 +27,15 @@ from otmd.verifiers.prepared import PreparedVerifier, Verdict
 class InvariantCoupling(Verifier):
     """A verifier whose output depends on the target and shared clocks, and not on the draft model.
 
-    :meth:`draft_tokens` and :meth:`output_token` are the two sides. As a :class:`Verifier` it serves drafts
-    that come without their clocks: :meth:`verify` draws clocks anew, given the drafts. Its output has no
-    closed form given the drafts, so it is not enumerated.
+    :meth:`draft_tokens` and :meth:`output_token` are the two sides. :meth:`verify` serves drafts that come
+    without their clocks: it draws clocks anew, given the drafts. The law of the output given the drafts has
+    no closed form, so the verifier is not enumerated.
     """
 
     def clocks(self, rng: np.random.Generator, vocab_size: int, num_drafts: int = 1) -> FloatArray:
         """The random numbers that drafter and target share at one position, shape (n, V).
 
-        They are independent, exponential with rate 1. Equal seeds of the generator give equal clocks.
+        They are independent and exponential with rate 1. Equal seeds of the generator give equal clocks.
         """
         validate_rng(rng)
         size = validate_count("vocab_size", vocab_size)
@@ -54,17 +55,17 @@ class InvariantCoupling(Verifier):
 
     @abstractmethod
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
-        """What :meth:`draft_tokens` returns, for input that was checked."""
+        """The result of :meth:`draft_tokens`, for input that has been checked."""
 
     def target_clocks(self, clocks: FloatArray) -> FloatArray:
-        """The clocks (V,) that the target reads: the first of each token."""
+        """The clocks (V,) that the target reads: by default the first set."""
         return clocks[0]
 
     @abstractmethod
     def clocks_given(
         self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        """Clocks as the target reads them, up to a common factor, drawn given the drafts, shape (V,)."""
+        """Draw the clocks (V,) that the target reads, up to a common factor, given the drafts."""
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, ProposalLaw)
@@ -72,12 +73,13 @@ class InvariantCoupling(Verifier):
 
 
 class PoissonCoupling(InvariantCoupling):
-    """The Poisson functional representation: the drafts are the first n points, with replacement.
+    """The Poisson functional representation: the tokens of the first n points are drafted, with replacement.
 
-    Token y has a Poisson process, whose first point is its clock; the drafter proposes the tokens of
-    its first n points. α = Σ p_y (1 − (1 − 1/T(p_y/q_y))^n), T = 1 + A. One draft: Gumbel sampling.
+    Each token y has a Poisson process, whose first point is the token's clock. The drafter divides the points
+    of y by q_y and proposes the tokens of the n smallest. α = Σ p_y (1 − (1 − 1/T(p_y/q_y))^n), where
+    T(C) = 1 + Σ (C q − p)₊. With one draft this is Gumbel sampling.
 
-    The matching is that of Li & Anantharam (2021, arXiv:1812.03616); for one draft Daliri et al. (2024,
+    The coupling is that of Li & Anantharam (2021, arXiv:1812.03616). For one draft, Daliri et al. (2024,
     arXiv:2408.07978) prove α ≥ (1 − TV)/(1 + TV).
     """
 
@@ -92,7 +94,7 @@ class PoissonCoupling(InvariantCoupling):
     ) -> FloatArray:
         times = rng.exponential(size=law.num_drafts).cumsum()
         clocks = rng.exponential(size=law.vocab_size) + law.draft_probs * times[-1]
-        # Of a token that was drafted more than once, the first point is written last.
+        # In reverse order, so that a token that is drafted more than once keeps its first point.
         clocks[draft_tokens[::-1]] = (law.draft_probs[draft_tokens] * times)[::-1]
         return clocks
 
@@ -107,18 +109,18 @@ class PoissonCoupling(InvariantCoupling):
 def sorted_masses(
     target: FloatArray, draft: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """p, q, C = p/q and A(C) = Σ (C q − p)₊ of the tokens that are ever drafted, by C ascending."""
+    """p, q, C = p/q and A(C) = Σ (C q − p)₊ of the tokens with q > 0, by C ascending."""
     drawn = np.flatnonzero(draft > 0)
     ratio = ratios_of(target, draft, drawn)
     ascending = np.argsort(ratio)
     tokens, ratio = drawn[ascending], ratio[ascending]
     p, q = target[tokens], draft[tokens]
-    # From one ratio to the next, A has the q so far as its slope.
+    # Between a ratio and the next, A is linear with the accumulated q as its slope.
     return p, q, ratio, np.append(0.0, (np.diff(ratio) * q[:-1].cumsum()).cumsum())
 
 
 def arrival_times(clocks: FloatArray, probs: FloatArray) -> FloatArray:
-    """When the clocks run out that tick at these rates; inf where the rate is 0."""
+    """The time of each token: its clock divided by its probability, inf where this is 0."""
     return np.divide(clocks, probs, out=np.full(clocks.shape, np.inf), where=probs > 0)
 
 
@@ -131,7 +133,7 @@ def _require_clocks(probs: FloatArray, clocks: FloatArray) -> None:
 
 
 class _InvariantRule(PreparedVerifier):
-    """A coupling prepared for one position: clocks are drawn given the drafts, and the target reads them."""
+    """A coupling at one position: clocks are drawn given the drafts, and the target reads the clocks."""
 
     law: ProposalLaw
 

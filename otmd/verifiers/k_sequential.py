@@ -14,8 +14,8 @@ from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 class KSequential(Verifier):
     """Accept each draft x in turn with probability min(1, p(x)/(ρ q(x))) (SpecTr, Algorithm 3).
 
-    With β = Σ min(p/ρ, q) the rate is 1 − (1 − β)^n and the residual ∝ (p − min(p/ρ, q)·α/β)₊. Every ρ from
-    ρ* to n is lossless, and ρ* attains the largest rate: at least 1 − (1 − 1/n)^n of the optimum.
+    With β = Σ min(p/ρ, q), the rate α is 1 − (1 − β)^n and the residual is ∝ (p − min(p/ρ, q)·α/β)₊. Every ρ
+    from ρ* to n is lossless. The rule uses ρ*, which has the largest rate: at least 1 − (1 − 1/n)^n of α*.
     """
 
     serves = (WithReplacement,)

@@ -8,13 +8,13 @@ from otmd.verifiers.prepared import ChoosingVerifier
 
 
 class Optimal(Verifier):
-    """Choose among the drafts by weights that depend on p/q (on the stratum, too), and attain α*.
+    """Choose among the drafts by weights that depend on p/q (and on the stratum), and attain α*.
 
-    With H* the smallest minimiser of p(H) − g(H): if some draft lies outside H*, one of those is
-    accepted, each with probability in proportion to its weight; otherwise one of the drafts or
-    none is. The weights are solved for so that every token in H* is accepted with probability p, and no
-    token with more. Whatever they are, a draft's acceptance is thinned by what it exceeds its p, so
-    that the rule is lossless at every tolerance.
+    Let H* be the smallest minimiser of p(H) − g(H). If some drafts lie outside H*, one of them is chosen;
+    otherwise one of the drafts or none is. Each is chosen with probability proportional to its weight. The
+    weights are solved for such that every token of H* is chosen with its p, and no token with more. If the
+    weights found choose a token with more than its p, its acceptance is thinned. So the rule is lossless at
+    every tolerance.
 
     Parameters
     ----------

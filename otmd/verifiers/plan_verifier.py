@@ -1,4 +1,4 @@
-"""The rule that a transport plan is: look up the drafts, accept as the plan says."""
+"""The rule of a transport plan: look up the drafts, and accept each with the probability in the plan."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ _SAME = 1e-12
 class PlanVerifier(Verifier):
     """Sample the output token from a transport plan.
 
-    Lossless for the target distribution and the law of drafts that the plan was made for, and it
-    serves no other. The plan need not be optimal: mass that it leaves over is emitted from the
-    residual ∝ (p − accepted)₊, so that a solver's tolerance costs acceptance, never correctness.
+    The rule is lossless for the target distribution and the draft law that the plan was made for, and serves
+    no others. The plan need not be optimal: the output is drawn from the residual ∝ (p − accepted)₊ where the
+    plan accepts nothing. So the tolerance of a solver costs acceptance, never correctness.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class _PlanRule(PreparedVerifier):
         left, undecided = self.plan.accept_probs(draft_tokens), 1.0
         chances = np.zeros(draft_tokens.size)
         for i, token in enumerate(draft_tokens):
-            # A token drafted twice is accepted the first time it is looked at.
+            # A token that is drafted twice is only accepted in its first place.
             chances[i] = min(1.0, left[token] / undecided) if undecided > 0 else 0.0
             undecided, left[token] = undecided - left[token], 0.0
         return chances
@@ -78,7 +78,7 @@ class _PlanRule(PreparedVerifier):
 
 
 def _same_value(one: object, other: object) -> bool:
-    """Whether two laws' attributes are the same; probabilities up to the rounding of their sums."""
+    """Whether two attributes of laws are the same; arrays may differ by the rounding of normalisation."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same_value(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):

@@ -1,17 +1,18 @@
 """The preference rule: accept the most preferred draft, thinned so that no token exceeds its p.
 
 Drafts are drawn independently, slot j from q_j. Tokens are taken in an order that depends on p and the q_j
-alone. s_j, 1 at first, is the chance that slot j has not been accepted by the tokens so far. At token y each
-slot that holds y is accepted with probability c, the largest c ≤ 1 for which
+alone. Let s_j be the probability that slot j was not accepted at one of the tokens taken so far; it is 1 at
+first. At token y, each slot that holds y is accepted with probability c, the largest c ≤ 1 for which
 
     a(y) = Π_j s_j − Π_j (s_j − c q_j(y)) ≤ p(y);    then s_j ← s_j − c q_j(y).
 
-The rule is lossless for every order: a(y) is the chance that y is accepted, and the residual is ∝ (p − a)₊.
-A draft that is rejected has a(y) = p(y), so no residual token is a draft, and the rate is 1 − Π_j s_j.
+The rule is lossless for every order: a(y) is the probability that y is accepted, and the residual is
+∝ (p − a)₊. A rejected draft y has a(y) = p(y), so no token of the residual is a draft, and the rate is
+1 − Π_j s_j at the end.
 
-It is optimal where all tokens that are accepted whole (c = 1) come before all others. Let H be those others.
-Then Π_j s_j = g(H) when the first of H is reached, and each token of H takes p(y) of it. So the rate is
-1 − g(H) + p(H), which no lossless rule exceeds.
+The rule is optimal where all tokens that are accepted whole (c = 1) come before all others. Let H be the set
+of the others. Then Π_j s_j = g(H) when the first token of H is reached, and each token of H takes p(y) of it.
+So the rate is 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
 from otmd import drafts
@@ -26,22 +27,23 @@ from otmd.verifiers.taking import Order, take_tokens
 class Preference(Verifier):
     """Accept the most preferred draft, thinned so that no token is emitted more often than p says.
 
-    By default tokens are taken by p/q descending (with replacement; within a group of similar p/q by id where
-    the rate is the same) or by p/Σ_j q_j descending (different drafters). Of strata the better of two orders
-    is taken at each position, which depends on p and q alone. One takes first the liked tokens, with p(y) at
-    least q_j(y), and then the others, both stratum by stratum from the tail to the head. The other one does
-    so for half octaves of p/q_j below 1, too. Tokens that are always drafted come last.
+    The default order for drafts with replacement is p/q descending. (Within a group of similar p/q it is by
+    id where this does not change the rate.) For different drafters it is p/Σ_j q_j descending. For strata,
+    the better of two orders is used at each position; the choice depends on p and q alone. One takes the
+    tokens with p(y) ≥ q_j(y) first and then the others, both stratum by stratum from the tail to the head.
+    The other divides the others by half octaves of p/q_j, and takes these in turn in the same way. Tokens
+    that are always drafted come last.
 
-    With one draft it is maximal coupling. On greedy drafts it is greedy coupling. On SpecHub's pairs it
+    With one draft the rule is maximal coupling. On greedy drafts it is greedy coupling. On SpecHub's pairs it
     accepts as often as SpecHub. These three are optimal. With replacement it is optimal wherever the tokens
-    that are accepted whole (c = 1) come before all others, see :meth:`certificate`.
+    that are accepted whole (c = 1) come before all others; :meth:`certificate` tells its gap.
 
     Parameters
     ----------
     order : callable, optional
-        Of p (V,) and the law at one position; returns a permutation of the tokens, the most preferred
-        first. The rule is lossless for every order. Where some tokens are always drafted, p is 0 there, and
-        the law is that of the other drafts.
+        A function of p (V,) and the law at one position. It returns a permutation of the tokens, the most
+        preferred first. The rule is lossless for every order. If some tokens are always drafted, p is given
+        as 0 for these, and the law is that of the other drafts.
     """
 
     serves = (
@@ -71,7 +73,7 @@ class Preference(Verifier):
     ) -> tuple[float, float]:
         always, rest = drafts_by_chance(law)
         if self.order is None and type(rest) is drafts.WithReplacement and rest.num_drafts == 1:
-            # Rejected are Σ (p − q)₊ of the other tokens: no order is needed.
+            # The rejected mass is Σ (p − q)₊ over the other tokens: no order is needed.
             rejected = hockey_stick(target, rest.draft_probs, 1.0) - target[always].sum()
             rate = 1.0 - max(float(rejected), 0.0)
         else:
@@ -80,10 +82,10 @@ class Preference(Verifier):
 
 
 class MaximalCoupling(Preference):
-    """Accept the one draft x with probability min(1, p(x)/q(x)), else draw from (p − q)₊.
+    """Accept the one draft x with probability min(1, p(x)/q(x)), else draw from the residual ∝ (p − q)₊.
 
-    α = Σ min(p, q), the optimum for n = 1 (Leviathan et al. 2023; Chen et al. 2023). It serves every law
-    whose single draft is drawn from q.
+    α = Σ min(p, q), the optimum for n = 1 (Leviathan et al. 2023; Chen et al. 2023). The verifier serves
+    every law whose single draft is drawn from q.
     """
 
     serves = (drafts.WithReplacement,)
@@ -96,10 +98,11 @@ class MaximalCoupling(Preference):
 
 
 class GreedyCoupling(Preference):
-    """Maximal coupling of p with q restricted to the tokens that greedy drafting leaves.
+    """Maximal coupling of p with the law of the last draft, for greedy drafts.
 
-    The last draft x is accepted with probability min(1, p(x)/q'(x)), q' = q/(1 − q(Top)) off Top; else the
-    output is drawn from (p − q')₊, which counts as accepted where it hits one of the top tokens.
+    Let Top be the n − 1 tokens that are always drafted, and q' = q/(1 − q(Top)) outside Top. The last draft x
+    is accepted with probability min(1, p(x)/q'(x)). Otherwise the output is drawn from the residual
+    ∝ (p − q')₊; it counts as accepted if it is a token of Top.
     α = p(Top) + Σ_{y∉Top} min(p(y), q'(y)) = α* (Hu et al. 2025, Section 5).
     """
 

@@ -12,7 +12,7 @@ from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray
 
-# How far a probability may leave [0, 1], and a distribution's sum 1, by rounding.
+# How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.
 _ROUNDING, _SAME_SUM = 1e-9, 1e-6
 
 
@@ -33,9 +33,10 @@ class Verdict:
 
 
 class PreparedVerifier(ABC):
-    """A verifier prepared for one position: decide many times, for any drafts.
+    """A verifier prepared for one position, which decides on any number of draws of drafts.
 
-    It looks at the drafts in order, accepts one of them or none, and falls back on a residual law.
+    It looks at the drafts in order and accepts one of them or none. If it accepts none, it draws the output
+    from the residual.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class PreparedVerifier(ABC):
 
     @abstractmethod
     def residual(self, draft_tokens: IntArray) -> FloatArray:
-        """Law of the output token once every draft is rejected, shape (V,)."""
+        """Law of the output token once all drafts were rejected, shape (V,)."""
 
     def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
         """Decide on drafts (n,): the output token and which draft it is, or −1."""
@@ -79,7 +80,7 @@ class PreparedVerifier(ABC):
         return output
 
     def _chances(self, draft_tokens: IntArray) -> FloatArray:
-        """What :meth:`accept_probs` returns, checked: a subclass may be somebody's own."""
+        """The result of :meth:`accept_probs`, checked, since a user may have written the subclass."""
         chances = np.asarray(self.accept_probs(draft_tokens))
         low, high = chances.min(initial=0.0), chances.max(initial=0.0)
         # Written so that NaN is refused as well.
@@ -91,7 +92,7 @@ class PreparedVerifier(ABC):
         )
 
     def _checked_residual(self, draft_tokens: IntArray) -> FloatArray:
-        """What :meth:`residual` returns, checked."""
+        """The result of :meth:`residual`, checked."""
         law = np.asarray(self.residual(draft_tokens))
         total = float(law.sum())
         if (
@@ -107,28 +108,28 @@ class PreparedVerifier(ABC):
 
 
 class Choice(Protocol):
-    """How one of the drafts by chance, or none, is chosen at one position."""
+    """How one of the drafts by chance (those that are not certain), or none, is accepted at one position."""
 
     @cached_property
     def accepted(self) -> FloatArray:
-        """Probability that each token is chosen, shape (V,)."""
+        """Probability that each token is accepted, shape (V,)."""
         ...
 
     @cached_property
     def rate(self) -> float:
-        """Probability that some draft is chosen."""
+        """Probability that some draft is accepted."""
         ...
 
     def chances(self, tokens: IntArray, /) -> FloatArray:
-        """Probability that each of the drafts (m,) is chosen, shape (m,)."""
+        """Probability that each of the drafts (m,) is accepted, given these drafts, shape (m,)."""
         ...
 
 
 class ChoosingVerifier(PreparedVerifier):
-    """A prepared verifier that looks at all drafts at once and chooses one of them or none.
+    """A prepared verifier that looks at all drafts at once and accepts one of them or none.
 
-    The ``choice`` is among the drafts by chance. Tokens that are ``always`` drafted are never chosen: the
-    residual serves them.
+    The ``choice`` is among the drafts by chance. Tokens that are ``always`` drafted are emitted only from the
+    residual, and count as accepted there.
     """
 
     def __init__(
@@ -139,12 +140,12 @@ class ChoosingVerifier(PreparedVerifier):
 
     @property
     def accepted(self) -> FloatArray:
-        """Probability that each token is chosen, shape (V,)."""
+        """Probability that each token is accepted by choice, shape (V,)."""
         return self.choice.accepted if self.choice else np.zeros(self.target.size)
 
     @property
     def rate(self) -> float:
-        """The acceptance rate: what is chosen, and the tokens that are always drafted."""
+        """The acceptance rate: p of the tokens that are always drafted, and the rate of the choice."""
         chosen = self.choice.rate if self.choice else 0.0
         return float(self.target[self._always].sum()) + chosen
 
@@ -155,7 +156,7 @@ class ChoosingVerifier(PreparedVerifier):
         elif self.choice:
             able = ~np.isin(draft_tokens, self._always)
             chosen[able] = self.choice.chances(draft_tokens[able])
-        # As asked for: draft by draft, each given that those before it were not chosen.
+        # The probability asked for is given that all drafts before were rejected.
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
         return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))
 
@@ -168,11 +169,11 @@ class ChoosingVerifier(PreparedVerifier):
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
-    """min(1, wanted/drawn) without overflow; 1 where nothing is drawn, which has probability zero."""
+    """min(1, wanted/drawn) without overflow; 1 where drawn is 0, which is never reached."""
     return np.divide(wanted, drawn, out=np.ones_like(drawn), where=drawn > wanted)
 
 
 def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Mass (V,) as a distribution; ``otherwise``, any law, where there is none: it is never reached."""
+    """Mass (V,) divided by its sum; ``otherwise``, any distribution, if the sum is 0: it is never reached."""
     total = mass.sum()
     return mass / total if total > 0 else otherwise

@@ -10,10 +10,10 @@ from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
 class SpecHub(Verifier):
-    """Send each pair's mass to its other token first, and what is left to the hub token.
+    """Accept the other token x of a pair first, and the hub token a from what is left.
 
-    The pairs (x, a) serve x up to p(x), then the pairs (a, x) serve what of p(x) is missing, then all
-    that is left serves a up to p(a). α = p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))) = α* of the law.
+    The pairs (x, a) are turned into x up to p(x), then the pairs (a, x) into x up to what is missing of p(x),
+    then all that is left into a up to p(a). α = p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))) = α* of the law.
     """
 
     serves = (Hub,)
@@ -45,17 +45,12 @@ class _SpecHubRule(PreparedVerifier):
         self.hub_chance = float(accept_prob(target[hub], left.sum()))
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        first_is_hub = draft_tokens[0] == self.hub
-        other = draft_tokens[1] if first_is_hub else draft_tokens[0]
-        drawn, served = (
-            (self.hub_first, self.served_second)
-            if first_is_hub
-            else (self.other_first, self.served_first)
-        )
-        other_chance = float(accept_prob(served[other], drawn[other]))
-        if not first_is_hub:
+        first, second = draft_tokens
+        if first != self.hub:
+            other_chance = float(accept_prob(self.served_first[first], self.other_first[first]))
             return np.array([other_chance, self.hub_chance])
         # The other token comes first in the rule and second in the pair.
+        other_chance = float(accept_prob(self.served_second[second], self.hub_first[second]))
         hub_chance = (1.0 - other_chance) * self.hub_chance
         left = 1.0 - hub_chance
         return np.array([hub_chance, min(1.0, other_chance / left) if left > 0 else 0.0])

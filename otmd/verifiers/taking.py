@@ -1,13 +1,13 @@
 """How the preference rule takes tokens: which are accepted, how often, and what is left.
 
-:mod:`otmd.verifiers.preference` says what a, c and s_j are. Any order takes one step a token. Two laws are
-quicker in their default order.
+:mod:`otmd.verifiers.preference` defines a, c and s_j. An order is followed token by token. The default orders
+of two laws are quicker.
 
 With replacement, most tokens are taken in groups of similar p/q, in which all are accepted whole or all are
 thinned. Only the tokens of the other groups are sorted.
 
 With strata, tokens are taken in cells: tokens of one stratum with similar p/q_j. T_j = Π_{i≠j} s_i does not
-change within a cell, so a(y) = min(p(y), T_j q_j(y)) there in any order, and s_j falls by their sum over T_j.
+change within a cell. So a(y) = min(p(y), T_j q_j(y)) in any order of its tokens, and s_j falls by Σ a(y)/T_j.
 Nothing is sorted.
 """
 
@@ -28,7 +28,7 @@ from otmd.verifiers.prepared import accept_prob
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
-# Classes of p/q_j: from 1 on, and half octaves below, which are not cut at ratios that round numbers have.
+# Classes of p/q_j: one from 1 on, and half octaves below 1, with edges that are no ratios of round numbers.
 _NUM_CLASSES = 11
 _MOST_STEPS = 100
 # How all tokens of a group are taken.
@@ -48,14 +48,14 @@ class Taken(ABC):
     @cached_property
     @abstractmethod
     def accepted(self) -> FloatArray:
-        """A of each token, shape (V,)."""
+        """The probability a that each token is accepted, shape (V,)."""
 
     @abstractmethod
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
-        """Numbers that ascend in the order of preference, and c, of tokens (m,) drafted together."""
+        """For tokens (m,) drafted together: numbers that ascend in the order of preference, and c."""
 
     def chances(self, tokens: IntArray, /) -> FloatArray:
-        """Probability that each of these drafts (m,) is accepted."""
+        """Probability that each of the drafts (m,) is accepted, given these drafts."""
         rank, chance = self.preferred(tokens)
         chosen, left = np.empty(tokens.size), 1.0
         for i in np.argsort(rank, kind="stable"):
@@ -65,7 +65,7 @@ class Taken(ABC):
 
 
 def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken:
-    """Take the tokens of one position, with p (V,), in an order or the law's default."""
+    """Take the tokens of one position, with p (V,), in the given order or in the law's default order."""
     if order is not None:
         return _TakenInOrder(target, law, order(target, law))
     if isinstance(law, Stratified):
@@ -80,7 +80,7 @@ def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken
 
 
 class _TakenInOrder(Taken):
-    """Tokens in any order, one after another."""
+    """Tokens taken one after another, in any order."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, order: IntArray) -> None:
         self._rank = np.empty(target.size, np.int64)
@@ -101,7 +101,7 @@ def take_strata(
 ) -> Taken:
     """Take the tokens of strata by the better of two walks through the cells.
 
-    ``draft`` is the q_j of each token's stratum, ``number`` that stratum, both (V,).
+    ``number`` (V,) is the stratum of each token, ``draft`` (V,) its q_j in this stratum.
     """
     cells = Cells(target, draft, number, num_strata)
     walks = (cells.liked_first(), cells.by_class()) if num_strata > 1 else (cells.by_class(),)
@@ -109,7 +109,11 @@ def take_strata(
 
 
 class Cells:
-    """Tokens by classes of p/q_j, from the largest, and in each class by strata from the tail to the head."""
+    """Cells of tokens, by classes of p/q_j from the largest, and in each class from the tail to the head.
+
+    Arrays by token: ``of_token`` (V,) is the cell, and ``grouped`` (2, V) are p and q_j cell by cell; cell c
+    begins there at ``starts[c]``.
+    """
 
     def __init__(
         self, target: FloatArray, draft: FloatArray, number: NDArray[np.int16], num_strata: int
@@ -135,7 +139,7 @@ class Cells:
 
 
 class TakenInCells(Taken):
-    """Tokens cell by cell, in the order of a walk."""
+    """Tokens taken cell by cell, in the order of a walk."""
 
     def __init__(self, cells: Cells, walk: IntArray) -> None:
         self._cells, self._rank = cells, np.argsort(walk)
@@ -154,9 +158,9 @@ class TakenInCells(Taken):
 
 
 class _TakenByRatio(Taken):
-    """Tokens by p/q descending, for drafts with replacement.
+    """Tokens taken by p/q descending, for drafts with replacement.
 
-    Groups that are taken whole, or thinned, are taken by id; the tokens of the others are sorted.
+    Within a group that is all whole or all thinned, tokens are taken by id; those of other groups are sorted.
     """
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
@@ -168,7 +172,7 @@ class _TakenByRatio(Taken):
         while unsure.any():
             sort = self._how == _SORTED
             tokens = blocks.tokens_of_groups(self._group, sort)
-            # Stable: the order of equal ratios may change the rate.
+            # The sort is stable, since the order of equal ratios may change the rate.
             descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
             self._tokens = tokens[descending]
             self.left = _take_groups(
@@ -182,7 +186,7 @@ class _TakenByRatio(Taken):
 
     @cached_property
     def _each(self) -> tuple[FloatArray, FloatArray]:
-        """A of each token and Π_j s_j before it, both (V,)."""
+        """For each token, a and Π_j s_j before it, both (V,)."""
         accepted, before = np.zeros((2, self._target.size))
         _take_each(self._how, self._before, self._tokens, *self._known, accepted, before)
         return accepted, before
@@ -193,7 +197,7 @@ class _TakenByRatio(Taken):
 
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         accepted, before = (each[tokens] for each in self._each)
-        # The c with a = Π s − Π (s − c q). What comes later finds less left of the product.
+        # The c with a = Π s − Π (s − c q). The product only falls, so it gives the order of preference, too.
         part = np.divide(accepted, before, out=np.zeros(accepted.size), where=before > 0.0)
         with np.errstate(divide="ignore"):
             step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / self._num_drafts)
@@ -223,7 +227,7 @@ def _fill_cells(target, draft, number, num_classes, num_strata, cell, sizes):
         own = cell[start : start + AT_A_TIME]
         fill_ratios(p, q, ratio)
         for y in range(p.size):
-            # The exponent of √2 (p/q)² counts half octaves.
+            # The exponent of √2 (p/q)² is the number of the half octave.
             ratio[y] = np.sqrt(2.0) * ratio[y] * ratio[y] if ratio[y] < 1.0 else np.inf
         for y in range(p.size):
             level = min(max(1024 - (bits[y] >> 52), 0), num_classes - 1)
@@ -234,7 +238,7 @@ def _fill_cells(target, draft, number, num_classes, num_strata, cell, sizes):
 
 @kernel()
 def _group_tokens(cell, places, target, draft, grouped):
-    """Fill p and q_j (2, V), grouped by cell; ``places`` says where each group starts, and is used up."""
+    """Fill p and q_j (2, V), grouped by cell; ``places`` is where each cell begins, and is overwritten."""
     for y in range(cell.size):
         c = np.uint64(cell[y])
         i = np.uint64(places[c])
@@ -244,7 +248,7 @@ def _group_tokens(cell, places, target, draft, grouped):
 
 @kernel(error_model="numpy")
 def _take_cells(target, draft, starts, walk, num_strata):
-    """Take the tokens (V,), grouped by cell: T of each cell, and Π_j s_j at the end."""
+    """Take the tokens (V,), grouped by cell; return T_j of each cell, and Π_j s_j at the end."""
     others, s = np.ones(walk.size), np.ones(num_strata)
     for c in walk:
         own = num_strata - 1 - c % num_strata
@@ -270,7 +274,7 @@ def _taken_whole(s, q, num_drafts):
 
 @kernel(error_model="numpy")
 def _take(target, draft, left, s, num_drafts):
-    """Take one token: a, and Π_j s_j and s after it."""
+    """Take one token; return a, and Π_j s_j and s after it."""
     accepted = _taken_whole(s, draft, num_drafts)
     if accepted > target:
         left = max(left - target, 0.0)
@@ -281,9 +285,10 @@ def _take(target, draft, left, s, num_drafts):
 
 @kernel(error_model="numpy")
 def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, unsure):
-    """Take the groups from the largest p/q down: how each is taken, and Π_j s_j before it and at the end.
+    """Take the groups from the largest p/q down; return Π_j s_j at the end.
 
-    A group is unsure where tokens accepted whole and thinned ones may both occur.
+    Fills how each group is taken, Π_j s_j before it, and whether it is unsure: tokens that are accepted whole
+    and tokens that are thinned may both occur in it.
     """
     left = s = 1.0
     i = 0
@@ -297,7 +302,7 @@ def _take_groups(sums, how, before, tokens, group, target, draft, num_drafts, un
                 if draft[y] > 0.0:
                     _, left, s = _take(target[y], draft[y], left, s, num_drafts)
             continue
-        # A token takes at most n q s^(n−1) while it is taken whole, and at least q times this.
+        # A token that is accepted whole has an a of at most n q s^(n−1), and at least q times ``least``.
         rest = max(left - p, 0.0) ** (1.0 / num_drafts)
         least = max(
             num_drafts * power(max(rest - q, 0.0), num_drafts - 1), power(rest, num_drafts - 1)
@@ -338,7 +343,7 @@ def _take_each(how, before, tokens, group, target, draft, num_drafts, accepted, 
 
 @kernel(error_model="numpy")
 def _accept_in_order(order, target, probs, copies, accepted, chance):
-    """Fill a(y) and c(y), both (V,), taking the tokens in this order; Π_j s_j at the end."""
+    """Take the tokens in this order; fill a(y) and c(y), both (V,), and return Π_j s_j at the end."""
     left = np.ones(copies.size)
     total = 1.0
     for i in range(order.size):
@@ -362,7 +367,7 @@ def _accept_in_order(order, target, probs, copies, accepted, chance):
 
 @kernel(error_model="numpy")
 def _thinned(left, probs, copies, y, total, wanted):
-    """The c with total − Π (s_r − c q_r(y))^m_r = wanted, in closed form or by Newton's method from below."""
+    """The c with total − Π_r (s_r − c q_r(y))^m_r = wanted, in closed form or by Newton's method from 0."""
     if copies.size == 1:
         step = -np.expm1(np.log1p(-wanted / total) / copies[0])
         return min(left[0] * step / probs[0, y], 1.0)

@@ -12,10 +12,10 @@ from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
 class TargetOnly(Verifier):
-    """Draw y ~ p without looking at q; a draft counts as accepted where it is y.
+    """Draw y from p without looking at q; a draft counts as accepted if it is y.
 
-    α = Σ p(y)·P(y is drafted). Lossless for every law, deterministic drafts included: naive sampling in
-    SpecInfer, the target-only tree sampling of SGLang.
+    α = Σ p(y)·P(y is drafted). The rule is lossless for every law, certain drafts included. SpecInfer calls
+    it naive sampling; SGLang uses it for trees (target-only sampling).
     """
 
     serves = (DraftLaw,)
@@ -29,7 +29,7 @@ class TargetOnly(Verifier):
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        # A law derived from it may include other tokens.
+        # A subclass may draft other tokens, so the type must be WithReplacement itself.
         if type(law) is WithReplacement:
             rates = RatioCurve.unchecked(target, law.draft_probs).target_only_rates(counts)
             return rates, rates
