@@ -41,35 +41,35 @@ def collect(
 ) -> None:
     """Run target and draft over prompts and store their raw next-token logits.
 
-    An interrupted run goes on where it stopped when the same command is given again.
+    If a run is interrupted, the same command continues it.
 
     Parameters
     ----------
     output : Path
         The folder for the dataset.
     mode : str
-        samples: on what the target samples itself; text: on the prompts' own answers.
+        samples: positions of answers that the target samples; text: of the prompts' own answers.
     temperature : float
-        Of that sampling. The logits that are stored are raw in any case.
+        For the answers that the target samples. The stored logits are always raw.
     consecutive : int
-        Answers of so many tokens, and every position of them is stored, as `otmd plan` needs it; takes the
-        place of --positions and --max-new-tokens.
+        Sample answers of this many tokens and store every position of them, as `otmd plan` needs it; takes
+        the place of --positions and --max-new-tokens.
     paths : int
-        At every position let the draft go on by itself, as EAGLE-2 does, with so many of its likeliest paths
-        a level (EAGLE has 10, SGLang 4), so that `otmd plan` ranks such trees. Takes a few times as long.
+        Also store the draft's likeliest paths after every position, as EAGLE-2 grows them, this many at each
+        level (EAGLE has 10, SGLang 4), so that `otmd plan` ranks such trees. Takes a few times as long.
     path_length : int
-        The levels of these paths.
+        How many levels these paths have.
     dtype : str
-        float32 or float16, what the logits are stored in.
+        The type in which logits are stored: float32 or float16.
     batch_size : int
-        How many prompts are sampled from together.
+        How many prompts the target answers together.
     """
     from otmd.harness import collect as run
     from otmd.harness import load_prompts
 
     show = not (quiet or json_output)
     if consecutive is not None:
-        # Where an answer is no longer than the number of positions, all of them are stored.
+        # If an answer is no longer than the number of positions, all of it is stored.
         positions = max_new_tokens = consecutive
     with o.kept_when_stopped(lambda: f"What was finished is kept in {output}"):
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)

@@ -80,11 +80,11 @@ def decode(
     paths : int
         Tree of this many paths drawn independently, each --depth long.
     branching : str
-        Tree with these numbers of drafts, level by level, such as 3,2,1, drawn by --law.
+        Tree with this many drafts at each node, level by level, such as 3,2,1, drawn by --law.
     law : str
         The law of the drafts in a --branching tree, as for otmd measure; without-replacement unless given.
     likeliest : int
-        Tree of this many tokens on the draft's likeliest paths, at most --depth long. The default, with 12.
+        Tree of this many tokens on the draft's likeliest paths, at most --depth long. 12 is the default.
     depth : int
         The length of the longest path; 4 unless given.
     rule : str
@@ -248,7 +248,7 @@ def read_tree(
 
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
-    """Read the name of a rule, by default the one for this kind of tree, and check that it serves it."""
+    """Read the name of a rule, by default the one for this kind of tree; UsageError if it does not serve."""
     from otmd import sequences, verifiers
 
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
@@ -276,7 +276,7 @@ def ways_of_decoding(
     from otmd.verifiers import MaximalCoupling
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
-    # The likeliest paths follow the unprocessed draft. At temperature 0 a node would have a single draft.
+    # The likeliest paths are those of the raw draft. At temperature 0, a node would have a single draft.
     own = tree.kind == "likeliest" or processing.temperature == 0
     return {
         "target alone": None,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _by_option(classes: str) -> dict[str, str]:
-    """Names of classes by what they are called on the command line: ``top-then`` for ``TopThen``."""
+    """Class names by their names on the command line, such as ``top-then`` for ``TopThen``."""
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): name for name in classes.split()}
 
 
@@ -36,7 +36,7 @@ LAWS = _by_option(
 VERIFIERS = _by_option(
     "MaximalCoupling RecursiveRejection KSequential SpecHub GreedyCoupling Preference TargetOnly Optimal"
 )
-# Without a closed form given the drafts, they are no rules of trees; and they take longer than others.
+# These have no closed form given the drafts, so they verify no trees, and they take longer than others.
 COUPLINGS = _by_option("PoissonCoupling GumbelList GumbelTop")
 
 
@@ -62,7 +62,7 @@ Prompts = Annotated[
 ]
 PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
 Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
-MaxNewTokens = Annotated[PositiveInt, Parameter(help="How long a text may be.")]
+MaxNewTokens = Annotated[PositiveInt, Parameter(help="The most new tokens of a text.")]
 Device = Annotated[str | None, Parameter(help="As torch calls it; cuda where there is one.")]
 ModelDtype = Annotated[str | None, Parameter(help="As torch calls it.")]
 Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.")]
@@ -97,7 +97,7 @@ MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
 
 def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
-    """Independent drafts of the rows (n, V), or ``num_drafts`` of the one distribution (V,)."""
+    """Independent drafts: one from each row (n, V), or ``num_drafts`` from one distribution (V,)."""
     from otmd.drafts import Independent
 
     if np.ndim(draft_probs) == 1:
@@ -163,7 +163,7 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
 
 
 def steps(temperature: str, *cuts: Any) -> "list[Processing]":
-    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are as of :func:`processing`."""
+    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are top-k, top-p and min-p."""
     values = [
         _number("--temperature", piece, float, "0.6 or 0.6,1.0")
         for piece in split("--temperature", temperature)
@@ -174,7 +174,7 @@ def steps(temperature: str, *cuts: Any) -> "list[Processing]":
 def processing(
     prefix: str, temperature: float | None, top_k: int | None = None, *cuts: float | None
 ) -> "Processing":
-    """The processing that these options, top-p and min-p name; an error begins with the ``prefix``."""
+    """Make a processing; ``cuts`` are top-p and min-p. An error message begins with the ``prefix``."""
     from otmd.probabilities import Processing
 
     try:
@@ -210,7 +210,7 @@ def split(option: str, text: str) -> list[str]:
 
 @contextmanager
 def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
-    """Where the block is interrupted, say what was kept of its work."""
+    """If the block is interrupted, say what was kept of its work."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -219,7 +219,7 @@ def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
 
 
 def folder_beside(dataset: Path, ending: str) -> Path:
-    """The folder in which a command keeps what it makes of a dataset, unless ``--output`` names one."""
+    """The folder for what a command makes of a dataset, unless ``--output`` names one."""
     return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
 
 

@@ -1,4 +1,4 @@
-"""``otmd plan``: from texts that two models were run over to what to draft and how to verify it."""
+"""``otmd plan``: what to draft and how to verify it, from two models' distributions along texts."""
 
 import json
 from pathlib import Path
@@ -45,14 +45,14 @@ def plan(
 ) -> None:
     """Rank laws of drafts, rules and trees by tokens per step or second, and say which to take.
 
-    Nothing is decoded: steps follow from what both models say along the target's own texts. An interrupted
-    run goes on where it stopped when the same command is given again.
+    Nothing is decoded: the steps follow from both models' distributions along the target's own texts. If a
+    run is interrupted, the same command continues it.
 
     Parameters
     ----------
     dataset : Path
-        Texts of consecutive positions: a folder of collect --consecutive, or a dump with prompt_id, position
-        and token.
+        Texts of consecutive positions: a folder that collect --consecutive made, or a dump with prompt_id,
+        position and token.
     output : Path
         The folder for what is computed; by default NAME-plan beside the dataset.
     tree_budget : str
@@ -60,9 +60,9 @@ def plan(
     depth : int
         The most levels of a tree.
     rules : str
-        Comma-separated names of candidates; all but rrs, k-seq, their paths and optimal ones unless given.
+        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
     temperature : float
-        What a dump's texts were sampled at, with the three cuts below. A collected dataset knows it.
+        How a dump's texts were sampled, as are the three cuts below. A collected dataset records it.
     draft_temperature : str
         Comma-separated: which to try for the draft; the target's unless given.
     latency : Path
@@ -70,7 +70,8 @@ def plan(
     measure_latency : Path
         Time the dataset's two models on this machine, write the table there, and use it.
     context : int
-        The length of text that times are for; 256 for measuring, or the table's smallest.
+        The length of the text that times are for, in tokens; by default 256 to measure, else the table's
+        smallest.
     """
     from otmd.harness import open_dataset
     from otmd.planning.plan import DEFAULT_RULES, make_plan
@@ -132,6 +133,6 @@ def _show(said: "list[str]", ranking: "Table") -> None:
     console = Console()
     for sentence in said:
         console.print(f"{sentence}\n", highlight=False)
-    # The rest is for --markdown and --html, which have room.
+    # The last two columns are left to --markdown and --html, which have room.
     print_table(ranking._replace(title=""), console, len(ranking.heads) - 2)
     console.print(ranking.note, style="dim", highlight=False)

@@ -31,7 +31,7 @@ def report(
     results : Path
         The folder that measure wrote, or its results.parquet.
     by_domain : bool
-        One table a law and domain of prompts.
+        Print one table for each law and domain of prompts.
     confidence : float
         Coverage of the intervals.
     resamples : int

@@ -55,7 +55,7 @@ def solve(
     if target_probs.ndim != 1:
         raise UsageError(f"TARGET: got shape {target_probs.shape}, wanted one distribution (V,)")
     name, make = read_law(law, top)
-    # Independent drafts of n distributions are n.
+    # Independent drafts from n distributions are n drafts.
     count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
     drafts = make(draft_probs, num_drafts or count)
     if drafts.batch_shape:
@@ -86,7 +86,7 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
 
 
 def _load(argument: str, text: str) -> Any:
-    """What a file holds, or the numbers that the text is."""
+    """The content of the file that the text names, or the numbers that it lists."""
     if not text.endswith(SUFFIXES):
         return np.array(fractions(argument, text))
     path = Path(text)
@@ -129,7 +129,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
-    # Rounding is no lead: rates that tie stay in the order of the catalogue.
+    # Rates that differ by rounding alone stay in the order of VERIFIERS.
     best_first = sorted(rates, key=lambda name: -round(rates[name]["rate"], 10))
     floor = k_sequential_floor(law.num_drafts) * optimal
     return {
@@ -169,7 +169,7 @@ def _show(answer: dict[str, Any]) -> None:
     table = make_table(["verifier", "acceptance rate", "gap to α*, pp"])
     for name, found in answer["verifiers"].items():
         apart = (found["high"] - found["low"]) / 2
-        # What the ten digits cannot show is not shown.
+        # A margin that ten digits cannot show is left out.
         margin = f" ±{apart:.1e}" if apart > 5e-11 else ""
         gap = round(100 * found["gap"], 6) + 0.0
         table.add_row(name, f"{found['rate']:.10f}{margin}", f"{gap:.6f}")

@@ -54,7 +54,7 @@ class DecodingCost:
     seconds_per_token : dict of str to float
         By stage: "draft", "target", "verification", "rest".
     prompt_seconds : float
-        The time to read the prompts, in no other number.
+        The time to read the prompts, which no other number includes.
     speed_up : SpeedUp
         Tokens per second divided by those of the first way.
     """
@@ -176,7 +176,7 @@ def draw_decoding(
     costs : sequence of DecodingCost
         The result of :func:`decoding_costs`; none is a ValueError.
     paths, source
-        As for :func:`draw_gaps`, for result and errors as well.
+        As for :func:`draw_gaps`, with the same result and errors.
     """
     if not costs:
         raise wrong("costs", "none", "at least one")

@@ -94,7 +94,7 @@ def compute_parts(
 
 
 def _compute(work: Callable[[Job], Result], job: tuple[str, Job]) -> Result:
-    """Do a job, all kernels compiled: plain ones round otherwise, and a resumed run equals a whole one."""
+    """Do a job with all kernels compiled. Plain ones round differently, and resumed runs would differ."""
     with every_kernel_compiled():
         return work(job[1])
 

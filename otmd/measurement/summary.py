@@ -101,7 +101,7 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
 
 @lru_cache(8)
 def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each prompt is drawn, (resamples, prompts). Equal counts share draws: noise cancels."""
+    """How often each prompt is drawn, (resamples, prompts): the same for all groups of as many prompts."""
     rng = np.random.default_rng([seed, prompts])
     return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
 

@@ -1,6 +1,7 @@
-"""What may be set for a rule: a law and a tree, of levels that are alike or of nodes that differ.
+"""What can be chosen for a rule: a law of drafts and a tree.
 
-Nodes may differ where it is known in which slot a token is drafted: what follows hangs below that slot.
+All nodes of a level have the same number of drafts, unless it is known in which slot (as which draft of its
+node) a token is drafted. Then nodes may differ: what follows the token is drafted below that slot.
 """
 
 from collections import Counter
@@ -21,11 +22,11 @@ NEVER = np.iinfo(np.int64).max
 
 
 class Choice(NamedTuple):
-    """What is set: a variant of the law, the draft's temperature, and the tree.
+    """A variant of the law, the draft's temperature, and the tree.
 
-    ``shape`` has the drafts a node by level. A tree whose nodes differ has a ``budget``, all its tokens, and
-    ``shape`` the tokens of each level: of likeliest paths the most, of a static tree all. The ``nodes`` of a
-    static tree, and of independent paths, are the paths of ranks that lead to them.
+    ``shape`` has the drafts at a node, by level. If nodes differ, the tree has ``budget`` tokens, and
+    ``shape`` has the tokens of each level; for likeliest paths, those that the draft reads. The ``nodes`` of
+    a static tree, and of independent paths, are given by the paths of slots that lead to them.
     """
 
     variant: str
@@ -48,7 +49,7 @@ class Choice(NamedTuple):
 
 
 def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int, ...]]:
-    """Every tree within budget and depth whose levels draft ever fewer a node, out of ``counts``."""
+    """Every tree within budget and depth with drafts a node out of ``counts``, never more a level down."""
     for levels in range(1, depth + 1):
         for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
             if np.cumprod(shape).sum() <= budget:
@@ -56,14 +57,14 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int
 
 
 class StaticTrees(NamedTuple):
-    """Trees that are the same at every step: the best of each budget, for the mean chances of the slots.
+    """Trees that are the same at every step: the best one of each budget, by the slots' mean chances.
 
     Attributes
     ----------
     variant, draft_temperature : str, float
-        As of a :class:`Choice`.
+        As in a :class:`Choice`.
     slots : dict of int to list of ndarray of float64
-        For n drafts at a node, for each text (N, n): P(token t is accepted in slot i | it is emitted).
+        For n drafts at a node and each text, (N, n): P(token t is accepted in slot i | it is emitted).
     fit : ndarray of int64
         Numbers of the texts that the trees are chosen on.
     depth : int
@@ -91,7 +92,7 @@ class StaticTrees(NamedTuple):
                     yield Choice(*self[:2], sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` says it."""
+        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` defines it."""
         below = Counter(node[:-1] for node in choice.nodes)
         count = len(next(iter(self.slots.values()))[text])
         reached = np.zeros((count, len(choice.shape) + 1))
@@ -107,8 +108,8 @@ class StaticTrees(NamedTuple):
 class IndependentPaths(StaticTrees):
     """Paths drawn independently from the draft model: k of them, all of one length.
 
-    How many go on from a token is to them what a slot is to a static tree: ``slots`` has, for n paths, the
-    chances that 1 to n of them go on, given that the token is emitted.
+    Here a slot is how many paths go on from a token: ``slots`` has, for n paths, the chances that 1 to n of
+    them go on, given that the token is emitted.
     """
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
@@ -125,20 +126,20 @@ class IndependentPaths(StaticTrees):
 
 
 def _going_on(paths: int, levels: int) -> Shape:
-    """The tree of how many paths go on, level by level."""
+    """The tree that branches by how many paths go on, level by level."""
     return tuple(_going_on(n, levels - 1) for n in range(1, paths + 1)) if levels else ()
 
 
 class LikeliestTrees(NamedTuple):
-    """The draft's likeliest paths at each token, which take in the next one as their budget grows.
+    """Trees of the draft's likeliest paths; a larger budget adds the next likeliest node.
 
     Attributes
     ----------
     width : int
         The most tokens of a level that the draft reads.
     before : list of ndarray of float64, shape (N, L, L)
-        For each text, entry (t, d − 1, k − 1): how many nodes of at most d levels come before the one of the
-        k tokens from token t on; inf where there is none.
+        For each text, entry (t, d − 1, k − 1): how many nodes of the d levels after token t − 1 come before
+        the node that the k tokens from token t on lead to; inf if the draft has no such node.
     """
 
     width: int
@@ -147,7 +148,7 @@ class LikeliestTrees(NamedTuple):
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
         for budget, levels in product(budgets, range(1, self.before[0].shape[1] + 1)):
-            # The draft need not grow more than are kept.
+            # The draft need not grow more paths than the tree keeps.
             grown = min(self.width, budget)
             most = grown + (levels - 1) * grown**2
             yield Choice("", 1.0, (grown,) * levels, min(budget, most))
@@ -170,7 +171,7 @@ def _before(text: Sequence[int], orders: Iterable[Sequence[Prefix]], depth: int)
 
 
 def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> LikeliestTrees | None:
-    """The draft's likeliest paths (EAGLE-2) of at most so many levels, if a dataset has them."""
+    """The draft's likeliest paths (EAGLE-2) of at most ``depth`` levels; None if a dataset has none."""
     width, deepest, before = 0, 0, []
     for text in texts:
         paths = dataset.paths(text.rows)
@@ -201,7 +202,7 @@ def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: i
 def best_shapes(
     rates: Mapping[int, tuple[float, ...]], budget: int, depth: int
 ) -> list[list[Shape]]:
-    """The shape that is expected to accept most, of 1 to ``depth`` levels and 0 to ``budget`` tokens.
+    """For 1 to ``depth`` levels, and 0 to ``budget`` tokens: the shape that is expected to accept most.
 
     ``rates[n]`` are the chances of the slots of a node with n drafts, alike at all nodes and independent.
     Below each slot stands the best shape of its share of the tokens (Sequoia, Chen et al. 2024, has this for
@@ -211,7 +212,7 @@ def best_shapes(
     best, found = none, []
     for _ in range(depth):
         below, best = best, none.copy()
-        # The most that the first drafts of a node bring, by the tokens below them.
+        # What the first drafts of a node bring at most, for each number of tokens below them.
         parts: dict[tuple[float, ...], list[Valued]] = {(): none}
         for n, own in rates.items():
             for j in range(1, min(n, budget) + 1):
@@ -242,11 +243,11 @@ def _nodes(shape: Shape, node: Prefix = ()) -> Iterator[Prefix]:
 
 
 def draft_ranks(dataset: Dataset, text: Text) -> IntArray:
-    """Rank each token of a text in the draft's distribution, from 0; NEVER for one without mass there."""
+    """Rank each token of a text in the draft's distribution, from 0; NEVER for a token without mass."""
     _, draft = dataset.arrays(text.rows)
     tokens = np.array(text.tokens)[:, None]
     own = np.take_along_axis(draft, tokens, axis=1)
-    # Of equals the lower number is the likelier.
+    # Of equally likely tokens, the lower number comes first.
     earlier = np.arange(draft.shape[1]) < tokens
     ranks = np.count_nonzero((draft > own) | ((draft == own) & earlier), axis=1)
     return np.where(own[:, 0] == (0.0 if dataset.kind == "probs" else -np.inf), NEVER, ranks)

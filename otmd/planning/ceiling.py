@@ -1,7 +1,8 @@
-"""The ceiling: how much any law of drafts that sees the draft's distribution alone could still accept.
+"""The ceiling: the most that is accepted with any law of drafts that sees the draft's distribution alone.
 
-A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). The
-best π that is a function of q has one level P(p_y > π_y | q) a position, as a newsvendor's (docs/plan.md).
+A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). For the
+best π that is a function of q, the level P(p_y > π_y | q) is the same for all tokens of a position, as in the
+newsvendor problem (docs/plan.md).
 """
 
 from collections.abc import Sequence
@@ -15,14 +16,14 @@ from otmd.planning.positions import RATES_EVERY, Settings
 from otmd.planning.texts import Text, halves
 from otmd.probabilities import FloatArray, Processing
 
-# Twelve ranges of likely tokens, and as many of others; an overconfident draft goes down that far.
+# Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
 EDGES = np.append(EDGES, np.inf)
-# Below the lowest range p is no multiple of q any more.
+# A q below this counts as this: there, p is no longer a multiple of q.
 LEAST = EDGES[0] / 2
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
-# So many probabilities of each model are fitted at once, which takes 400 MB.
+# At most this many probabilities of each model are fitted, which takes 400 MB.
 MOST_FITTED = 2**23
 SCHEMA: dict[str, type] = {
     **{"text": int, "place": int, "draft_temperature": float, "num_drafts": int},
@@ -42,7 +43,7 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     -------
     polars.DataFrame
         A row for every eighth token of the reporting half, draft temperature and number of drafts:
-        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π that the other half says.
+        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π fitted on the other half.
         ValueError for fewer than four texts, or rows that are no distributions.
     """
     fit, report = halves(texts)
@@ -103,7 +104,7 @@ def middles() -> FloatArray:
 def newsvendor(
     target: FloatArray, draft: FloatArray, ratios: FloatArray, counts: Sequence[int]
 ) -> FloatArray:
-    """Σ min(p, π) by these quantiles for each n, at the level where Σ π is n."""
+    """Σ min(p, π) for each n, where π follows these quantiles at the level with Σ π = n."""
     number, q = np.digitize(draft, EDGES), np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
     # Only likely tokens can reach π = 1.
     likely = q > LIKELY

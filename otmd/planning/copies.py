@@ -1,10 +1,10 @@
-"""Drafts with replacement: which of them is the emitted token first, and how many of them are.
+"""Drafts with replacement: which draft is the first copy of the emitted token, and how many copies there are.
 
-A static tree goes on below the first draft that is the emitted token, independent paths below all that are.
-For a token y each draft is one of four: y and accepted (a_i), y and refused (q − a_i), or another token that
-leaves y open, before y is accepted (b_i) and after it (c). Drafts are independent, so chances are products.
-The optimal rule has a clock at each draft, and accepts the one whose clock rings first. All drafts are alike
-to it, so the chance depends on how many of them are y alone.
+A static tree goes on below the first copy, independent paths go on below all copies. For a token y, draft i
+is one of four: y and accepted (with probability a_i), y and refused (q − a_i), or another token that does not
+rule y out, before y is accepted (b_i) or after it (c). Drafts are independent, so the chances are products.
+The optimal rule has a clock at each draft and accepts the one whose clock rings first. It treats all drafts
+alike, so the chance depends only on how many of them are y.
 """
 
 import numpy as np
@@ -17,36 +17,36 @@ from otmd.verifiers import KSequential, Optimal, Preference, RecursiveRejection,
 from otmd.verifiers.prepared import PreparedVerifier
 from otmd.verifiers.taking import Taken
 
-# Rules of which this is known: their residuals give no token that was drafted.
+# The rules for which this holds: their residuals give no token that was drafted.
 COUNTED = (RecursiveRejection, KSequential, Preference, Optimal)
 
 
 def copies(verifier: Verifier, target: FloatArray, law: WithReplacement, token: int) -> FloatArray:
-    """P(draft i is the first that is the token, and j more are it too | it is emitted), shape (n, n).
+    """P(draft i is the first copy of the token, and j more follow | the token is emitted), shape (n, n).
 
-    The rest of the sum to 1 is that the token was not drafted. The verifier is one of ``COUNTED``.
+    What the sum lacks to 1 is the chance that the token was not drafted. The verifier is one of ``COUNTED``.
     """
     prepared = verifier.prepare(target, law)
     choice = getattr(prepared, "choice", None)
     if isinstance(choice, ChoicePlan):
         found = _chosen(choice, law, token)
         return found / max(found.sum(), target[token])
-    drawn, accepted, before, after = _beside(prepared, choice, law, token)
+    drawn, accepted, before, after = _chances_of_a_draft(prepared, choice, law, token)
     n = law.num_drafts
     found, later, behind = np.zeros((n, n)), np.zeros(n + 1), np.eye(1, n + 1)[0]
-    # Polynomials, whose powers count copies: of the drafts from i on, and of those behind the accepted one.
+    # Coefficients by the number of copies: among the drafts from i on, and among those behind the accepted.
     for i in reversed(range(n)):
         own = accepted[i] * behind + (drawn - accepted[i]) * later
         found[i] = own[:n]
         later = np.roll(own, 1) + before[i] * later
         behind = after * behind + drawn * np.roll(behind, 1)
     found *= np.append(1.0, before[:-1]).cumprod()[:, None]
-    # Of a p below the rounding of 1 the sum may be anything.
+    # For a p below the rounding of 1, the sum may be anything.
     return found / max(found.sum(), target[token])
 
 
 def _chosen(plan: ChoicePlan, law: WithReplacement, token: int) -> FloatArray:
-    """P(draft i is the first that is the token, j more are it too, and one of them is chosen), (n, n)."""
+    """P(draft i is the first copy of the token, j more follow, and one of them is chosen), (n, n)."""
     more, inside = np.arange(law.num_drafts), plan.subset[token]
     side, drawn = plan.inner if inside else plan.outer, law.draft_probs[token]
     if side is None or drawn == 0.0:
@@ -60,7 +60,7 @@ def _chosen(plan: ChoicePlan, law: WithReplacement, token: int) -> FloatArray:
     times, steps = side.quadrature
     silent = np.exp(-np.outer(times, side.weights))
     own_silent, rings = silent @ of_token, silent @ (of_token * side.weights)
-    # Tokens of H* are silent beside one that lies outside.
+    # Beside a token outside H*, the clocks of tokens in H* never ring.
     never = 0.0 if inside else law.draft_probs[plan.subset].sum()
     others = np.maximum(never + silent @ masses - drawn * own_silent, 0.0)
     kept = min(1.0, plan.target[token] / offered[own]) if offered[own] else 0.0
@@ -69,16 +69,16 @@ def _chosen(plan: ChoicePlan, law: WithReplacement, token: int) -> FloatArray:
     return (more + 1) * drawn ** (more + 1) * chances * comb(more[::-1, None], more)
 
 
-def _beside(
+def _chances_of_a_draft(
     prepared: PreparedVerifier, taken: object, law: WithReplacement, token: int
 ) -> tuple[float, FloatArray, FloatArray, float]:
-    """The q of the token, and its a_i, b_i (n,) and c as above."""
+    """The q of the token, and its a_i, b_i (n,) and c, as the top of this file defines them."""
     draft, n = law.draft_probs, law.num_drafts
     drawn = float(draft[token])
     if drawn == 0.0:
         return 0.0, np.zeros(n), np.ones(n), 1.0
     if isinstance(taken, Taken):
-        # No draft, wherever it stands, may be another token that is preferred and accepted.
+        # No draft, before or after, may be another token that is preferred and accepted.
         some = np.flatnonzero(draft)
         rank, chance = taken.preferred(some)
         own = np.searchsorted(some, token)

@@ -42,11 +42,11 @@ class Latency(NamedTuple):
         return self.target[0][1]
 
     def step(self, shape: Shape, budget: int = 0) -> float:
-        """Seconds of a step on a tree whose nodes have so many drafts, by level.
+        """Seconds of a step on a tree with ``shape`` drafts at a node, by level.
 
-        With a ``budget`` the tree has so many tokens, and the draft grows ``shape`` by level. It is called
-        once a level, and the target once with all tokens. Times between those of the
-        table are interpolated.
+        With a ``budget``, the tree has that many tokens, and the draft reads ``shape`` of them, by level. It
+        is called once a level, and the target once with all tokens. Times between those of the table are
+        interpolated.
         """
         sizes = np.array(shape) if budget else np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
@@ -131,7 +131,7 @@ def _call(model: Any, size: int, context: int) -> float:
 
 
 def _verification(vocab_size: int) -> float:
-    """Median seconds a drafted token of the preference rule, both softmax included, once warm."""
+    """Median seconds that the preference rule takes for each draft, with both softmaxes, once warm."""
     rng = np.random.default_rng(0)
     logits, drafts, seconds = rng.normal(0.0, 3.0, (2, vocab_size)), 4, []
     for _ in range(REPEATS + 2):

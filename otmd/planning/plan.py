@@ -86,7 +86,7 @@ def make_plan(
     target : Processing, optional
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
-        Those to try; by default the target's, and 1 where that is 0.
+        The draft's temperatures to try; by default the target's, or 1 if that is 0.
     latency : Latency, optional
         Times; with them rows are ranked by tokens per second.
     seed, workers, progress, overwrite
@@ -142,7 +142,7 @@ def make_plan(
 
 
 def _short(about: Any) -> str:
-    """What a dataset says of a model or its prompts, in a line; the label "prompts" is used twice."""
+    """What a dataset's metadata say of a model or of its prompts, in a line."""
     if not isinstance(about, dict):
         return ""
     known = (about.get(name) for name in ("name", "revision", "backend", "count", "sha256"))

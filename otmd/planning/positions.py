@@ -35,9 +35,9 @@ SCHEMA: dict[str, Any] = {
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
     **{"parts": pl.List(pl.Float64), "chance": float, "rate": float, "optimal": float},
 }
-# Exact rates and α* cost as much as all else, and only their means are shown.
+# Exact rates and α* cost as much as everything else, and only their means are shown.
 RATES_EVERY = 8
-# Recursive rejection of distinct drafts has no closed form: half way between certain bounds.
+# Recursive rejection of distinct drafts has no closed form: its rate is the middle of bounds so far apart.
 TOL = 0.01
 MakeLaw = Callable[[ArrayLike, int], DraftLaw]
 
@@ -50,10 +50,10 @@ class Candidate(NamedTuple):
     title : str
     verifier : Verifier
     variants : dict of str to callable
-        What makes the law of (draft_probs, num_drafts); they differ in parameters. None for trees whose nodes
-        differ: these are read from the texts.
+        Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
+        certain tokens whose nodes differ: these are read from the texts.
     engine, chain, paths : bool
-        Whether an engine runs it, whether it takes one draft a position alone, and whether its drafts are
+        Whether an engine runs it, whether it takes only one draft a position, and whether its drafts are
         independent paths.
     """
 
@@ -169,9 +169,9 @@ def chances_table(
     -------
     polars.DataFrame
         A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
-        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by slot, in
-        which the token is drafted, or by how many independent paths go on; null where that is open. On every
-        eighth token ``rate`` is how often the rule accepts, and ``optimal`` is α* of the law; else null.
+        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by the slot in
+        which the token is drafted, or by how many independent paths go on; null where that is not known. On
+        every eighth token, ``rate`` is how often the rule accepts and ``optimal`` the law's α*; else null.
 
     Raises
     ------
@@ -238,13 +238,13 @@ def _rows(
         candidate = CANDIDATES[rule]
         for variant, make in candidate.variants.items():
             for n in settings.counts(rule):
-                # Where the draft has fewer tokens than are wanted, distinct drafts are those that it has.
+                # If the draft has mass on fewer than n tokens, distinct drafts are all of them.
                 law = make(q, n if make is WithReplacement else min(n, support))
                 parts = None
                 if rule == "block":
                     chance = float(q[token] / p[token])
                 elif isinstance(law, WithReplacement) and type(candidate.verifier) in COUNTED:
-                    # By how many are the token, or by the first that is.
+                    # By how many drafts are the token, or by the first that is.
                     parts = copies(candidate.verifier, p, law, token).sum(axis=1 - candidate.paths)
                     chance = float(parts.sum())
                 else:
@@ -256,7 +256,7 @@ def _rows(
 
 
 def slot_of(law: DraftLaw, token: int) -> int | None:
-    """Which of the drafts a token is, if it is one and the law leaves no choice."""
+    """Which of the drafts a token is if it is drafted, where the law fixes that; else None."""
     if isinstance(law, Stratified):
         return int(law.strata[token])
     if isinstance(law, Greedy):

@@ -38,14 +38,14 @@ class Row(NamedTuple):
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
-        What no rule exceeds there with another law of as many drafts: with π ∝ q, and with a fitted π. NaN,
-        as the two before, for likeliest paths and static trees of certain drafts.
+        Bounds there for every rule with other laws of as many drafts: with π ∝ q, and with a fitted π. NaN,
+        as ``rate`` and ``optimal`` are, for likeliest paths and static trees of certain drafts.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
         The rate by thirds of the target's entropy; empty where the rate is NaN.
     samples, fitted : ndarray of float64, shape (resamples,), and float
-        The value of resampled prompts, and that on the half that the choice was made on.
+        The value on resampled prompts, and on the half that the choice was made on.
     """
 
     rule: str
@@ -86,14 +86,14 @@ class Evidence:
     depth : int
         The most levels of a tree.
     trees : dict of (str, str, float) to StaticTrees or LikeliestTrees
-        Those of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
+        Trees of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
         other rules are added.
 
     Attributes
     ----------
     fit, report : ndarray of int64
-        Numbers of the texts that choices are made on, and of those that are told. ValueError for fewer than
-        four texts.
+        Numbers of the texts that choices are made on, and of those that values are reported for. ValueError
+        for fewer than four texts.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Evidence:
         return tuple(map(np.array, zip(*found, strict=True)))
 
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
-        """Everything that may be set for a rule within these budgets."""
+        """Every choice for a rule within these budgets."""
         found: list[Choice] = []
         for key, column in self.columns.items():
             if key[0] == rule and not CANDIDATES[rule].paths:
@@ -160,7 +160,7 @@ def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, lis
     """P(a token is accepted as draft i | it is emitted) for n drafts, by text (N, n): recursive rejection.
 
     ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
-    drafts the same however many follow, and accepts a token that was drafted in its slot or not at all.
+    drafts the same however many follow, and accepts a drafted token in its slot or not at all.
     """
     texts = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
     before = [np.stack([np.zeros_like(own[0]), *own], axis=1) for own in texts]
@@ -168,10 +168,10 @@ def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, lis
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
-    """Means where rates are known: of the rate, α* and the bounds. Mean chance by thirds of the entropy."""
+    """Means of the rate, α* and bounds where they are known; the mean chance by thirds of the entropy."""
     known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
     told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
-    # Block verification accepts q/p, capped, of a first token.
+    # Block verification accepts a first token with probability min(1, q/p).
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
@@ -180,10 +180,10 @@ def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Mean
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
-    """Take the best choice of every rule within every budget on one half, and tell it on the other.
+    """Find the best choice of every rule within every budget on one half, and report it on the other.
 
     A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
-    a larger budget that changes nothing has none.
+    a larger budget that changes nothing has no row.
     """
     rows = []
     for rule in dict.fromkeys(rule for rule, *_ in [*evidence.columns, *evidence.trees]):
@@ -195,7 +195,7 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
         taken = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
-            # Of equals the smaller tree.
+            # Of equally good trees, the smaller one.
             best = max(within, key=lambda own: (fitted[own][0], -own.drafts), default=taken)
             if best is not None and best != taken:
                 taken = best
@@ -233,8 +233,8 @@ def difference(first: Row, second: Row) -> tuple[float, float, float]:
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
     """Count the prompts that would tell two rows of a ranking apart, if the difference stays as it is.
 
-    ``prompts`` is how many the rows report on. The answer is those of a whole dataset, of which half choose
-    the trees; None without a difference.
+    ``prompts`` is how many the rows report on. The answer is the prompts of a whole dataset, half of which
+    choose the trees; None without a difference.
     """
     gain = abs(first.value - second.value)
     spread = float((first.samples - second.samples).std(ddof=1))

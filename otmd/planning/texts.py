@@ -18,7 +18,7 @@ from otmd.harness.dataset import Dataset, Position
 from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
 
-# A residual of these is the same whatever was drafted, and gives no token that was drafted by chance.
+# The residual of these rules is the same whatever was drafted, and gives no token that was drafted by chance.
 _ONE_RESIDUAL = (
     verifiers.MaximalCoupling,
     verifiers.GreedyCoupling,
@@ -39,7 +39,7 @@ class Text(NamedTuple):
     rows : list of int
         Where the N positions stand in the dataset.
     tokens : list of int
-        What came there.
+        The tokens at these positions.
     """
 
     prompt_id: str
@@ -87,11 +87,11 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
 
 
 def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
-    """Numbers of the texts that choices are made on, and of those that are told, alternating in domains."""
+    """Numbers of the texts to choose on, and of those to report on: every second text of each domain."""
     if len(texts) < LEAST_PROMPTS:
         raise ValueError(
             f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
-            "of them and told on the other"
+            "of them and reported on the other"
         )
     order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
     return np.array(order[::2]), np.array(order[1::2])
@@ -130,8 +130,8 @@ def drafted_chance(
     law : DraftLaw
         The law of the drafts, without leading axes.
     token : int
-        The emitted token. ValueError where drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
-        law not served.
+        The emitted token. ValueError if drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
+        law that the verifier does not serve.
     """
     if target[token] <= 0.0:
         raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
@@ -170,7 +170,7 @@ def drafted_chance(
 
 
 def reached_by_chances(chances: FloatArray) -> FloatArray:
-    """How far steps reach whose nodes are verified one after another.
+    """How far steps reach if the rule verifies nodes one after another.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach; the answer is as of :func:`reached_by_chances`.
+    """How far steps of block verification reach; returns what :func:`reached_by_chances` does.
 
     Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
     min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
@@ -217,7 +217,7 @@ class Steps(NamedTuple):
     Attributes
     ----------
     tokens, steps : float
-        How many it writes, and takes.
+        How many tokens it writes, and how many steps it takes.
     kept : ndarray of float64, shape (depth,)
         How often a token was accepted at each depth.
     """
@@ -233,18 +233,18 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     Parameters
     ----------
     reached : ndarray of float64, shape (N, depth + 1)
-        Of :func:`reached_by_chances` or :func:`reached_by_block`.
+        From :func:`reached_by_chances` or :func:`reached_by_block`.
     cut_at : int
         The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
     horizon : int, optional
-        Steps count that begin among the first L − horizon + 1 tokens, of which everything is known; by
-        default, and at least, the depth. Rules of other depths are compared on one horizon.
+        Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
+        default, and at least, the depth. Rules of different depths are compared on one horizon.
     """
     count, depth = reached.shape[0], reached.shape[1] - 1
     starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
     own = reached[:starts].copy()
     if count < cut_at:
-        # The last token ends the text: nothing follows on it.
+        # The last token ends the text: nothing follows it.
         own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
     begins = step_begins(own)
     seen = begins @ own
@@ -259,7 +259,7 @@ def step_begins(reached: FloatArray) -> FloatArray:
     starts, depth = reached.shape[0], reached.shape[1] - 1
     emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
     begins = np.zeros(starts + depth + 1)
-    begins[: min(starts, 1)] = 1.0
+    begins[0] = 1.0
     for start in range(starts):
         begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
     return begins[:starts]
