@@ -71,10 +71,7 @@ def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> Independ
     if isinstance(law, Stratified):
         strata = law.position_strata
         found = stratified_cut(target, strata)
-        curves = [
-            choice_plan.cut_curve(*curve)
-            for curve in zip(found.curves, found.sizes.tolist(), strict=True)
-        ]
+        curves = list(map(choice_plan.cut_curve, found.curves, found.sizes.tolist()))
         copies = np.ones(law.num_drafts, np.int64)
         tokens = target, strata.inclusion, strata.number
         return IndependentCut(curves, copies, *tokens, found.ends, found.value)

@@ -140,8 +140,7 @@ def move_weights(search, log_weights, rates, coupling):
     """
     state, targets = search.state, search.targets
     if state[_TRYING]:
-        ended = _judge(search, log_weights, rates)
-        if ended:
+        if _judge(search, log_weights, rates):
             copy_numbers(search.before, log_weights)
             copy_numbers(search.rates, rates)
             return False

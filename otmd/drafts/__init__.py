@@ -1,4 +1,4 @@
-"""How draft tokens are drawn: one law a file, one small interface."""
+"""Draft laws, which say how draft tokens are drawn: one law in each file, one small interface."""
 
 from otmd.drafts.base import DraftLaw
 from otmd.drafts.conditional_poisson import ConditionalPoisson

@@ -42,8 +42,8 @@ class DraftLaw(ABC):
 
     Notes
     -----
-    A subclass sets ``num_drafts`` and ``vocab_size`` and has these methods. Those named ``position_…`` and
-    ``can_draw`` are called for a law without leading axes, with input that has been checked.
+    A subclass sets ``num_drafts`` and ``vocab_size`` and defines these methods. ``can_draw`` and the methods
+    named ``position_…`` are only called on a law without leading axes, with input that has been checked.
 
     ================================  ========  =======================================================
     method                            required  default
@@ -60,8 +60,8 @@ class DraftLaw(ABC):
     ``with_num_drafts``               no        itself for its own n; needed for other n
     ================================  ========  =======================================================
 
-    Enumeration goes through ``len(position_support()) ** n`` tuples. It is for small vocabularies and for
-    laws that draw few of the tokens.
+    Enumeration goes through ``len(position_support()) ** n`` tuples, so it is for small vocabularies and for
+    laws that draw only a few of the tokens.
     """
 
     num_drafts: int
@@ -104,11 +104,11 @@ class DraftLaw(ABC):
         return float(target @ self.position_inclusion_probs())
 
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
-        """:meth:`position_hit_rate` of the law with each of these numbers of drafts, ascending."""
+        """The :meth:`position_hit_rate` for each of these numbers of drafts, which ascend."""
         return [self.with_num_drafts(n).position_hit_rate(target) for n in counts]
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        """Whether drafts (n,) can be drawn at a single position. True is allowed where Q underflows to 0."""
+        """Whether drafts (n,) can be drawn at a single position. It may be True where Q underflows to 0."""
         return bool(self.position_tuple_prob(draft_tokens[None])[0] > 0)
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
@@ -138,7 +138,7 @@ class DraftLaw(ABC):
         rng : numpy.random.Generator
             Equal seeds give equal drafts.
         size : int or tuple of int, optional
-            How many independent draws, ≥ 0, else ValueError; none means one, without an axis for it.
+            How many independent draws, at least 0, else ValueError. The default is one draw without an axis.
         """
         validate_rng(rng)
         sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
@@ -189,16 +189,16 @@ class DraftLaw(ABC):
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
-        """Probability of each token to be among the drafts, shape (*batch_shape, V)."""
+        """Probability that each token is among the drafts, shape (*batch_shape, V)."""
         probs = np.empty((*self.batch_shape, self.vocab_size))
         for index in np.ndindex(self.batch_shape):
             probs[index] = self[index].position_inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
-        """List every tuple with positive probability: tokens (T, n), and their probabilities (T,).
+        """List every tuple with positive probability: the tokens (T, n), and the probabilities (T,).
 
-        A law with leading axes, or with more than five million tuples to go through, is a ValueError.
+        Raises ValueError for a law with leading axes or with more than five million tuples to go through.
         """
         if self.batch_shape:
             raise wrong("enumerate", f"leading axes {self.batch_shape}", "one position")
@@ -211,7 +211,7 @@ class DraftLaw(ABC):
                 f"at most {_MOST_TUPLES}; a law with its own position_containment and "
                 "position_inclusion_probs needs no enumeration",
             )
-        # In lexicographic order, the places of a tuple's tokens in the support are the digits of its number.
+        # Tuples are in lexicographic order: the digits of a tuple's number are its tokens' places in support.
         digits = support.size ** np.arange(self.num_drafts - 1, -1, -1)
         tokens = support[np.arange(size)[:, None] // digits % support.size]
         probs = self.position_tuple_prob(tokens)
@@ -222,7 +222,7 @@ class DraftLaw(ABC):
         return self.position_support().size ** self.num_drafts <= _MOST_TUPLES
 
     def validate_drawable(self, draft_tokens: ArrayLike) -> IntArray:
-        """Return drafts (n,) as int64, or raise ValueError for what a single position never draws."""
+        """Return drafts (n,) as int64, or raise ValueError for drafts that a single position never draws."""
         ids = self.validate_tokens(draft_tokens)
         if ids.ndim != 1:
             raise wrong("draft_tokens", f"shape {ids.shape}", f"({self.num_drafts},)")
@@ -246,7 +246,7 @@ class DraftLaw(ABC):
 
 
 def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
-    """The law at an index of its leading axes; ``own_axes`` more axes of ``draft_probs`` follow them."""
+    """The law at an index of the leading axes of ``draft_probs``, which has ``own_axes`` more axes."""
     if not law.batch_shape and index == ():
         return law
     leading = index if isinstance(index, tuple) else (index,)
@@ -272,7 +272,7 @@ def invert(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
     """Sample by inversion: the first index whose cumulative mass is above uniforms (S,) times the total."""
     total = cumulative[-1]
     index = np.searchsorted(cumulative, uniforms * total, side="right")
-    # Where uniform · total is rounded up to the total, the last index with mass is taken.
+    # If uniform · total is rounded up to the total, the last index with mass is taken.
     return np.minimum(index, np.searchsorted(cumulative, total))
 
 

@@ -13,9 +13,9 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 class ConditionalPoisson(ProposalLaw):
     """n distinct drafts in random order; a subset S has probability Π_{i∈S} q_i / e_n(q).
 
-    Here e_n is the elementary symmetric polynomial, and g(H) = e_n(q_H)/e_n(q). Let each token i be an
-    independent event with odds c·q_i. Given that exactly n events occur, their set has this law for every
-    c > 0 (Hájek 1964). The code takes the c for which n events are expected.
+    Here e_n is the elementary symmetric polynomial, and g(H) = e_n(q_H)/e_n(q). Let each token i be drafted
+    independently, with odds c·q_i. Given that exactly n tokens are, their set has this law for every c > 0
+    (Hájek 1964). The code takes the c for which n tokens are expected.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> Fl
 
 @kernel()
 def _count_one_more(counts, absent, present):
-    """Add one event to counts[m] = P(m events occur), in place. No term is negative, so nothing cancels."""
+    """Add one event to counts[m] = P(m events occur) in place. No term is negative, so nothing cancels."""
     for m in range(counts.size - 1, 0, -1):
         counts[m] = counts[m] * absent + counts[m - 1] * present
     counts[0] *= absent

@@ -13,7 +13,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 class Independent(DraftLaw):
     """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
 
-    No order of the tokens is known whose prefixes contain the best H, so α* comes from a maximum flow.
+    No order of the tokens is known of which the best H is a prefix, so α* comes from a maximum flow.
 
     Parameters
     ----------

@@ -16,10 +16,10 @@ class ProposalLaw(DraftLaw):
     """A law built from one draft distribution q.
 
     Sort the tokens in ascending order of p/q, with :meth:`forced_tokens` first. Then some prefix of this
-    order minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so one sorted scan finds the minimum.
+    order minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so a sort and one scan find the minimum.
 
     Parameters and errors are those of :class:`otmd.WithReplacement`. If ``distinct`` is True, more drafts
-    than tokens with mass are a ValueError, too.
+    than tokens with mass are a ValueError as well.
     """
 
     draft_probs: FloatArray
@@ -57,7 +57,7 @@ class ProposalLaw(DraftLaw):
         return other
 
     def forced_tokens(self) -> IntArray:
-        """Tokens that are always drafted, likeliest first, at a single position: g(H) = 0 without them."""
+        """Tokens that are always drafted, likeliest first, at a single position; g(H) is 0 if H lacks one."""
         return np.empty(0, np.int64)
 
     def mass_beside_forced(self) -> FloatArray:
@@ -85,13 +85,13 @@ class ProposalLaw(DraftLaw):
         """Raise ValueError for a number of drafts that the law is not defined for."""
 
     def _validate_support(self) -> None:
-        """Raise ValueError where the law cannot draw that many tokens."""
+        """Raise ValueError if too few tokens have mass for the number of drafts."""
         if self.distinct:
             validate_distinct_support(self.draft_probs, self.num_drafts)
 
 
 def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:
-    """A law at a single position, of a distribution (V,) that has been checked."""
+    """A law at a single position, from a distribution (V,) and a number of drafts that have been checked."""
     law = kind.__new__(kind)
     law.draft_probs, law.num_drafts = draft_probs, num_drafts
     law.vocab_size, law.batch_shape = draft_probs.size, ()

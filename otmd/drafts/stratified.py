@@ -17,9 +17,9 @@ _SMALLEST = np.finfo(np.float64).tiny
 class Strata(NamedTuple):
     """The strata of a single position, numbered 0 to n − 1 from the likeliest tokens to the unlikeliest.
 
-    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) its probability to be drafted.
-    ``tokens`` (V,) are the tokens, stratum by stratum, with ascending ids in each stratum. ``grouped`` (V,)
-    is their ``inclusion``. ``starts`` (n + 1,) are the places in ``tokens`` where strata begin, and V.
+    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) the probability that it is drafted.
+    ``tokens`` (V,) are the tokens, stratum by stratum, with ascending ids in each. ``grouped`` (V,) is their
+    ``inclusion``. ``starts`` (n + 1,) are the places in ``tokens`` where the strata begin, and V.
     """
 
     number: NDArray[np.int16]
@@ -38,7 +38,7 @@ class Stratified(ProposalLaw):
     probability q_j(y) = q(y)^β/Σ_{x∈G_j} q(x)^β. So drafts are distinct and independent.
 
     Let β = 1. With n = 1 this is a single draft from q. With n = 2, equal shares, and a token that has more
-    than half of the mass, the two drafts are those of :class:`Hub` as a set.
+    than half of the mass, the set of the two drafts has the law of :class:`Hub`.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Stratified(ProposalLaw):
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
-        The weights of the strata, the likeliest tokens first, positive, in any unit; equal by default.
+        The weights of the strata, the likeliest tokens first: positive, of any sum; equal by default.
     """
 
     distinct = True
@@ -141,9 +141,6 @@ class Stratified(ProposalLaw):
             contained[1:] *= np.minimum(inside, 1.0)
         return contained
 
-    def position_support(self) -> IntArray:
-        return np.flatnonzero(self.position_strata.inclusion > 0)
-
     def position_inclusion_probs(self) -> FloatArray:
         return self.position_strata.inclusion.copy()
 
@@ -166,13 +163,13 @@ def _likeliest_first(probs: FloatArray) -> IntArray:
     differs = ordered[1:] != ordered[:-1]
     if differs.all():
         return order
-    # The default sort is much quicker than a stable one, but leaves ties in any order. They are sorted here.
+    # The default sort is much quicker than a stable one, but leaves ties in any order: these are sorted now.
     rank = np.concatenate([[0], differs.cumsum()])
     return np.sort(rank * probs.size + order) % probs.size
 
 
 def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
-    """Where strata of these shares begin among descending weights (V,), and V; ``support`` have mass."""
+    """Where strata of these shares begin among descending weights (V,), and V; ``support`` are positive."""
     num_strata = shares.size
     after = np.append(weights[::-1].cumsum()[::-1], 0.0)
     shares_after = shares[::-1].cumsum()[::-1]

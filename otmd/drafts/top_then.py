@@ -1,4 +1,4 @@
-"""The likeliest tokens with certainty, then another law on the other tokens; greedy drafts and SpecHub's."""
+"""The likeliest tokens for certain, the other drafts by another law; greedy drafts and SpecHub's pairs."""
 
 import copy
 from functools import cached_property
@@ -20,7 +20,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 class TopThen(ProposalLaw):
     """The m likeliest tokens in order, then n − m drafts of another law on the other tokens, renormalised.
 
-    g(H) is 0 unless H contains the m likeliest tokens; then it is that of the other law.
+    g(H) is 0 unless H contains the m likeliest tokens; in that case it is g(H) of the other law.
 
     Parameters
     ----------

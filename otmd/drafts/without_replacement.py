@@ -1,4 +1,4 @@
-"""Drafts drawn one after another, each from what the ones before it left."""
+"""Drafts drawn one after another, each from the tokens that the drafts before it left."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -31,7 +31,7 @@ class WithoutReplacement(ProposalLaw):
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
-        # In parts that a processor's cache can hold.
+        # In parts that fit the processor's cache.
         parts = np.array_split(rng.random((count, self.num_drafts)), 1 + count // 8192)
         return ascending[np.concatenate([draw_distinct(cumulative, part) for part in parts])]
 
@@ -55,7 +55,7 @@ class WithoutReplacement(ProposalLaw):
 
     @property
     def race(self) -> ExponentialRace:
-        """The race of a law at a single position."""
+        """The exponential race of a law at a single position."""
         return self._race
 
     @cached_property
@@ -98,9 +98,10 @@ class WithoutReplacement(ProposalLaw):
 
 
 def draw_distinct(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
-    """Draw n distinct indices a row, each from the mass that the ones before it left; shapes (S, n).
+    """Draw n distinct indices in each row, each from the mass that is left; uniforms and indices are (S, n).
 
-    The mass left is summed over gaps between indices taken: with ascending masses its error stays small.
+    The mass left is summed over the gaps between the indices drawn so far, so that its error stays small if
+    the masses ascend.
     """
     before = np.concatenate([[0.0], cumulative])
     drawn = np.empty(uniforms.shape, np.int64)
@@ -110,13 +111,13 @@ def draw_distinct(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
         starts, ends = np.hstack([edge, taken + 1]), np.hstack([taken, edge + cumulative.size])
         gaps = (before[ends] - before[starts]).cumsum(axis=-1)
         total = gaps[:, -1:]
-        # What was rounded up to the total falls into the last gap with mass, at its last such index.
+        # A number that is rounded up to the total belongs to the last index with mass in the last such gap.
         wanted = uniform[:, None] * total
         place = np.minimum((gaps <= wanted).sum(axis=-1), (gaps < total).sum(axis=-1))[:, None]
         start, end = (np.take_along_axis(each, place, axis=-1)[:, 0] for each in (starts, ends))
         outside = np.take_along_axis(np.hstack([0.0 * total, gaps]), place, axis=-1)
         mass, index = before[start] + (wanted - outside)[:, 0], np.empty(len(uniforms), int)
-        # What is searched for in order is found sooner.
+        # Searching for ascending numbers is faster.
         order = np.argsort(mass)
         index[order] = np.searchsorted(cumulative, mass[order], side="right")
         over = np.flatnonzero(before[index] >= before[end])

@@ -1,4 +1,4 @@
-"""Bounds of the acceptance rate that need no optimisation."""
+"""Bounds of α* and of K-SEQ's rate that need no optimisation."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,12 +24,12 @@ def draft_probability_bound(target_probs: ArrayLike, law: DraftLaw) -> FloatArra
 
 
 def k_sequential_floor(num_drafts: int | None = None) -> float:
-    """The part of α* that K-SEQ attains at least: 1 − (1 − 1/n)^n ≥ 1 − 1/e (SpecTr, Theorem 1).
+    """The part of α* that K-SEQ always attains: 1 − (1 − 1/n)^n ≥ 1 − 1/e (SpecTr, Theorem 1).
 
     Parameters
     ----------
     num_drafts : int, optional
-        n ≥ 1, else ValueError; without it the floor that holds for every n, 1 − 1/e = 0.632….
+        n ≥ 1, else ValueError. The default is the floor for every n, 1 − 1/e = 0.632….
     """
     if num_drafts is None:
         return 1.0 - np.exp(-1.0)

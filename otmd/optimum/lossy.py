@@ -1,8 +1,8 @@
 """Lossy verification with a budget: the largest acceptance rate for a divergence from the target.
 
-Let K be the least concave function through (0, 0) and (1, 1) above all points (p(H), g(H)), and s_y = p_y ·
-(slope of K at y). The cheapest output law with rate 1 − ℓ is p′_y = p_y · min(max(s_y/p_y, low), high), where
-Σ (s − high p)₊ = ℓ = Σ (low p − s)₊, for every f-divergence at once; see docs/theory_lossy.md.
+Let K be the least concave function through (0, 0) and (1, 1) above all points (p(H), g(H)), and let s_y be
+p_y times the slope of K at y. Of all output laws with rate 1 − ℓ, p′_y = p_y · min(max(s_y/p_y, low), high)
+has the least f-divergence for every f, if Σ (s − high p)₊ = ℓ = Σ (low p − s)₊; see docs/theory_lossy.md.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
 from otmd.probabilities import FloatArray, IntArray, accumulated
 
-# The interval of a bisection is halved this often, down to the rounding of 1.
+# A bisection halves its interval so many times, which is down to the rounding of 1.
 _HALVINGS = 60
 
 
 class _Divergence(NamedTuple):
-    """Σ p f(p′/p), f convex, f(1) = f′(1) = 0; ``fresh`` = lim f(r)/r is the price of mass where p = 0."""
+    """Σ p f(p′/p), f convex with minimum f(1) = 0; ``fresh`` = lim f(r)/r is the price of mass at p = 0."""
 
     f: Callable[[FloatArray], FloatArray]
     fresh: float
@@ -71,7 +71,7 @@ class LossyFrontier:
         self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.most_loss)
 
     def rate_at(self, budget: ArrayLike) -> FloatArray | float:
-        """The largest acceptance rate of any rule whose output is within the budget of p.
+        """The largest acceptance rate of any rule whose output law is within the budget, a divergence from p.
 
         Parameters
         ----------
@@ -81,10 +81,10 @@ class LossyFrontier:
         return self._each(self._budget(budget), lambda string, each: 1.0 - string.loss_at(each))
 
     def output_law(self, budget: ArrayLike) -> FloatArray:
-        """The output law p′ of least divergence among those with the rate that a budget buys, shape (…, V).
+        """The output law p′ (…, V) that has the least divergence at the rate that a budget allows.
 
-        ``Optimal().verify(output_law, law, …)`` attains the rate. It is p itself where the budget is 0.
-        Budgets are those of :meth:`rate_at`.
+        ``Optimal().verify(output_law, law, …)`` attains the rate. The output law is p where the budget is 0.
+        For the budget see :meth:`rate_at`.
         """
         strings, given = np.broadcast_arrays(self._strings, self._budget(budget))
         laws = np.empty((*strings.shape, self._size))
@@ -95,8 +95,8 @@ class LossyFrontier:
     def divergence_at(self, rate: ArrayLike) -> FloatArray | float:
         """The least divergence from p of any rule with this acceptance rate.
 
-        What a lossy rule wastes is its own divergence beyond this one, at its own rate. It is 0, or 1 for
-        ``"leniency"``, up to the lossless rate, and inf where no budget is enough.
+        A lossy rule wastes the difference between its divergence and this one at its rate. The result is 0,
+        or 1 for ``"leniency"``, up to the lossless rate, and inf where no budget is enough.
 
         Parameters
         ----------
@@ -128,15 +128,15 @@ def lossy_frontier(
     law : DraftLaw
         The law of the drafts, with one draft distribution: any but Independent and Joint.
     divergence : str
-        Of the output law p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"`` Σ p′ log(p′/p),
-        ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"`` max p′/p, the γ ≥ 1
-        with p′ ≤ γp.
+        The divergence of the output law p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"``
+        Σ p′ log(p′/p), ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"``
+        max p′/p, the least γ with p′ ≤ γp.
 
     Raises
     ------
     ValueError
         For an invalid distribution, another vocabulary than the drafts', an unknown divergence, or a law
-        without an order of tokens along which its cuts are prefixes.
+        without one draft distribution.
     TypeError
         If ``law`` is not a DraftLaw.
 
@@ -155,7 +155,7 @@ def lossy_frontier(
 
 
 class _TautString:
-    """The front of one position: pieces of tokens with one slope s/p, steepest first."""
+    """The front of one position: a string of pieces, steepest first, each of tokens with one slope s/p."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
         assert isinstance(law, ProposalLaw)
@@ -170,7 +170,7 @@ class _TautString:
         self._slope = np.divide(self._mass, p, out=np.full(p.size, np.inf), where=p > 0.0)
         self._piece = np.empty(order.size, np.int64)
         self._piece[order] = np.repeat(np.arange(p.size), np.diff(corners))
-        # Mass where p = 0 is shared by q: g of such a set lies below its share, as it does in q-convexity.
+        # Tokens with p = 0 share their output mass by q: by q-convexity, g of a set of these is no larger.
         self._fresh = self._mass[0] if p[0] == 0.0 else 0.0
         self._share = _share(law, np.flatnonzero(self._piece == 0)) if self._fresh else None
         steep = self._slope > 1.0
@@ -228,7 +228,7 @@ class _TautString:
 
 
 def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
-    """The tokens (V,) in an order of which every corner of K is a prefix, beside the forced ones."""
+    """The tokens (V,) in an order of which every corner of K is a prefix; forced tokens are anywhere."""
     _, rest = drafts_by_chance(law)
     if not isinstance(rest, Stratified):
         return RatioCurve.unchecked(target, law.mass_beside_forced()).order
@@ -245,17 +245,17 @@ def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
 
 
 class _Levels:
-    """Pieces from one end of the string: the slope to which those of some loss are levelled."""
+    """The pieces from one end of the string on: a loss levels the first of them to one slope."""
 
     def __init__(self, p: FloatArray, mass: FloatArray, slope: FloatArray) -> None:
         self.p, self._s, self._slope = accumulated(p), accumulated(mass), slope
-        # What is lost once the pieces before each are levelled to its slope.
+        # The loss at which all pieces before a piece are levelled to its slope.
         before = self.p[:-1]
         level = np.multiply(slope, before, out=np.zeros(slope.size), where=before > 0.0)
         self._lost = np.maximum.accumulate(np.abs(self._s[:-1] - level))
 
     def at(self, loss: float, sign: float) -> tuple[int, float]:
-        """The number of levelled pieces and their slope; sign −1 lowers them, 1 raises them."""
+        """The number of levelled pieces, and their slope; a sign of −1 lowers them, 1 raises them."""
         count = int(np.searchsorted(self._lost, loss))
         if count == 0:
             return 0, float(self._slope[0])
@@ -284,7 +284,7 @@ def _share(law: ProposalLaw, tokens: IntArray) -> tuple[IntArray, FloatArray]:
 
 @kernel()
 def _fill_corners(x, y, corners):
-    """Fill the corners of the least concave function above points, x ascending, and return their number."""
+    """Fill the corners of the least concave function above points with ascending x; return their number."""
     size = 0
     for i in range(x.size):
         while size > 1:

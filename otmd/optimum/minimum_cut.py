@@ -1,9 +1,9 @@
-"""The optimal cut of a law without a ratio order: a minimum cut between tokens and draft sets.
+"""The optimal cut of a law whose cuts follow no order of tokens: a minimum cut between tokens and draft sets.
 
-Set t supplies ``supply[t]``, token y takes up to ``demand[y]``, and a set may send to its own tokens. The
-largest flow is found by Dinic's algorithm (1970). Each augmentation empties the arc with the smallest
-residual exactly, since that residual is subtracted from itself. So the algorithm ends in floating point as it
-does in the reals.
+Set t supplies ``supply[t]``, token y takes up to ``demand[y]``, and a set may only send to its own tokens.
+Dinic's algorithm (1970) finds the largest flow. Each augmentation leaves exactly 0 on the arc with the
+smallest residual, since that residual is subtracted from itself. So the algorithm ends in floating point as
+it does in exact arithmetic.
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 CLOSED = 1e-15
-"""An arc with less residual capacity counts as closed: the rest is rounding."""
+"""An arc with less residual capacity counts as closed, since what is left of it is rounding."""
 
 
 def minimum_cut(target: FloatArray, law: DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest H that minimises p(H) − g(H) at a single position, and the value of the flow, α*.
+    """The smallest H that minimises p(H) − g(H) at a single position, and α*, which is the largest flow.
 
     The law is enumerated, and tuples with the same set of tokens are merged. Raises ValueError for too many
     tuples.
@@ -34,9 +34,9 @@ def draft_sets(
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """The token sets of draft tuples (T, n), each token of a tuple once.
 
-    Returns where each set begins, (S + 1,), the sets one after another, ascending within each, and their
-    probabilities (S,). Tuples with the same set become one with ``merge``; without it every tuple keeps its
-    place.
+    Returns where each set begins, (S + 1,), the tokens of one set after another, ascending within each, and
+    the sets' probabilities (S,). With ``merge``, tuples with the same set become one; without it, each tuple
+    keeps its place.
     """
     beyond = tuples.max() + 1
     sets = np.sort(tuples, axis=-1)
@@ -51,10 +51,10 @@ def draft_sets(
 
 
 def _distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct rows in lexicographic order, and which of them each row is.
+    """The distinct rows in lexicographic order, and the index of each row among them.
 
-    Each row is read as one number, whose digits are the ranks of its entries: numbers are sorted many times
-    faster than rows, and into the same order.
+    Each row is read as one number, whose digits are the ranks of its entries: numbers have the same order as
+    the rows, and are sorted many times faster.
     """
     present = np.zeros(rows.max() + 1, dtype=np.int64)
     present[rows] = 1
@@ -69,10 +69,10 @@ def _distinct_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 @kernel()
 def max_flow(starts, tokens, supply, demand):
-    """Route as much as possible; ``supply`` and ``demand`` keep what was left.
+    """Route as much as possible; ``supply`` and ``demand`` are reduced to what is left.
 
-    Parameters: set t holds tokens[starts[t]:starts[t + 1]], each once. Returns the flow of each
-    (set, token) pair, in the order of ``tokens``.
+    Set t holds tokens[starts[t]:starts[t + 1]], each once. Returns the flow of each (set, token) pair, in the
+    order of ``tokens``.
     """
     graph = _graph(starts, tokens, demand.size)
     flow = np.zeros(tokens.size)
@@ -84,7 +84,7 @@ def max_flow(starts, tokens, supply, demand):
 
 @kernel()
 def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
-    """The tokens that are reachable from sets with supply left: the smallest minimum cut."""
+    """Whether each token can be reached from a set with supply left: the smallest minimum cut, (V,)."""
     level = np.empty(supply.size + demand.size, np.int64)
     _label(_graph(starts, tokens, demand.size), flow, supply, demand, level, threshold)
     return level[supply.size :] >= 0
@@ -92,7 +92,10 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
 
 @kernel()
 def _graph(starts, tokens, num_tokens):
-    """The nodes are sets, then tokens. Arcs by node: starts and arcs; and the two ends of each arc."""
+    """The graph, whose nodes are the sets and then the tokens, with an arc for each (set, token) pair.
+
+    Returns where the arcs of each node begin, the arcs by node, and the set and the token node of each arc.
+    """
     num_sets = starts.size - 1
     begins = np.zeros(num_sets + num_tokens + 1, np.int64)
     arcs = np.empty(2 * tokens.size, np.int64)
@@ -114,7 +117,7 @@ def _graph(starts, tokens, num_tokens):
 
 @kernel()
 def _label(graph, flow, supply, demand, level, threshold):
-    """Breadth-first levels of the residual graph; True where a token with demand is reached."""
+    """Fill the breadth-first levels of the residual graph; return whether a token with demand is reached."""
     begins, arcs, sets, heads = graph
     num_sets = supply.size
     level[:] = -1
@@ -138,7 +141,7 @@ def _label(graph, flow, supply, demand, level, threshold):
 
 @kernel()
 def _block(graph, flow, supply, demand, level):
-    """A blocking flow along the levels, by depth-first search with current arcs."""
+    """Add a blocking flow along the levels, by depth-first search with current arcs."""
     begins, arcs, sets, heads = graph
     num_sets = supply.size
     current = begins[:-1].copy()
@@ -157,7 +160,7 @@ def _block(graph, flow, supply, demand, level):
             elif length == 0:
                 break
             else:
-                # A dead end: step back over the last arc, and look at the next one.
+                # A dead end: step back over the last arc, and go on to the next one.
                 level[node] = -1
                 length -= 1
                 node = heads[path[length]] if node < num_sets else sets[path[length]]
@@ -166,7 +169,7 @@ def _block(graph, flow, supply, demand, level):
 
 @kernel()
 def _advance(graph, flow, level, current, node, num_sets):
-    """Move a node's current arc on to one that leads a level further; returns its other end, or −1."""
+    """Move a node's current arc on to one that leads a level further; return its other end, or −1."""
     begins, arcs, sets, heads = graph
     while current[node] < begins[node + 1]:
         arc = arcs[current[node]]
@@ -179,7 +182,7 @@ def _advance(graph, flow, level, current, node, num_sets):
 
 @kernel()
 def _augment(path, flow, supply, demand, source, sink):
-    """Send the bottleneck along the path; its even arcs go set → token, its odd ones back."""
+    """Send as much as possible along the path, whose even arcs lead to a token, and whose odd arcs back."""
     amount = min(supply[source], demand[sink])
     for arc in path[1::2]:
         amount = min(amount, flow[arc])

@@ -1,11 +1,13 @@
 """The best cut of drafts that are drawn independently from strata: the minimiser of p(H) − Π_j q_j(H ∩ G_j).
 
-Tokens of a stratum are taken in ascending order of p/q_j, each from the t on at which t (log x_after −
-log x_before) exceeds its p, x being their q_j. So the prefixes that are best for some t are nested, and one
-scan over all strata meets the best cut (Theorem 10 of docs/theory.md).
+In each stratum H is a prefix of the tokens by p/q_j ascending. Let x be the q_j-mass of a prefix. For a given
+t > 0, the best prefix takes the tokens for which t (log x_after − log x_before) exceeds their p. So the best
+prefixes for all t are nested, and one scan of t over all strata meets the best cut (Theorem 10 of
+docs/theory.md).
 
-Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). Where the tangents at
-the ends of blocks allow less than the scan over the blocks found, the blocks of these corners are split.
+Few tokens are sorted. Each stratum is a curve of blocks (:mod:`otmd.curve.blocks`). A second scan is over the
+corners where the tangents at the ends of blocks cross. Where it finds less than the scan over the ends of
+blocks, the blocks of these corners are split.
 """
 
 from itertools import pairwise
@@ -19,16 +21,15 @@ from otmd.drafts.stratified import Strata
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# The t of what is taken last.
+# The largest finite t; inf is kept for tokens that are never taken.
 _LAST = 1e300
 
 
 class StratifiedCut(NamedTuple):
     """The smallest minimiser H of p(H) − Π_j q_j(H ∩ G_j): a prefix of p/q_j in each of n strata.
 
-    ``curves`` are each stratum's tokens by p/q_j, fine near the cut, and ``sizes`` (n,) how many blocks of
-    each H holds. In each stratum H holds the tokens with p/q_j below its entry of ``ends`` (n,); ``value`` is
-    p(H) − g(H).
+    ``curves`` hold the tokens of each stratum by p/q_j, fine near the cut. In stratum j, H is the first
+    ``sizes[j]`` blocks, which are the tokens with p/q_j below ``ends[j]``. ``value`` is p(H) − g(H).
     """
 
     curves: list[BlockedCurve]
@@ -38,11 +39,11 @@ class StratifiedCut(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Where the prefixes of R curves may end, in ascending order for each curve, E places in all.
+    """The E places where prefixes of R curves may end, one curve after another, ascending in each.
 
-    ``target`` and ``draft`` (E,) are p and q of the curve's tokens up to each end, first where the scan
-    begins, and ``slope`` (E,) is p/q of its tokens from there to the next end; ``starts`` (R + 1,) is where
-    the ends of each curve begin.
+    ``target`` and ``draft`` (E,) are p and q of the curve's tokens up to each end; the scan begins at the
+    first end of each curve. ``slope`` (E,) is p/q of the tokens between an end and the next. The ends of
+    curve r begin at ``starts[r]`` (R + 1,).
     """
 
     target: FloatArray
@@ -71,7 +72,8 @@ def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
 def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, list[BoolArray]]:
     """The best cut between blocks, and the blocks of each curve inside which a better one may end.
 
-    Returns how many blocks of each curve it holds, (n,), the ratio it ends below, (n,), and its p − g.
+    Returns how many blocks of each curve the best cut holds, (n,), the ratio below which it ends in each,
+    (n,), its p − g, and a mask of blocks for each curve.
     """
     starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
     low, single, sums = (
@@ -84,7 +86,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     scan(corners_of(edges, ends.target, ends.draft, single, starts), copies, lowest)
     marked = lowest <= least - SLACK
     for first, end in zip(starts[:-1], best, strict=True):
-        # Inside the cut a block is split where it may hold a smaller cut that is as good.
+        # Inside the cut, a block is split if a smaller cut that is as good may end in it.
         marked[first : end + 1] = lowest[first : end + 1] <= least + SLACK
     # The ends of a curve are its start, and then the end of each block.
     unsure = [
@@ -97,7 +99,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
 
 @kernel()
 def _ends_of(low, single, sums, starts):
-    """The ends of R curves, and the ratio and whether nothing is split at each, from their blocks (K,)."""
+    """The ends of R curves from their blocks (K,), the ratio at each end, and whether its block is single."""
     size, ratio = starts[-1], np.empty(low.size)
     edges, slope, alone = np.full(size, np.inf), np.full(size, np.inf), np.ones(size, np.bool_)
     target, draft = np.zeros(size), np.zeros(size)
@@ -113,7 +115,7 @@ def _ends_of(low, single, sums, starts):
 
 @kernel()
 def are_below(target, draft, number, ends, tokens):
-    """Whether each of the tokens (T,) has p/q below the end of its curve, of which it has the number."""
+    """Whether each of the tokens (T,) has p/q below the entry of ``ends`` for its curve, its ``number``."""
     ratio, below = ratios_of(target, draft, tokens), np.empty(tokens.size, np.bool_)
     for i in range(tokens.size):
         below[i] = ratio[i] < ends[np.uint64(number[np.uint64(tokens[i])])]
@@ -122,7 +124,7 @@ def are_below(target, draft, number, ends, tokens):
 
 @kernel()
 def corner(edges, target_before, draft_before, first, last):
-    """Where the tangents at two edges cross: its p and its q. No prefix that ends between lies below."""
+    """P and q of the corner, where the tangents at two edges cross; no prefix that ends between is lower."""
     p = target_before[last] - target_before[first]
     q = draft_before[last] - draft_before[first]
     left = q
@@ -134,7 +136,7 @@ def corner(edges, target_before, draft_before, first, last):
 
 @kernel()
 def corners_of(edges, target_before, draft_before, single, starts):
-    """P and q at the corner of the tangents at each two neighbouring edges, after the curve's start."""
+    """The start of each curve, and then the corners of the tangents at neighbouring edges, as ends."""
     target, draft = np.empty(edges.size), np.empty(edges.size)
     for r in range(starts.size - 1):
         for k in range(starts[r], starts[r + 1]):
@@ -149,8 +151,8 @@ def corners_of(edges, target_before, draft_before, single, starts):
 def scan(ends, copies, lowest):
     """Scan the prefixes of R curves for the least p − Π_r q_r^copies[r].
 
-    Fills ``lowest`` (E,), the least of all prefixes that the scan meets with each end. Returns the ends (R,)
-    of the first prefix that is as good as any, up to rounding.
+    Fills ``lowest`` (E,), the least value that the scan meets while a curve is at each end. Returns the ends
+    (R,) of the first prefixes whose value is the least, up to rounding.
     """
     here, entry = ends.starts[:-1].copy(), np.zeros(copies.size)
     best, best_value, least = here.copy(), np.inf, np.inf
@@ -182,7 +184,7 @@ def scan(ends, copies, lowest):
 
 @kernel(error_model="numpy")
 def _entry(ends, k, stop, copies):
-    """The t from which the tokens between an end and the next one are taken; inf after the last end."""
+    """The t from which on the tokens between an end and the next are taken; inf after the last end."""
     if k + 1 == stop:
         return np.inf
     return _entry_time(ends.slope[k], ends.draft[k], ends.draft[k + 1] - ends.draft[k], copies)
@@ -190,10 +192,10 @@ def _entry(ends, k, stop, copies):
 
 @kernel(error_model="numpy")
 def _entry_time(ratio, before, mass, copies):
-    """The t from which tokens of this p/q are taken; their q is ``mass``, after tokens of q ``before``."""
+    """The t from which on tokens with this p/q and q ``mass`` are taken, after tokens with q ``before``."""
     if before <= 0.0:
         return 0.0
-    # x/log(1 + x) is 1 where q of these tokens is lost in rounding. So no token of little q stops the scan.
+    # x/log(1 + x) is 1 where rounding loses q of these tokens, so that no token of little q stops the scan.
     x = max(mass, 0.0) / before
     growth = x / np.log1p(x) if x > 0.0 else 1.0
     return min(ratio * before * growth / copies, _LAST)
@@ -201,10 +203,10 @@ def _entry_time(ratio, before, mass, copies):
 
 @kernel()
 def entry_times(ratio, draft):
-    """The t from which each token of a stratum is taken (K,), given by p/q ascending; inf without q."""
+    """The t from which on each token (K,) of a stratum by p/q ascending is taken; inf where q is 0."""
     entry, before, latest = np.empty(draft.size), 0.0, 0.0
     for k in range(draft.size):
-        # By rounding, an entry may fall below the one before it.
+        # Rounding may put an entry below the one before it.
         latest = (
             max(latest, _entry_time(ratio[k], before, draft[k], 1)) if draft[k] > 0.0 else np.inf
         )

@@ -1,9 +1,9 @@
 """The probability of each token to be among the first n arrivals of an exponential race.
 
-Let N₋(t) be the number of other tokens that have arrived by t. Token y is drafted with probability q ∫
-e^{−qt} P(N₋(t) < n) dt. For a slow token the law of N₋ is that of all tokens' count, with the generating
-function divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). Expanded in q, this gives one
-polynomial that serves all slow tokens.
+Let N₋(t) be the number of other tokens that have arrived by t. A token is drafted with probability
+q ∫ e^{−qt} P(N₋(t) < n) dt. For a slow token, the generating function of N₋ is that of the count of all
+tokens, divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). An expansion in q gives one polynomial
+that serves all slow tokens. Heavy tokens, those with a larger q, are treated one by one.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from otmd.probabilities import FloatArray
 from otmd.race import quadrature
 from otmd.race.containment import count_one_more, power_sums
 
-# The integral over time starts where this many arrivals are expected: what comes before is below rounding.
+# The integral starts at the time by which this many arrivals are expected: the rest is below rounding.
 _EARLIEST = 1e-18
-# Rates are cut off at this multiple of 1/(end of the race): such a token is almost surely drafted.
+# Rates are cut off at this multiple of 1/(end of the race): a faster token is drafted almost surely.
 _FASTEST = 1e100
 
 
 class RaceInclusion:
-    """An exponential race, prepared for every number of first arrivals up to n ≥ 2.
+    """An exponential race, prepared for the first m arrivals, for every m up to n ≥ 2.
 
     More than n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q.
     """
@@ -54,7 +54,7 @@ class RaceInclusion:
         self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
 
     def probs(self, num_drafts: int) -> FloatArray:
-        """Probability of each token to be among the first ``num_drafts`` arrivals, shape (V,)."""
+        """Probability that each token is among the first ``num_drafts`` arrivals, shape (V,)."""
         included = np.empty(self._small.size)
         _fill_polynomials(self._small, self._coefficients(num_drafts), included)
         included[self._heavy] = self._heavy_drafted[num_drafts - 1]
@@ -83,9 +83,9 @@ class RaceInclusion:
 def heavy_inclusion(absent, present, slow, weights, missed):
     """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived), k < n, for each heavy token i.
 
-    ``absent`` and ``present`` (M, T) are the probabilities a_i that heavy token i has not arrived and that it
-    has, and slow[m] (T,) that at most m of the slow tokens have. Returns P(k heavy ones have arrived),
-    shape (n, T).
+    ``absent`` and ``present`` (M, T) are the probability a_i that heavy token i has not arrived, and 1 − a_i.
+    slow[m] (T,) is the probability that at most m slow tokens have arrived, and ``weights`` (T,) are the w.
+    Returns P(k heavy tokens have arrived), shape (n, T).
     """
     size, num_heavy, num_nodes = slow.shape[0], absent.shape[0], weights.size
     after = np.zeros((num_heavy + 1, size, num_nodes))
@@ -110,7 +110,7 @@ def heavy_inclusion(absent, present, slow, weights, missed):
 
 @kernel(fastmath=REASSOCIATE)
 def _product(one, two, out):
-    """The product of two power series (n, T), cut off after the same power."""
+    """Fill the product of two power series (n, T), cut off after n terms."""
     for k in range(out.shape[0]):
         here = out[k]
         here[:] = 0.0

@@ -1,7 +1,7 @@
 """The end of an exponential race, nodes for integrals over its time, and power series in the rates.
 
-The race ends when the probability that fewer than n tokens have arrived is below rounding. Slow tokens have
-q·t ≤ ``HEAVY`` at that time t, and are summed up by powers of q·t.
+The race ends when the probability that fewer than n tokens have arrived is below rounding. Slow tokens, with
+q·t ≤ ``HEAVY`` at that time t, enter by sums of powers of q·t. The others are heavy.
 """
 
 from functools import cache
@@ -14,11 +14,12 @@ from otmd.probabilities import FloatArray
 
 # Rates are counted in this unit, so that the arrival times of subnormal masses are finite.
 RATE_UNIT = 2.0**256
-# Tokens with a larger q·t at the end of the race are treated one by one; there are at most some hundreds.
-# For the others this many powers of q·t are exact to rounding.
+# Tokens with q·t above HEAVY at the end of the race are treated one by one; there are at most some hundreds.
+# For the others, the first POWERS powers of q·t are exact to rounding.
 HEAVY, POWERS = 0.1, 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
+# At least so many of the fastest tokens are looked at one by one to find the end of the race.
 _FASTEST = 256
 # The bisection for the end of the race stops at this part of its upper bound.
 _SHORTEST = 1e-12
@@ -27,9 +28,9 @@ _SHORTEST = 1e-12
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     """A time by which n ≥ 2 tokens have arrived, except with a probability below rounding.
 
-    At least n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q. It is the
-    earlier of two times: by which the n fastest tokens have arrived, and by which n of all tokens have,
-    by Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1} with a lower bound μ of the mean number N.
+    At least n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q. The result is the
+    earlier of two times. By the first, the n fastest tokens have arrived. By the second, any n tokens have,
+    by Chernoff's bound P(N < n) ≤ e^{−μ}(eμ/(n − 1))^{n−1}, where μ is a lower bound of the mean of N.
     """
     size = min(draft.size, max(_FASTEST, num_drafts))
     fast = unit * np.sort(np.partition(draft, draft.size - size)[draft.size - size :])
@@ -37,10 +38,10 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     lost = num_drafts - 1
     latest = _INVISIBLE / float(fast[-num_drafts])
     early, late = 0.0, latest
-    # Five per cent are precise enough: an end that is too late costs a few more nodes.
+    # Five per cent are precise enough: a later end only costs a few more nodes.
     while late > 1.05 * early and late > latest * _SHORTEST:
         time = 0.5 * (early + late)
-        # A product that overflows is of a token that has arrived.
+        # If a product overflows, the token has arrived.
         with np.errstate(over="ignore"):
             arrived = -np.expm1(-fast * time)
         mean = float(arrived.sum())
@@ -57,14 +58,14 @@ def win_times(
 ) -> tuple[FloatArray, FloatArray]:
     """Nodes and steps (T,) of an integral over the time of a race, by the trapezoidal rule in log t.
 
-    The last node is ``latest``, the end of the race; ``total_rate`` is the sum of all rates, in the same
-    unit. The rule is exact to rounding for up to ``num_drafts`` arrivals. Before the first node, the
+    The last node is ``latest``, the end of the race; ``total_rate`` is the sum of all rates in the same unit
+    of time. The rule is exact to rounding for up to ``num_drafts`` arrivals. Before the first node, the
     probability that ``least_arrivals`` tokens have arrived is below rounding.
     """
     step = quadrature_step(num_drafts)
     first = (lgamma(least_arrivals + 1) - _INVISIBLE) / least_arrivals - log(total_rate)
     log_times = np.arange(int((log(latest) - first) / step) + 2)[::-1] * -step
-    # In two factors, for e^{−750} would underflow, and the first node may be this part of the last.
+    # In two factors: the first node may be e^{−750} times the last, which would underflow.
     root = np.exp(0.5 * log_times)
     times = (latest * root) * root
     return times, step * times
@@ -72,7 +73,7 @@ def win_times(
 
 @cache
 def quadrature_step(num_drafts: int) -> float:
-    """Step of the trapezoidal rule in log t for counts up to n − 1.
+    """The step of the trapezoidal rule in log t, for counts of up to n − 1 arrivals.
 
     The rule's error on the Erlang integrand t^n e^{−t} is 2|Γ(n + 2πi/h)|/Γ(n); h is the largest step
     that holds it under 1e-16.
@@ -107,5 +108,5 @@ def exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
 
 
 def product_of_series(one: FloatArray, two: FloatArray) -> FloatArray:
-    """The product of two series along the first axis, as long as they are."""
+    """The product of two power series along the first axis, cut off at their length."""
     return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])

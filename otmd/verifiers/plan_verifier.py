@@ -34,8 +34,7 @@ class PlanVerifier(Verifier):
         return f"PlanVerifier({self.plan!r})"
 
     def supports(self, law: DraftLaw) -> bool:
-        own = self.plan.problem.law
-        return type(law) is type(own) and _same_value(law.definition(), own.definition())
+        return _same_value(law, self.plan.problem.law)
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         self._validate_target(target)
