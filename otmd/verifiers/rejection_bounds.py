@@ -271,6 +271,17 @@ class Walk(NamedTuple):
 
 
 @kernel()
+def _new_walk(classes, num_drafts):
+    """A walk that has not begun."""
+    size = classes.size.size
+    times, deficit = np.zeros(size, np.int64), np.zeros((num_drafts, 2, size))
+    shape = num_drafts, size, 2
+    share, left, value = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    heads, floors = _largest_tokens(classes, num_drafts)
+    return Walk(times, deficit, share, left, value, heads, floors)
+
+
+@kernel()
 def _open(curve, classes, walk, row, before, state, left_low, left_high):
     """Fill the row of a node, whose draft mass left is between two bounds; how many children it has."""
     deficit, share, left = walk.deficit[row], walk.share[row], walk.left[row]
@@ -298,23 +309,21 @@ def walk_paths(curve, classes, num_drafts, negligible, most_nodes):
 
     No node is opened whose bounds differ by at most ``negligible``, weighted, and none after ``most_nodes``.
     """
-    size = classes.size.size
-    share, left, value = np.zeros((3, num_drafts, size, 2))
-    times, deficit = np.zeros(size, np.int64), np.zeros((num_drafts, 2, size))
-    heads, floors = _largest_tokens(classes, num_drafts)
-    walk = Walk(times, deficit, share, left, value, heads, floors)
-    weight, chosen = np.ones(num_drafts), np.full(num_drafts, -1)
+    walk = _new_walk(classes, num_drafts)
+    times, share, left, value = walk.times, walk.share, walk.left, walk.value
+    weight, chosen = np.ones(num_drafts), np.zeros(num_drafts, np.int64) - 1
     states = [state_between(curve, 0.0, 0.0)] * num_drafts
     states[1] = _next_state(curve, states[0], RATE_UNIT, RATE_UNIT)
     if states[1].W_high == 0.0:
         return 0.0, 0.0, 1
-    row = 1
+    # No literal: Numba would compile what is called with it once more.
+    row = np.int64(1)
     looked = 1 + _open(curve, classes, walk, row, states[0], states[1], RATE_UNIT, RATE_UNIT)
     while True:
-        c = size
+        c = times.size
         if row < num_drafts - 1 and looked <= most_nodes:
             c = _next_wide(weight[row], share[row], value[row], chosen[row] + 1, negligible)
-        if c < size:
+        if c < times.size:
             low, high = left[row, c, 0], left[row, c, 1]
             weight[row + 1] = weight[row] * share[row, c, 1]
             states[row + 1] = _next_state(curve, states[row], low, high)

@@ -29,6 +29,9 @@ ONE = 1.0 / RATE_UNIT
 # Larger than any C, which is at most n·2¹⁰⁷⁴/RATE_UNIT.
 FARTHEST = 2.0**1000
 
+# The last two of the four parts of a class, see :func:`masses_by_class`.
+INSIDE, BEYOND = 2, 3
+
 
 class Curve(NamedTuple):
     """Entries with ascending p/q, shape (K,), and the masses from each entry on, shape (K + 1,)."""
@@ -98,12 +101,12 @@ class RejectionPosition:
     @cached_property
     def curve(self) -> Curve:
         """The ratio curve with merged tokens, exact at C = 0, C = 1 and inside the interval."""
-        (tokens, ratio), merged, draft = self._kept, np.zeros((1, 3, 2)), self.draft
+        (tokens, ratio), merged, draft = self._kept, np.zeros((1, 4, 2)), self.draft
         masses_by_class(self.target, draft, self.interval, np.zeros(1), merged)
-        merged[0, 2, 0] += self.target[draft == 0.0].sum()
+        merged[0, BEYOND, 0] += self.target[draft == 0.0].sum()
         tails = np.zeros((2, ratio.size + 1))
         for tail, mass, part in zip(tails, (self.target, draft), merged[0].T, strict=True):
-            tail[:2], tail[2:-2], tail[-2] = part[:2], mass[tokens], part[2]
+            tail[:2], tail[2:-2], tail[-2] = part[:2], mass[tokens], part[BEYOND]
             np.cumsum(tail[::-1], out=tail[::-1])
         return Curve(ratio, *tails)
 
@@ -116,13 +119,13 @@ class RejectionPosition:
         low, high, size = mass[ends[1:]], mass[ends[:-1] - 1], -np.diff(ends)
         # As large as the vocabulary, and not needed below.
         del mass
-        ascending, merged = low[::-1].copy(), np.zeros((low.size, 3, 2))
+        ascending, merged = low[::-1].copy(), np.zeros((low.size, 4, 2))
         count = masses_by_class(self.target, draft, self.interval, ascending, merged)
         starts = np.append(0, np.cumsum(1 + count))
         ratios, before = np.empty(starts[-1]), np.empty((2, starts[-1] + low.size))
         known = self.target, draft, self._kept[0], ascending, starts, merged, self._middle
         tokens_by_class(*known, ratios, *before)
-        total = before[1][starts[1:] + np.arange(low.size)] + merged[:, 2, 1]
+        total = before[1][starts[1:] + np.arange(low.size)] + merged[:, BEYOND, 1]
         self._classes = Classes(low, high, total, size, starts, ratios, *before)
         return self._classes
 
@@ -154,25 +157,27 @@ def classes_of_mass(mass, widest):
 
 @kernel()
 def masses_by_class(p, q, interval, smallest, merged):
-    """Fill merged (K, 3, 2) by class; returns how many tokens each has inside. ``smallest`` (K,) ascends."""
+    """Fill p and q of the tokens by class, merged (K, 4, 2); returns how many of each class are INSIDE.
+
+    The four parts of a class are the tokens with p/q up to 1, from there to the interval, INSIDE it and
+    BEYOND it. Tokens that are never drafted count as INSIDE. ``smallest`` (K,) ascends.
+    """
     one, first, farthest = interval
     last = smallest.size - 1
-    kept, sums = np.zeros(smallest.size, np.int64), np.zeros((smallest.size, 4, 2))
+    kept = np.zeros(smallest.size, np.int64)
     ratio, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
     for start in range(0, p.size, AT_A_TIME):
         target, draft = p[start : start + AT_A_TIME], q[start : start + AT_A_TIME]
         fill_ratios(target, draft, ratio)
         fill_blocks(smallest, draft, level)
         for y in range(draft.size):
-            # No branch, which would often be mispredicted. Part 2 is inside, or never drafted.
+            # No branch, which would often be mispredicted.
             c, drafted = np.uint64(last) - level[y], np.uint64(draft[y] > 0.0)
             part = np.uint64(ratio[y] > one) + np.uint64(ratio[y] > first)
             part += drafted & np.uint64(ratio[y] > farthest)
-            sums[c, part, 0] += target[y]
-            sums[c, part, 1] += draft[y]
-            kept[c] += drafted & np.uint64(part == 2)
-    merged[:, :2] += sums[:, :2]
-    merged[:, 2] += sums[:, 3]
+            merged[c, part, 0] += target[y]
+            merged[c, part, 1] += draft[y]
+            kept[c] += drafted & np.uint64(part == INSIDE)
     return kept
 
 
