@@ -23,7 +23,7 @@ from otmd.kernel import kernel
 from otmd.optimum.stratified_cut import Ends, corner, scan
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# Every interval of ratios but the first and the last spans at most a factor of two; the first may end here.
+# Intervals of ratios span at most a factor of two, but for the first and the last; the first may end here.
 _LEAST_TOP = 2.0**-40
 _LOWEST_RATIO = 1e-13
 # How far tokens may move beyond the highest ratio, relative to it.

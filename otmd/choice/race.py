@@ -28,11 +28,10 @@ _INAUDIBLE = 1e-200
 
 @dataclass(frozen=True, eq=False)
 class TailSums:
-    """Sums over the tail's tokens, each at its place between two of G nodes.
+    """Sums over the tail's tokens between G nodes, which ascend from 0, the class that is never chosen.
 
-    The nodes ascend from 0, which is the class that is never chosen. A token between two nodes is of the
-    lower one's class with probability ``share``. ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the
-    tokens between two nodes. Tokens that are never chosen are at the first node, with share 1.
+    A token is of the class of the node below it with probability ``share``. ``moments`` (G − 1, n + 1, R) are
+    Σ share^a q^r over the tokens between two nodes. Tokens that are never chosen have share 1 at the first.
     """
 
     nodes: FloatArray
@@ -87,10 +86,7 @@ class ClassRates(ABC):
     def _answer(
         self, rates: FloatArray, coupling: FloatArray, rejected: float, both: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Append the rejection, if there is one, to the rates and couplings of the classes.
-
-        ``rejected`` is its rate, and ``both`` its coupling with each class.
-        """
+        """The rates and couplings of the classes, with those of the rejection appended if there is one."""
         if self.rejects:
             coupling = np.block([[coupling, both[:, None]], [both[None, :], np.zeros((1, 1))]])
             rates = np.append(rates, rejected)
@@ -157,7 +153,9 @@ class TimedRace:
         """
         order, times = self.num_drafts, self.quadrature.times
         powers = times ** np.arange(POWERS)[:, None]
-        sums = [tail_sums(m, node_silent, moments) for m in range(order + 1)]
+        # Σ ℓ^m q^r over the tail, each of shape (J, R).
+        mixed = [mixture_powers(m, node_silent) for m in range(order + 1)]
+        sums = [np.tensordot(own, moments[:, : own.shape[2]]) for own in mixed]
         logs = np.zeros((order, node_silent.shape[0], times.size))
         last = np.empty_like(logs)
         for m in range(order):
@@ -183,13 +181,6 @@ def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:
     )
 
 
-def tail_sums(power: int, node_silent: FloatArray, moments: FloatArray) -> FloatArray:
-    """Σ ℓ^power q^r over the tail tokens, shape (J, R)."""
-    mixed = mixture_powers(power, node_silent)
-    own = moments[:, : power + 1]
-    return mixed.reshape(len(mixed), -1) @ own.reshape(-1, own.shape[-1])
-
-
 def _tail_slopes(
     count: FloatArray,
     last: FloatArray,
@@ -197,11 +188,7 @@ def _tail_slopes(
     by_last: FloatArray,
     powers: FloatArray,
 ) -> FloatArray:
-    """The derivative of E[Π ℓ] by a tail token's ℓ: the coefficients of ℓ^m q^r, shape (n, R, J).
-
-    ``count`` and ``last`` are the series that :func:`silent_winners` starts from; the next two are the
-    derivatives by these. ``powers`` (R, T) are t^r.
-    """
+    """The coefficients (n, R, J) of ℓ^m q^r in the derivative of E[Π ℓ] by a tail token's ℓ."""
     order, most = count.shape[1], len(powers)
     slopes = np.zeros((order, most, count.shape[0]))
     for m in range(order):
@@ -219,10 +206,7 @@ def _tail_slopes(
 
 @dataclass(frozen=True, eq=False)
 class TimedRates(ClassRates):
-    """The rates of the classes of a :class:`TimedRace`.
-
-    ``last`` holds the log weights at which the race was run last, and the tail's derivatives there.
-    """
+    """The rates of the classes of a :class:`TimedRace`; ``last`` holds the latest log weights and slopes."""
 
     race: TimedRace
     last: list[tuple[FloatArray, FloatArray]] = field(default_factory=list)
@@ -353,11 +337,7 @@ def _multiply(ell, rate, absent, present, count, last, next_count, next_last):
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _take_back(ell, rate, absent, present, count, last, by_count, by_last):
-    """Return the derivative by one token's ℓ, and carry the derivatives back past the token.
-
-    ``by_count`` and ``by_last`` (n, T) come in as the derivatives by the series with the token, and become
-    those by ``count`` and ``last``, the series without it.
-    """
+    """Return the derivative by one token's ℓ; ``by_…`` become those by the series without the token."""
     order, num_nodes = count.shape
     slope = 0.0
     for m in range(order):

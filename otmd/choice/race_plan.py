@@ -257,10 +257,7 @@ class RaceSearch(NamedTuple):
     def _balanced(
         self, tail: Tail, tol: float, before: tuple[ClassRates, RaceWeights] | None
     ) -> tuple[ClassRates, FloatArray, FloatArray]:
-        """Solve for the log weights with the tokens at their places, from the weights of the last round.
-
-        Returns the classes' rates as a function, the log weights, and how often each heavy token is chosen.
-        """
+        """The rates as a function, log weights that balance them, and how often heavy tokens are chosen."""
         nodes, heavy, start = tail.by_node > 0, self.heavy[self.able], None
         targets = np.concatenate([tail.by_node[nodes], heavy])
         rejected = self.total - float(targets.sum()) if self.inner else 0.0

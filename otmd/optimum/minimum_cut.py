@@ -92,10 +92,7 @@ def tokens_short_of_demand(starts, tokens, supply, demand, flow, threshold):
 
 @kernel()
 def _graph(starts, tokens, num_tokens):
-    """The graph, whose nodes are the sets and then the tokens, with an arc for each (set, token) pair.
-
-    Returns where the arcs of each node begin, the arcs by node, and the set and the token node of each arc.
-    """
+    """Nodes are sets, then tokens. Returns where the arcs of each begin, the arcs by node, and their ends."""
     num_sets = starts.size - 1
     begins = np.zeros(num_sets + num_tokens + 1, np.int64)
     arcs = np.empty(2 * tokens.size, np.int64)

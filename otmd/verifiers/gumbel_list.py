@@ -67,10 +67,7 @@ class GumbelList(InvariantCoupling):
 
 @kernel()
 def _missed_before(p, q, per_mass, gone, num_drafts):
-    """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens (T,) by p/q ascending; e^{−sA} is 0 beyond them.
-
-    ``gone`` is e^{−sA}, and ``per_mass`` is one over q accumulated up to each token.
-    """
+    """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens (T,) by p/q ascending; ``gone`` is e^{−sA}, 0 beyond them."""
     total, shared, later = 0.0, 0.0, 0.0
     for y in range(p.size - 1, -1, -1):
         # Between a ratio and the next, A is linear with the accumulated q as its slope.

@@ -109,10 +109,10 @@ def take_strata(
 
 
 class Cells:
-    """Cells of tokens, by classes of p/q_j from the largest, and in each class from the tail to the head.
+    """Tokens by classes of p/q_j, from the largest, and in each class by strata from the tail to the head.
 
-    Arrays by token: ``of_token`` (V,) is the cell, and ``grouped`` (2, V) are p and q_j cell by cell; cell c
-    begins there at ``starts[c]``.
+    ``of_token`` (V,) is the cell of each token. ``grouped`` (2, V) are p and q_j, cell by cell; each cell
+    begins at its entry of ``starts``.
     """
 
     def __init__(
