@@ -10,7 +10,6 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
-from otmd.cli.options import VERIFIERS, counts, read_law, split
 
 if TYPE_CHECKING:
     from otmd.harness import Decoded, Draft, LanguageModel, Prompt, Speculation
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from otmd.sequences import SequenceRule, TreeLaw
 
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
-RULES = (*VERIFIERS, *PATH_RULES)
+RULES = (*o.VERIFIERS, *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
 # The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
 DEFAULT_RULES = {
@@ -121,7 +120,7 @@ def decode(
     if prompt:
         chosen = [harness.Prompt("prompt", "prompt", prompt, continuation=True)]
     else:
-        names = split("--prompts", prompts)
+        names = o.split("--prompts", prompts)
         chosen = harness.load_prompts(names, per_domain, seed, progress=progress)
     model = _target(target, device, model_dtype, threads, progress)
     corpus = held_out_corpus(draft, model, chosen, progress)
@@ -232,10 +231,10 @@ def read_tree(
     if branching is not None:
         if depth is not None:
             raise UsageError("--depth: got it beside --branching, which says how deep it is")
-        sizes = split("--branching", branching)
-        shape = tuple(counts("--branching", size, ranges=False)[0] for size in sizes)
+        sizes = o.split("--branching", branching)
+        shape = tuple(o.counts("--branching", size, ranges=False)[0] for size in sizes)
         name = law or "without-replacement"
-        _, node_law = read_law(name, top)
+        _, node_law = o.read_law(name, top)
         label = f"tree {'×'.join(map(str, shape))}, {name}"
         return Tree(name, label, len(shape), lambda model: TokenTree(model, shape, node_law))
     length = depth or DEFAULT_DEPTH
@@ -257,7 +256,7 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
     if chosen in PATH_RULES:
         rule = getattr(sequences, PATH_RULES[chosen])()
     else:
-        rule = sequences.TokenLevel(getattr(verifiers, VERIFIERS[chosen])())
+        rule = sequences.TokenLevel(getattr(verifiers, o.VERIFIERS[chosen])())
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
     try:
         rule.step(lambda _: toy, tree.law(lambda _: toy), rng=np.random.default_rng(0))

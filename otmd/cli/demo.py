@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
-from otmd.cli.options import counts, steps
 from otmd.storage.files import parse_json
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ otmd demo
 otmd demo --fresh
 otmd demo --output runs/small --per-domain 4 --positions 3"""
 
-DRAFT = "skip:13,15,17"
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
 # interval of the mean. A tenth of that would take five times as long.
 TOLERANCE = 1e-3
@@ -29,7 +27,7 @@ def demo(
     *,
     output: Path = Path("runs/demo"),
     target: o.Target = "default",
-    draft: o.Draft = DRAFT,
+    draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
     num_drafts: o.NumDrafts = "1-4",
@@ -58,8 +56,8 @@ def demo(
 
     progress, started = not (quiet or json_output), time.monotonic()
     settings = {
-        "num_drafts": counts("--num-drafts", num_drafts),
-        "processing": steps(temperature),
+        "num_drafts": o.counts("--num-drafts", num_drafts),
+        "processing": o.steps(temperature),
         "tol": TOLERANCE,
         "workers": workers,
     }

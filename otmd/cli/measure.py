@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from otmd.cli import options as o
-from otmd.cli.options import VERIFIERS, counts, read_laws, read_verifiers, steps
 
 if TYPE_CHECKING:
     import polars as pl
 
 DEFAULT_LAWS = "with-replacement,without-replacement,stratified,greedy,hub,certain-top"
-DEFAULT_VERIFIERS = ",".join(name for name in VERIFIERS if name != "optimal")
+DEFAULT_VERIFIERS = ",".join(name for name in o.VERIFIERS if name != "optimal")
 
 EXAMPLES = """
 otmd measure runs/mine
@@ -59,10 +58,10 @@ def measure(
     from otmd.measurement.run import RESULTS
 
     settings = {
-        "laws": read_laws(law, top),
-        "verifiers": read_verifiers(verifier),
-        "num_drafts": counts("--num-drafts", num_drafts),
-        "processing": steps(temperature, top_k, top_p, min_p),
+        "laws": o.read_laws(law, top),
+        "verifiers": o.read_verifiers(verifier),
+        "num_drafts": o.counts("--num-drafts", num_drafts),
+        "processing": o.steps(temperature, top_k, top_p, min_p),
         "tol": tol,
         "workers": workers,
         "device": device,

@@ -9,7 +9,6 @@ from cyclopts.types import PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
-from otmd.cli.options import VERIFIERS, exact_number, fractions, read_law
 from otmd.storage.arrays import read_npy, read_npz
 from otmd.storage.files import parse_json
 
@@ -54,7 +53,7 @@ def solve(
     target_probs, draft_probs = read_problem(target, draft)
     if target_probs.ndim != 1:
         raise UsageError(f"TARGET: got shape {target_probs.shape}, wanted one distribution (V,)")
-    name, make = read_law(law, top)
+    name, make = o.read_law(law, top)
     # Independent drafts from n distributions are n drafts.
     count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
     drafts = make(draft_probs, num_drafts or count)
@@ -88,7 +87,7 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
 def _load(argument: str, text: str) -> Any:
     """The content of the file that the text names, or the numbers that it lists."""
     if not text.endswith(SUFFIXES):
-        return np.array(fractions(argument, text))
+        return np.array(o.fractions(argument, text))
     path = Path(text)
     if not path.is_file():
         raise UsageError(f"{argument}: there is no file {text}")
@@ -108,7 +107,7 @@ def _array(argument: str, source: str, value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     try:
-        numbers = [exact_number(item) for item in np.ravel(np.array(value, dtype=object))]
+        numbers = [o.exact_number(item) for item in np.ravel(np.array(value, dtype=object))]
         return np.array(numbers).reshape(np.shape(value))
     except (TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{source}: got an array that is not of numbers ({error})") from error
@@ -123,7 +122,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
     best = optimal_acceptance(target_probs, law)
     optimal = float(best.rate)
     rates = {}
-    for name, class_name in VERIFIERS.items():
+    for name, class_name in o.VERIFIERS.items():
         rule = getattr(verifiers, class_name)()
         if rule.supports(law):
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))

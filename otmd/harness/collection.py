@@ -187,13 +187,13 @@ def _tokenised(
 ) -> list[_Text]:
     """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
-    longest, most, texts = min(lengths, default=None), settings["max_new_tokens"], []
+    longest, most, texts = min(lengths, default=np.inf), settings["max_new_tokens"], []
     beyond = settings.get("path_length", 0)
     for prompt in prompts:
         tokens, answer = prompt_tokens(target.tokenizer, prompt), []
         if not tokens:
             raise ValueError(f"prompts: {prompt.id!r} is empty")
-        if longest is not None and len(tokens) + most + beyond > longest:
+        if len(tokens) + most + beyond > longest:
             paths = f" and path_length={beyond}" if beyond else ""
             raise ValueError(
                 f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
@@ -253,9 +253,8 @@ class _Run(NamedTuple):
             tokens, start = before + answer, len(before)
             texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
             # The middles of equal parts of the answer. Position t has the distribution of token t.
-            length, count = len(answer), self.about["positions_per_prompt"]
-            places = [start + (2 * i + 1) * length // (2 * count) for i in range(count)]
-            places = places if length > count else list(range(start, len(tokens)))
+            count = min(len(answer), self.about["positions_per_prompt"])
+            places = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
             for t in places:
                 rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
             for role, model in (("target", self.target), ("draft", self.draft)):

@@ -179,12 +179,13 @@ class CachedContinuations(Continuations):
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
         nodes = [prefix for prefix in missing if prefix]
-        pending = self.text[self._held :] if () in missing else []
+        # Not empty just where the empty prefix is missing: after the text has grown.
+        pending = self.text[self._held :]
         size = self._held + len(self._slots)
-        places = [*range(self._held, len(self.text))] if pending else []
+        places = [*range(self._held, len(self.text))]
         places += [len(self.text) - 1 + len(prefix) for prefix in nodes]
         self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
-        first = len(pending) - 1 if pending else 0
+        first = max(len(pending) - 1, 0)
         device = self.model.model.device
         with torch.inference_mode():
             output = forward_logits(
@@ -198,8 +199,7 @@ class CachedContinuations(Continuations):
             )
         rows = output[0, :, : self.model.token_count].float().cpu().numpy()
         self._logits |= dict(zip(missing, rows, strict=True))
-        if pending:
-            self._held = len(self.text)
+        self._held = len(self.text)
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
         """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""

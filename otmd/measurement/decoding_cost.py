@@ -95,9 +95,9 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         raise wrong("texts", got, "at least one, equally many a repeat")
     size = len(texts) // repeats
     rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
-    one = SpeedUp(1.0)
     speeds = {
-        name: [_cost(name, own, one).tokens_per_second for own in rounds] for name in texts[0]
+        name: [_cost(name, own, SpeedUp(1.0)).tokens_per_second for own in rounds]
+        for name in texts[0]
     }
     first = next(iter(speeds.values()))
     return [_cost(name, texts, _speed_up(own, first)) for name, own in speeds.items()]

@@ -11,7 +11,6 @@ from otmd.probabilities import Processing
 from otmd.storage.files import parse_json
 from otmd.verifiers import Preference
 
-Shape = tuple[int, ...]
 REPEATS = 5
 WANTED = (
     '{"target": [{"tokens": 1, "context": 512, "seconds": 0.02}], "draft": […], "verification": 0}'
@@ -41,7 +40,7 @@ class Latency(NamedTuple):
         """Seconds a token without drafts."""
         return self.target[0][1]
 
-    def step(self, shape: Shape, budget: int = 0) -> float:
+    def step(self, shape: tuple[int, ...], budget: int = 0) -> float:
         """Seconds of a step on a tree with ``shape`` drafts at a node, by level.
 
         With a ``budget``, the tree has that many tokens, and the draft reads ``shape`` of them, by level. It

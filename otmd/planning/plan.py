@@ -1,6 +1,7 @@
 """A plan: what to draft and how to verify it, from a dataset of texts, with the tables that it rests on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,8 +110,7 @@ def make_plan(
         latency.check(max(budgets))
     sampled = _sampled_with(dataset, target)
     temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
-    cuts = (sampled.top_k, sampled.top_p, sampled.min_p)
-    drafts = tuple(Processing(temperature, *cuts) for temperature in temperatures)
+    drafts = tuple(replace(sampled, temperature=own) for own in temperatures)
     tabled = tuple(rule for rule in rules if CANDIDATES[rule].variants)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
     trees = {}
