@@ -20,11 +20,11 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 IMPOSSIBLE = -1
 MOST_CELLS = 64
 _SAMPLES_A_CELL = 50
-# Tokens that are expected less often than this, all together, share a cell: two of them are suspicious.
+# The rarest tokens share a cell in which this many samples are expected at most: two are suspicious.
 _RARE_COUNT = 0.01
 _MOST_ENUMERATED = 20_000
 _SMALLEST_LEVEL = 1e-6
-_MISSED = 0.1
+_MISS_PROBABILITY = 0.1
 _ENOUGH_EXTREME = 20
 _NUMBERS_AT_ONCE = 2_000_000
 # Statistics that differ by less than this, relatively, are ties, and ties count as extreme.
@@ -40,39 +40,39 @@ class Cells(NamedTuple):
 
     def counts(self, labels: IntArray, weights: FloatArray | None = None) -> NDArray:
         """How often each cell occurs among labels (M,), or the sum of their weights (M,); shape (K,)."""
-        # What is impossible falls into a cell before the first.
+        # Impossible outcomes are counted in an extra first cell, which is dropped.
         return np.bincount(labels - IMPOSSIBLE, weights, minlength=self.probs.size + 1)[1:]
 
 
 def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
-    """Tokens by p/q ascending: ties by id, p = 0 first. ``drafted`` (V,) is q, or P(the token is drafted)."""
+    """Tokens by p/q ascending, ties by id, p = 0 first. ``drafted`` (V,) is q, or P(the token is drafted)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.where(target > 0, np.log(target) - np.log(drafted), -np.inf)
     return np.argsort(log_ratio, kind="stable")
 
 
 def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
-    """The mass before each outcome in an order, shape (V,)."""
+    """The total probability of the outcomes that come before each one in ``order``; shape (V,)."""
     places = np.empty(probs.size)
     places[order] = np.concatenate([[0.0], np.cumsum(probs[order])[:-1]])
     return places
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:
-    """p/q of each token (V,), infinite where q is 0 or next to it."""
+    """p/q of each token (V,); infinite where q is 0, or so small that the quotient overflows."""
     with np.errstate(over="ignore"):
         return np.divide(target, drafted, out=np.full(target.size, np.inf), where=drafted > 0)
 
 
 def mass_before(probs: FloatArray, key: FloatArray, token: int) -> float:
-    """Mass of the tokens before this one by key ascending, ties by id: its place, without a sort."""
+    """The probability before one token by ``key`` ascending, ties by id: its place, without a sort."""
     before = key < key[token]
     before[:token] |= key[:token] == key[token]
     return float(probs[before].sum())
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut outcomes, in an order, into cells of about equal mass, and one of at most ``rare_mass``."""
+    """Cut outcomes, in an order, into cells of about equal mass; the rarest share one of ``rare_mass``."""
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells
@@ -83,13 +83,13 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
 
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:
-    """The cells in which this many tokens are counted; see :func:`make_cells`."""
+    """The cells in which ``num_samples`` tokens are counted; see :func:`make_cells`."""
     num_cells = max(2, min(MOST_CELLS, num_samples // _SAMPLES_A_CELL))
     return make_cells(target, order, num_cells, rare_mass=_RARE_COUNT / num_samples)
 
 
 def rare(probs: FloatArray, mass: float) -> IntArray:
-    """The least likely of the possible outcomes that together have at most this probability."""
+    """The least likely possible outcomes: as many as sum to a probability of at most ``mass``."""
     ascending = np.argsort(probs, kind="stable")
     within = (np.cumsum(probs[ascending]) <= mass) & (probs[ascending] > 0)
     return ascending[within]
@@ -104,9 +104,10 @@ def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
 def exact_p_value(
     counts: IntArray, probs: FloatArray, level: float, *, rng: np.random.Generator
 ) -> float:
-    """P-value of G for multinomial counts (K,): at most x with probability at most x.
+    """Exact p-value of G for multinomial counts (K,): under ``probs``, at most x with probability ≤ x.
 
-    All outcomes are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
+    All possible counts are listed if they are few. Otherwise up to 10/``level`` are drawn at random;
+    ValueError for a level below 1e-6.
     """
     validate_rng(rng)
     total, cells, fair = int(counts.sum()), probs.size, probs / probs.sum()
@@ -125,7 +126,7 @@ def p_value_of_exchangeable(
 ) -> float:
     """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
 
-    If so, all splits of the pool are equally likely: counts are multivariate hypergeometric.
+    If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric.
     """
     used = (seen + reference) > 0
     seen, pooled = seen[used], (seen + reference)[used]
@@ -146,7 +147,7 @@ def _p_value_by_draws(
     draw: Callable[[int], IntArray],
     level: float,
 ) -> float:
-    """(1 + extreme draws)/(1 + draws), or 20/draws at the 20th extreme draw (Besag & Clifford 1991)."""
+    """(1 + extreme draws)/(1 + draws), or 20/draws as soon as 20 are extreme (Besag & Clifford 1991)."""
     if level < _SMALLEST_LEVEL:
         told = "a p-value from draws cannot be smaller; SequentialAudit has no such limit"
         raise wrong("level", f"{level:.1e}", f"at least {_SMALLEST_LEVEL:.0e}: {told}")
@@ -162,16 +163,16 @@ def _p_value_by_draws(
 
 
 def every_count(total: int, cells: int) -> Iterator[list[int]]:
-    """All counts of so many samples in so many cells."""
+    """All counts in this many cells that sum to ``total``."""
     for bars in combinations(range(total + cells - 1), cells - 1):
         edges = [-1, *bars, total + cells - 1]
         yield [right - left - 1 for left, right in pairwise(edges)]
 
 
 def chance_at_least(hits: int, trials: int, level: float) -> float:
-    """Lower bound of a chance (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
+    """Lower bound of a probability (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
-    It also bounds the mean of unequal chances of independent trials (Hoeffding 1956; for one hit, Markov).
+    It also bounds the mean probability of unequal, independent trials (Hoeffding 1956; Markov for one hit).
     """
     if hits <= 1:
         return hits * level / trials
@@ -179,14 +180,14 @@ def chance_at_least(hits: int, trials: int, level: float) -> float:
 
 
 def chance_at_most(hits: int, trials: int, level: float) -> float:
-    """Upper bound of a chance, too low with probability at most ``level``; see :func:`chance_at_least`."""
+    """Upper bound of a probability, too low with probability ≤ ``level``; see :func:`chance_at_least`."""
     return 1.0 - chance_at_least(trials - hits, trials, level)
 
 
 def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
-    """Lower bound of the mean chance of dependent events, sharpest where ``guess`` is that mean."""
-    # For an event X of chance m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
-    # logarithm is concave, so the mean chance may stand for each m; Markov's inequality gives the bound.
+    """Lower bound of the mean probability of events, each given the past, sharpest if it is ``guess``."""
+    # For an event X of probability m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
+    # logarithm is concave, so the mean may stand for each m. Markov's inequality gives the bound.
     rate = min(max(guess, 1e-6), 1.0 - 1e-6)
     spread = np.sqrt(2.0 * rate * (1.0 - rate) * np.log(1.0 / level) / trials)
     low = max(rate - spread, 1e-3 * rate)
@@ -199,11 +200,12 @@ def total_variation_bound(
 ) -> float:
     """Lower bound of the total variation from the expected law, too high with probability ≤ ``level``.
 
-    ``labels`` (M,) are the cells of the samples; ``probs`` (K,) or (M, K) is the expected law of each: if
-    they are not ``independent``, the law given those before, and the bound is of the second half's mean.
+    ``labels`` (M,) has the cell of each sample, and ``probs``, (K,) or (M, K), its expected law. If samples
+    are not ``independent``, this is its law given the samples before it, and the bound is of the mean total
+    variation over the second half of the samples.
     """
     # The first half picks a set A of cells that occur too often, the second bounds P(A) from below. For any
-    # A, P(A) − expected(A) is at most the total variation. What is impossible counts as too often.
+    # A, P(A) − expected(A) is at most the total variation. Impossible outcomes always belong to A.
     half, cells = labels.size // 2, probs.shape[-1]
     if half < 2:
         return 0.0
@@ -224,18 +226,19 @@ def total_variation_bound(
         seen = np.bincount(labels[:stop] - IMPOSSIBLE, minlength=cells + 1)[1:]
         return seen > wanted + deviations * np.sqrt(wanted)
 
-    # Cells that are off by chance alone would widen the bound: the threshold is tried on part of the half.
+    # Cells that are in A by chance alone weaken the bound. So the first quarter of the samples picks an A for
+    # each threshold, and the second quarter picks the threshold.
     best = max(_DEVIATIONS, key=lambda own: excess(too_often(part, own), slice(part, half)))
     return max(0.0, excess(too_often(half, best), slice(half, labels.size)))
 
 
 def detectable_total_variation(num_samples: int, num_cells: int, level: float) -> float:
-    """Total variation between laws of the cells that a G-test finds with probability 0.9.
+    """The total variation on the cells that a G-test finds with probability 0.9.
 
     G is taken as noncentral χ² with noncentrality 2N·KL (Wald 1943), and KL ≥ 2·(total variation)² (Pinsker).
     """
     if num_cells < 2:
         return 1.0
     threshold = chdtri(num_cells - 1, level)
-    noncentrality = chndtrinc(threshold, num_cells - 1, _MISSED)
+    noncentrality = chndtrinc(threshold, num_cells - 1, _MISS_PROBABILITY)
     return min(1.0, float(np.sqrt(noncentrality / (4.0 * num_samples))))

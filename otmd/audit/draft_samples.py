@@ -1,4 +1,4 @@
-"""Were drafts drawn from the declared law, and if not, which common mistake explains them best."""
+"""Audit whether drafts were drawn from the declared law, and name the mistake that explains them best."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
-# Of the vocabulary, about equally likely: drafts that depend on each other come from related parts.
-PARTS = 4
+# Drafts that depend on each other come from related parts of the vocabulary; so many, about equally likely.
+_PARTS = 4
 _MOST_LISTED = 20_000
 _CELLS = 64
-# A containment is a sum over the vocabulary; smaller differences are rounding.
+# Smaller differences of two containments, which are sums over the vocabulary, are rounding.
 _LEAST_CELL = 1e-9
 _MOST_PATTERNS = 4
 
@@ -28,22 +28,22 @@ _MOST_PATTERNS = 4
 class DraftLawAudit:
     """What an audit of draft samples found.
 
-    Half of ``false_alarm`` is for the bet on the mistakes, half for the tests of the law.
+    Half of ``false_alarm`` is for the e-value, half is shared by the tests with p-values.
 
     Attributes
     ----------
     impossible : int
-        Samples that the declared law never draws. One is proof.
+        How many samples the declared law never draws. One is proof.
     log_likelihood, log_e_value : float
-        Natural logarithms: of the samples' likelihood under the declared law, and of the mean likelihood
-        ratio of all mistakes, whose expectation is at most 1 under the declared law.
+        Natural logarithms. The first is of the samples' likelihood under the declared law. The second is of
+        the mean likelihood ratio of all mistakes, whose expectation is at most 1 under the declared law.
     p_values : tuple of float
-        Of exact G-tests: of the tuples where they can be listed, else of the places of the least likely and
-        of the likeliest draft.
+        Exact G-tests of the tuples if they can be listed; else of the rank of each tuple's least likely
+        draft, and of its likeliest.
     independence : dict of str to float
-        P-values of what drafts have in common, within a draw and from draw to draw.
+        P-values by what drafts have in common, within a draw and from draw to draw.
     explanations : tuple of Explanation
-        The mistakes, best first.
+        The mistakes; the one that explains the samples best comes first.
     """
 
     num_samples: int
@@ -69,12 +69,12 @@ class DraftLawAudit:
 
     @property
     def dependent(self) -> tuple[str, ...]:
-        """What drafts have in common that they should not have."""
+        """The keys of :attr:`independence` for which the p-value is an alarm."""
         return tuple(name for name, own in self.independence.items() if own <= self.level)
 
     @property
     def best(self) -> Explanation | None:
-        """The mistake that explains the samples better than the declared law, and best; None if none does."""
+        """The best explanation, if it is better than the declared law; else None."""
         first = next(iter(self.explanations), None)
         return first if first and first.log_likelihood > self.log_likelihood else None
 
@@ -110,7 +110,7 @@ class DraftLawAudit:
 def draft_law(
     samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: np.random.Generator
 ) -> DraftLawAudit:
-    """Audit draft tokens: whether they were drawn from the declared law, and what may have gone wrong.
+    """Audit whether draft tokens were drawn from the declared law, and what may have gone wrong.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def draft_law(
     false_alarm : float
         Probability, at most, that samples of the declared law are called faulty.
     rng : numpy.random.Generator
-        Draws the outcomes of the exact tests.
+        Draws drafts and counts for the exact tests.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def draft_law(
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
     declared, likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
-    # Four tests of independence beside them, two for a single draft.
+    # There are also four tests of independence, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
     return DraftLawAudit(
         num_samples=len(tokens),
@@ -152,7 +152,7 @@ def draft_law(
 
 
 def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> float:
-    """Logarithm of the mean over kinds, and over the settings of a kind, of the likelihood ratios."""
+    """Logarithm of the mean likelihood ratio over kinds of mistake, and over the settings of each kind."""
     if not np.isfinite(declared):
         return np.inf
     kinds = Counter(kind for kind, _ in likelihoods)
@@ -163,7 +163,7 @@ def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> 
 def counts_of_tuples(
     law: DraftLaw, tuples: IntArray, counts: IntArray
 ) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of cells of tuples, if they can be listed."""
+    """Counts and probabilities of cells of tuples; nothing if the tuples cannot be listed."""
     if not law.can_enumerate() or num_tuples(law) > _MOST_LISTED:
         return []
     every, probs = law.enumerate()
@@ -174,7 +174,7 @@ def counts_of_tuples(
 
 
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of the place of each tuple's least likely draft, and of its likeliest."""
+    """Counts and probabilities of the rank of each tuple's least likely draft, and of its likeliest."""
     found, descending = [], np.argsort(-law.inclusion_probs(), kind="stable")
     numbers = np.unique(np.geomspace(1, descending.size, _CELLS).astype(np.int64))
     for order in (descending, descending[::-1]):
@@ -199,14 +199,14 @@ def independence_p_values(
 ) -> dict[str, float]:
     """Exact p-values by what drafts (N, n) have in common, against drafts drawn here from the law.
 
-    Tested are equal drafts of a draw, the parts of the vocabulary of neighbouring drafts, and the same of
-    draws that follow one another. ``level`` is the smallest p-value that must be told apart.
+    The tests compare which drafts of a draw are equal, which parts of the vocabulary neighbouring drafts come
+    from, and both for drafts of consecutive draws. ``level`` is the smallest p-value that must be resolved.
     """
     number = len(samples)
     reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))
     masses = law.inclusion_probs()
     middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
-    part = np.minimum((PARTS * middle).astype(np.int64), PARTS - 1)
+    part = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
     wanted, found = dict(_labels(reference, part)), {}
     for name, seen in _labels(samples, part):
         size = 1 + int(max(seen.max(initial=0), wanted[name].max(initial=0)))
@@ -216,22 +216,22 @@ def independence_p_values(
 
 
 def _labels(tokens: IntArray, part: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """What is counted of draws (N, n), by name: a label for each draw, or for each pair of draws."""
+    """What drafts (N, n) have in common, by name: a label for each draw, or for each pair of draws."""
     rows, n = np.arange(len(tokens)), tokens.shape[1]
     parts = part[tokens]
     if n > 1:
         slot = rows % (n - 1)
         yield "equal drafts in a draw", _pattern(tokens)
-        yield "neighbouring drafts of a draw", PARTS * parts[rows, slot] + parts[rows, slot + 1]
+        yield "neighbouring drafts of a draw", _PARTS * parts[rows, slot] + parts[rows, slot + 1]
     for start, name in enumerate(("draws 1 and 2, 3 and 4, …", "draws 2 and 3, 4 and 5, …")):
         before, after = rows[start:-1:2], rows[start + 1 :: 2]
         slot = np.arange(after.size) % n
         agreements = np.minimum((tokens[before] == tokens[after]).sum(axis=1), 2)
-        yield name, PARTS * (PARTS * agreements + parts[before, slot]) + parts[after, slot]
+        yield name, _PARTS * (_PARTS * agreements + parts[before, slot]) + parts[after, slot]
 
 
 def _pattern(tokens: IntArray) -> IntArray:
-    """Which drafts of each draw are equal; only how many distinct ones there are, where n is large."""
+    """A label for which drafts of each draw are equal; the number of distinct drafts if n is large."""
     n = tokens.shape[1]
     if n > _MOST_PATTERNS:
         return _num_distinct(tokens)

@@ -1,7 +1,8 @@
 """Claims about many positions: bets against a claim, what is recorded of it, and how it is judged.
 
-A bet multiplies its wealth, 1 at first, by factors whose expectation, given the past, is at most 1 under the
-claim. So the wealth ever reaches 1/a with probability at most a (Ville 1939): one may stop at any time.
+A bet starts with wealth 1, which each outcome multiplies by a factor. Under the claim, its expectation given
+the past is at most 1. So the wealth ever reaches 1/a with probability at most a (Ville 1939): one may stop at
+any time.
 """
 
 from array import array
@@ -17,8 +18,8 @@ from otmd.audit import counts, samples
 from otmd.drafts import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor, wrong
 
-# The most equal cells in which the numbers of a claim are counted. Where positions differ, a fault is smooth
-# along the order: few cells show it sooner.
+# Most cells of equal size for the numbers of a claim. Over many positions a fault changes slowly along the
+# order, so few cells show it sooner.
 MOST_CELLS = 16
 _SAMPLES_A_CELL = 100
 BY_RATIO = (
@@ -44,7 +45,7 @@ _RARE_MASS = 1e-6
 
 
 class CellBets:
-    """Bets that the cells go on as they did so far, and not as the claim expects.
+    """A bet that cells occur as often as they did so far, not as often as the claim expects.
 
     The factor for a sample in cell k is r(k)/π(k). The claim expects π; the bet predicts
     r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. A large caution c
@@ -56,7 +57,7 @@ class CellBets:
         self._observed, self._expected = np.zeros(num_cells), np.zeros(num_cells)
 
     def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
-        """Bet on samples in cells (M,), expected by π (K,) or (M, K); logarithms of the wealth (M,)."""
+        """Bet on samples in cells (M,), with π (K,) or (M, K); the log-wealth after each of them (M,)."""
         expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
         starts = range(0, labels.size, _ROWS_AT_ONCE)
         parts = (slice(start, start + _ROWS_AT_ONCE) for start in starts)
@@ -77,16 +78,17 @@ class CellBets:
 
 
 class ChanceBets:
-    """Bets that events happen more often than their largest chances a, at a stake s in (0, 1).
+    """A bet that events are more likely than the claim allows, with a stake s in (0, 1).
 
-    The factor is 1 + s(X/a − 1), where X is 1 if the event happens and 0 if not.
+    The claim allows a probability of at most a. The factor is 1 + s(X/a − 1), where X is 1 if the event
+    happens and 0 if not.
     """
 
     def __init__(self, stake: float) -> None:
         self.stake, self.log_wealth = stake, 0.0
 
     def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:
-        """Bet on events (M,) in turn, each with its largest chance; logarithms of wealth (M,)."""
+        """Bet on events (M,) in turn, with the ``largest`` probability a of each; the log-wealth (M,)."""
         with np.errstate(divide="ignore"):
             paid = np.where(happened, 1.0 / np.asarray(largest), 0.0)
         path = self.log_wealth + np.cumsum(np.log1p(self.stake * (paid - 1.0)))
@@ -95,12 +97,12 @@ class ChanceBets:
 
 
 def mean_wealth(paths: Sequence[FloatArray]) -> FloatArray:
-    """Logarithm of the mean of wealths: a bet as well, that shares its stake among them."""
+    """Logarithm of the mean wealth of several bets. It is itself a bet, which splits its stake among them."""
     return logsumexp(np.stack(paths), axis=0) - np.log(len(paths))
 
 
 def anytime_p_value(path: FloatArray) -> float:
-    """1/(the largest wealth) by the logarithms of wealth (M,): at most x with probability at most x."""
+    """1/(the largest wealth), from log-wealths (M,): under the claim, at most x with probability ≤ x."""
     return float(np.exp(-path.max(initial=0.0)))
 
 
@@ -118,7 +120,7 @@ class SequentialAudit:
     num_samples, impossible : int
         How many samples were seen, and how many of them have p = 0.
     log_wealth : float
-        Natural logarithm of the wealth, from 0; infinite once an impossible token was seen.
+        Natural logarithm of the wealth. It starts at 0, and is infinite once an impossible token was seen.
     detected_at : int or None
         The sample at which the fault was found.
     """
@@ -130,7 +132,7 @@ class SequentialAudit:
         self._ceiling = samples.acceptance_ceiling(self._target, law)
         order = counts.ratio_order(self._target, law.inclusion_probs())
         every = [counts.make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
-        # Two parts without a cut between them: the rare tokens, and everything else.
+        # Two cells: the rare tokens, and all others.
         every.append(counts.make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
         used = [cells for cells in every if cells.probs.size > 1] or every[:1]
         self._bets = [(own, CellBets(own.probs.size, c)) for own in used for c in CAUTIONS]
@@ -141,7 +143,7 @@ class SequentialAudit:
         self.detected_at: int | None = None
 
     def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
-        """Look at more drafts (M, n) of the declared law, and at what the rule made of them (M,).
+        """Look at more drafts (M, n) of the declared law, and at the tokens (M,) that the rule emitted.
 
         Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
         """
@@ -175,7 +177,7 @@ class SequentialAudit:
 
     @property
     def p_value(self) -> float:
-        """Valid at any time: 1/(the largest wealth so far), at most x with probability at most x."""
+        """1/(the largest wealth so far): a p-value that is valid at any time."""
         return float(np.exp(-self.largest_log_wealth))
 
     @property
@@ -205,10 +207,11 @@ class SequentialAudit:
 
 @dataclass(eq=False)
 class Evidence:
-    """What is recorded of a claim: for each of M outcomes a number, and its class in each of several ways.
+    """What is recorded of a claim: for each of M outcomes a number, and its class in some classifications.
 
     The ``numbers`` in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
-    probability zero under it. ``classes`` holds labels (M,) and the chances (M·K) of K classes.
+    probability zero under it. ``classes`` has, for each classification into K classes, the outcomes' labels
+    (M,) and the probabilities (M·K,) that the claim gives the classes.
     """
 
     numbers: Any
@@ -216,13 +219,13 @@ class Evidence:
     classes: Sequence[tuple[Any, Any]] = ()
 
     @classmethod
-    def empty(cls, num_classes: int) -> "Evidence":
-        """No outcomes yet, to be classed in this many ways."""
-        classes = [(array("q"), array("d")) for _ in range(num_classes)]
+    def empty(cls, num_classifications: int) -> "Evidence":
+        """No outcomes yet, with this many classifications."""
+        classes = [(array("q"), array("d")) for _ in range(num_classifications)]
         return cls(array("d"), array("b"), classes)
 
     def add(self, number: float, impossible: bool, *classes: tuple[int, Any]) -> None:
-        """Add an outcome; for each way its label, and the chances (K,) of the classes."""
+        """Add an outcome; for each classification its label, and the probabilities (K,) of the classes."""
         self.numbers.append(number)
         self.impossible.append(impossible)
         for (labels, probs), (label, law) in zip(self.classes, classes, strict=True):
@@ -232,12 +235,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """What was found of a claim about many positions. Each statement has the rate ``level`` of false alarms.
+    """Three statements about a claim on many positions, each with the false-alarm rate ``level``.
 
     The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
-    advance; the ``betting_p_value`` is valid at any time. ``total_variation_bound`` is a lower bound of the
-    distance from the laws claimed, on average over the second half. With probability 0.9 the test finds a
-    distance of ``detectable`` on the cells.
+    advance. The ``betting_p_value`` is valid at any time. ``total_variation_bound`` is a lower bound of the
+    mean total variation from the claimed laws, over the second half of the samples. The G-test finds a total
+    variation of ``detectable`` on the cells with probability 0.9.
     """
 
     name: str
@@ -256,10 +259,7 @@ class Claim:
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
-    """Test a claim by a G-test, bets and a bound, each with false-alarm rate ``level``.
-
-    Only the bound counts impossible outcomes.
-    """
+    """Make the three statements of a :class:`Claim`. Only the bound counts impossible outcomes."""
     numbers, impossible = np.array(evidence.numbers, float), np.array(evidence.impossible, bool)
     size, possible = numbers.size, ~impossible
     classes = [
@@ -296,15 +296,14 @@ def _equal_cells(numbers: FloatArray, cells: int) -> tuple[IntArray, FloatArray]
 
 
 def _bets(labels: IntArray, probs: FloatArray) -> FloatArray:
-    paths = [CellBets(probs.shape[-1], own).update(labels, probs) for own in CAUTIONS]
-    return mean_wealth(paths)
+    return mean_wealth([CellBets(probs.shape[-1], c).update(labels, probs) for c in CAUTIONS])
 
 
 @dataclass(frozen=True)
 class Band:
-    """A class of tokens: the number of output tokens ``observed`` in it, and the mean under the targets.
+    """A class of tokens: how many output tokens are in it, ``observed`` and ``expected`` by the targets.
 
-    The ``deviations`` are their difference in standard deviations; 0 if the number cannot vary.
+    ``deviations`` is the difference in standard deviations; 0 if the number cannot vary.
     """
 
     name: str
@@ -314,7 +313,7 @@ class Band:
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
-    """The classes with these names, without those that stayed empty."""
+    """The classes of output tokens with these names, without those that are empty as expected."""
     labels, chances = output.classes[0]
     probs = np.array(chances, np.float64).reshape(-1, len(names))
     observed = np.bincount(np.array(labels, np.int64), minlength=len(names))

@@ -1,4 +1,4 @@
-"""Common mistakes of engines, as laws: to plant them, and to name the one that explains a run best."""
+"""Common mistakes of engines, as laws: tests plant them, and audits name the one that explains a run best."""
 
 import copy
 from collections import Counter, defaultdict
@@ -26,13 +26,13 @@ _COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
 # An explanation has to be a thousand times likelier than what was declared.
 _LEAST_GAIN = float(np.log(1000.0))
-# The share of tokens that a rule may get wrong by rounding, and still be the likeliest.
+# Likelihoods allow for this share of tokens that an engine gets wrong by rounding.
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
 
 
 class Mistake(NamedTuple):
-    """A law that drafts have if a mistake was made, by the probabilities (T,) of tuples (T, n)."""
+    """The law of drafts if a mistake is made; ``tuple_prob`` has the probabilities (T,) of tuples (T, n)."""
 
     kind: str
     setting: str
@@ -41,9 +41,10 @@ class Mistake(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """How well a mistake, in words, with its best setting, explains the samples.
+    """A mistake in words, with its best setting, and how well it explains the samples.
 
-    ``log_likelihood`` is the logarithm of their likelihood, less that of the number of settings tried.
+    ``log_likelihood`` is the logarithm of their likelihood, minus that of the number of settings tried. For a
+    recorded run the likelihood is relative to that of the declared law, or of the best lossless rule.
     """
 
     mistake: str
@@ -51,7 +52,7 @@ class Explanation:
 
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
-    """The best setting of each kind of mistake, the likeliest kind first, from logarithms of likelihoods."""
+    """The best setting of each kind of mistake, the likeliest kind first; the keys are kind and setting."""
     tried, found = Counter(kind for kind, _ in likelihoods), {}
     for (kind, setting), own in sorted(likelihoods.items(), key=lambda item: -item[1]):
         words = f"{kind} ({setting})" if setting else kind
@@ -62,7 +63,7 @@ def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation
 def log_likelihoods(
     law: DraftLaw, tuples: IntArray, counts: NDArray
 ) -> tuple[float, dict[tuple[str, str], float]]:
-    """Log-likelihoods of tuples (T, n), each drawn so often, under the law and by mistake and setting."""
+    """Log-likelihoods of tuples (T, n) with ``counts`` (T,): under the law, and by mistake and setting."""
     with np.errstate(divide="ignore"):
         return float(counts @ np.log(law.tuple_prob(tuples))), {
             (own.kind, own.setting): float(counts @ np.log(own.tuple_prob(tuples)))
@@ -71,7 +72,7 @@ def log_likelihoods(
 
 
 def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
-    """The mistakes that are told apart from a declared law at one position, once for each setting."""
+    """The mistakes that may have been made in place of the declared law, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
         by_id = partial(_prob_sorted, law, np.arange(law.vocab_size))
@@ -106,7 +107,7 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
 
 
 def other_distributions(probs: FloatArray) -> Iterator[tuple[str, list[str], FloatArray]]:
-    """What (V,) becomes by another temperature or truncation: mistake, its S settings, laws (S, V)."""
+    """What ``probs`` (V,) become by a wrong temperature or truncation: mistake, S settings, laws (S, V)."""
     descending, support = np.sort(probs)[::-1], np.count_nonzero(probs)
     powers = (probs / descending[0]) ** (1.0 / np.array(_TEMPERATURES))[:, None]
     counts = [k for k in _TOP_K if k < support]
@@ -122,33 +123,34 @@ def other_distributions(probs: FloatArray) -> Iterator[tuple[str, list[str], Flo
 
 
 def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray:
-    """The first draft is from q, each later one with probability ``share`` a copy of the one before it."""
+    """P(tuple) if each draft is, with probability ``share``, a copy of the one before it, and else from q."""
     equal = tokens[:, 1:] == tokens[:, :-1]
     later = ((1.0 - share) * q[tokens[:, 1:]] + share * equal).prod(axis=-1)
     return q[tokens[:, 0]] * later
 
 
 def _prob_within_support(law: ProposalLaw, tokens: IntArray) -> FloatArray:
-    """Its probabilities, or only zeros where one of the tuples cannot occur, as they are costly."""
+    """P(tuple) under the law; only zeros if any of the tuples cannot occur."""
+    # One impossible tuple rules the law out. The probabilities of the others are costly.
     possible = (law.draft_probs[tokens] > 0).all()
     return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
 
 
 def _prob_sorted(law: DraftLaw, rank: IntArray, tokens: IntArray) -> FloatArray:
-    """Drafts of the law, put in the order of a rank: the sum over all orders of the same tokens."""
+    """P(tuple) if drafts of the law are then sorted by rank: a sum over all orders of the same tokens."""
     places = rank[tokens]
     if (np.diff(places, axis=-1) < 0).any():
         return np.zeros(len(tokens))
     every = permutations(range(tokens.shape[-1]))
     orders = [law.tuple_prob(tokens[:, order]) for order in every]
-    # Orders that only swap equal tokens are one tuple, which was summed more than once.
+    # Orders that only swap equal tokens give the same tuple, which was summed more than once.
     counts = [np.unique(own, return_counts=True)[1] for own in places]
     repeated = np.array([gammaln(own + 1.0).sum() for own in counts])
     return np.sum(orders, axis=0) * np.exp(-repeated)
 
 
 class RuleFault(StrEnum):
-    """What goes wrong in recursive rejection, one line off."""
+    """What goes wrong in recursive rejection if one line is off."""
 
     RESIDUAL_FROM_TARGET = "after all rejections the token is drawn from p, not from the residual"
     RESIDUAL_FROM_DRAFT = "after all rejections the token is drawn from q, not from the residual"
@@ -160,16 +162,16 @@ class RuleFault(StrEnum):
 
 @dataclass(eq=False)
 class RejectionSteps:
-    """Recursive rejection of p (…, V) step by step, as engines write it, with a fault or without.
+    """Recursive rejection with targets (…, V), step by step as engines write it, with a fault or without.
 
-    Draft j is held against the law of draft j given those before it. So without a fault the rule is
-    lossless for every ``law`` that draws one draft after another.
+    Draft j is tested against its law given the drafts before it. So without a fault the rule is lossless
+    for every ``law`` that draws one draft after another.
     """
 
     target_probs: FloatArray
     law: DraftLaw
     fault: RuleFault | None = None
-    # How many values u has in a coarse coin: k/2048, as float16 between 1/2 and 1.
+    # How many values k/2048 a coarse coin u has: the spacing of float16 between 1/2 and 1.
     coin_values: int = 2048
 
     def __call__(self, draft_tokens: IntArray) -> FloatArray:
@@ -200,14 +202,14 @@ class RejectionSteps:
         elif fault is RuleFault.RESIDUAL_FROM_DRAFT:
             p = laws[0]
         elif fault is RuleFault.NOT_NORMALISED:
-            # What it lacks to 1 falls to the last token, as in a search of running sums.
+            # The mass that is missing from 1 goes to the last token, as in a search of running sums.
             p = p.copy()
             p[..., -1] += 1.0 - p.sum(axis=-1)
         return output + undecided[..., None] * p
 
 
 class Position(NamedTuple):
-    """A recorded position. The law is None where drafts are missing, or it cannot have drawn them."""
+    """A recorded position. ``law`` is None if it is unknown, or if it cannot have drawn the drafts."""
 
     target: FloatArray
     law: DraftLaw | None
@@ -215,29 +217,29 @@ class Position(NamedTuple):
     output_token: int
 
     def log_likelihood(self, laws: FloatArray) -> FloatArray:
-        """Logarithm of the chance (…) that laws (…, V) emit the token, or p does by a rare error."""
+        """Log-probability (…) of the output token under laws (…, V), which a rare error replaces by p."""
         token = self.output_token
         return np.log((1.0 - _ERRING) * laws[..., token] + _ERRING * self.target[token])
 
 
 Positions = Callable[[], Iterable[Position]]
-"""Gives the same positions at each call, so that few of them are held in memory."""
+"""Returns the same positions at each call, so that they need not all be held in memory."""
 
 
 def explain_drafts(positions: Positions) -> Explanation | None:
-    """The mistake that makes the drafts a thousand times likelier than their laws do, and likeliest."""
+    """The mistake that explains the drafts best, if a thousand times likelier than their laws."""
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
         assert own.law is not None
         declared, likelihoods = log_likelihoods(own.law, own.draft_tokens[None], np.ones(1))
-        # Where the product of the draft masses underflows, nothing can be compared.
+        # If the product of the draft probabilities underflows, nothing can be compared.
         for key in likelihoods if declared > -np.inf else ():
             gains[key] += likelihoods[key] - declared
     return _best_gain(gains)
 
 
 def explain_output(positions: Positions) -> Explanation | None:
-    """The mistake that makes the output a thousand times likelier than the likeliest lossless rule."""
+    """The mistake that explains the output best, if a thousand times likelier than any lossless rule."""
     totals = np.zeros(len(_LOSSLESS))
     for own in positions():
         totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
@@ -260,7 +262,7 @@ def _best_gain(gains: dict[tuple[str, str], float]) -> Explanation | None:
 
 
 def _lossless_law(rule: Verifier | str, position: Position, targets: FloatArray) -> FloatArray:
-    """What a lossless rule for targets (…, V) emits, or the targets if it does not serve."""
+    """The output law (…, V) of a lossless rule with these targets; the targets if it cannot be run."""
     law, tokens = position.law, position.draft_tokens
     if law is not None and rule == "steps":
         return RejectionSteps(targets, law)(tokens)
@@ -272,7 +274,7 @@ def _lossless_law(rule: Verifier | str, position: Position, targets: FloatArray)
 
 
 def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
-    """What recursive rejection emits with a fault, or with the wrong law; p where no drafts count."""
+    """Output laws of recursive rejection with a fault, or with the wrong law; p if the law is unknown."""
     p, law, tokens = position.target, position.law, position.draft_tokens
     for fault in RuleFault:
         yield fault.value, p if law is None else RejectionSteps(p, law, fault)(tokens)
@@ -288,7 +290,7 @@ def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
 class Control:
     """A faulty rule at one position.
 
-    The drafts are really drawn from ``law``; ``verifier`` is a callable from drafts (n,) to the law of the
+    The drafts are in fact drawn from ``law``; ``verifier`` takes drafts (n,) and returns the law of the
     output token (V,).
     """
 
@@ -299,7 +301,7 @@ class Control:
 
 
 def negative_controls() -> list[Control]:
-    """Faulty rules, all of them found by an audit with 200,000 samples and a false-alarm rate of 1e-3.
+    """Faulty rules that an audit finds with 200,000 samples and a false-alarm rate of 1e-3.
 
     The logits of the two models differ by a normal error, as those of close models do.
     """

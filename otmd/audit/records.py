@@ -1,4 +1,4 @@
-"""Rows of a recorded run, checked: one for each position that was drafted at or decided."""
+"""The checked rows of a recorded run: one for each position that has drafts or an output token."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,30 +22,30 @@ from otmd.storage.parquet import read_batches
 
 # Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
 LONGEST_LINE = 32 << 20
-# Each may become an object; a row has a few dozen of its own.
-_MOST_PARTS = 10_000
-# The output token of a position that was drafted at and never reached.
+# Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
+_MOST_MARKS = 10_000
+# Stands for the output token of a position that was not reached.
 NOT_DECIDED = -1
-# A few hundred bytes are kept for each.
+# The audit keeps a few hundred bytes of each row.
 MOST_ROWS = 2_000_000
 # The largest vocabulary that is read.
 MOST_NUMBERS = 1 << 22
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
-BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
+_BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
     *("draft_tokens", "output_token", "request", "step", "depth"),
 )  # fmt: skip
-# How the names of fields end that hold a list of numbers.
-VECTORS = ("logits", "probs", "ids", "tokens")
+# Endings of the names of fields that hold lists of numbers.
+_VECTORS = ("logits", "probs", "ids", "tokens")
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
 class _Side(NamedTuple):
-    """The distribution of ``size`` tokens, all or those of ``ids``, ascending; or what is wrong with it."""
+    """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them."""
 
     probs: FloatArray | str
     size: int
@@ -55,9 +55,10 @@ class _Side(NamedTuple):
 class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
-    V is the vocabulary of full rows (``is_full``), else large enough for every token named. ``target`` and
-    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
-    ``draft`` is None where it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
+    If the row ``is_full``, V is the size of the vocabulary; else V is large enough for every token named.
+    ``target`` and ``draft`` are probabilities (V,), or say what is wrong with them: a key of
+    :data:`~otmd.audit.run_report.KINDS` without its side. ``draft`` is None if it is missing or nothing was
+    drafted. The output token may be :data:`NOT_DECIDED`.
     """
 
     row: int
@@ -75,7 +76,7 @@ class Record(NamedTuple):
 def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator[Record]:
     """Read the rows of a file, or of a list of dicts, in order.
 
-    ``defaults`` has the processing of logits by side. ValueError names the file, the row and the field.
+    ``defaults`` has the processing of logits by side. A ValueError names the file, the row and the field.
     """
     if isinstance(source, str | Path):
         rows, name = _rows_of_file(Path(source)), str(source)
@@ -101,7 +102,7 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
     draft = _read_side("draft", given, defaults.get("draft"))
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
-    # Arrays have rows of one length: −1 stands for no token.
+    # Rows of an array have equal lengths: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
     output = _number("output_token", given, NOT_DECIDED, whole=True)
     depth = _number("depth", given, 0, whole=True)
@@ -136,7 +137,7 @@ def _vocab_size(target: _Side, draft: _Side | None, largest_token: int) -> tuple
 
 
 def _read_side(side: str, given: Row, default: Processing | None) -> _Side | None:
-    """Read one side of a row, None where it has none; ValueError for fields that do not fit together."""
+    """Read one side of a row, None if the row lacks it; ValueError for fields that do not fit together."""
     kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
     if len(kinds) > 1:
         raise wrong(f"{side}_logits", f"it beside {side}_probs", "one of the two")
@@ -148,7 +149,7 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     tolerance = sum_tolerance(values.dtype if hasattr(value, "dtype") else np.dtype(np.float32))
     # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0.
     if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
-        tolerance = BFLOAT16_TOLERANCE
+        tolerance = _BFLOAT16_TOLERANCE
     ids = None
     if f"{side}_ids" in given:
         ids = _read_ids(f"{side}_ids", given[f"{side}_ids"])
@@ -163,7 +164,7 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
-    """The distribution of the recorded numbers, or what is wrong with them."""
+    """The distribution of the recorded numbers, or a text that says what is wrong with them."""
     if np.isnan(numbers).any():
         return "nan"
     if (numbers == np.inf).any():
@@ -177,7 +178,7 @@ def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) 
 
 
 def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
-    """The distribution over all tokens (V,), or what is wrong with it."""
+    """The distribution over all tokens (V,), or a text that says what is wrong with it."""
     if isinstance(side.probs, str) or side.ids is None:
         return side.probs
     if side.ids[-1] >= vocab_size:
@@ -193,7 +194,8 @@ def _processing(
     own = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
     if not is_logits and (own or default):
         told = f"{side}_logits with it: probabilities are taken as they are"
-        raise wrong([*own, f"{side}_processing"][0], f"a processing of {side}_probs", told)
+        name = own[0] if own else f"{side}_processing"
+        raise wrong(name, f"a processing of {side}_probs", told)
     if own and default:
         raise wrong(own[0], "it in the row and for the whole file", "one of them")
     if not own:
@@ -220,7 +222,7 @@ def _read_request(value: Any) -> str:
 
 
 def _number(name: str, given: Row, missing: Any, whole: bool = False) -> Any:
-    """Return a number of a row; ``missing`` where it is lacking or NaN."""
+    """Return a number of a row; ``missing`` if it is lacking, or NaN where fractions are allowed."""
     value = _scalar(given.get(name))
     if value is None or (isinstance(value, float) and np.isnan(value) and not whole):
         return missing
@@ -268,7 +270,7 @@ def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The lines that are not blank. A longer line than :data:`LONGEST_LINE` is refused before it is read."""
+    """Lines that are not blank. One longer than :data:`LONGEST_LINE` is refused before it is read in full."""
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(LONGEST_LINE + 1):
@@ -279,8 +281,8 @@ def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                if sum(line.count(mark) for mark in b'[{:"') > _MOST_PARTS:
-                    raise ValueError(f"more than {_MOST_PARTS} brackets, colons and quotes")
+                if sum(line.count(mark) for mark in b'[{:"') > _MOST_MARKS:
+                    raise ValueError(f"more than {_MOST_MARKS} brackets, colons and quotes")
                 row = parse_json(line)
             except ValueError as error:
                 what = "malformed" if line.endswith(b"\n") else "cut short"
@@ -291,7 +293,7 @@ def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """One column a field, lists for what has a number for each token."""
+    """Each column is a field. Fields with a number for each token are columns of lists."""
     number = 0
     for batch in read_batches(path):
         for row in zip(*batch.values(), strict=True):
@@ -300,16 +302,16 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _value(scalar: Any) -> Any:
-    """A number, a text or None; the numbers of a list as an array, which may hold objects."""
+    """Convert an Arrow scalar: a list to an array, which may hold objects, others to a Python value."""
     is_list = scalar.is_valid and "list" in str(scalar.type).partition("<")[0]
     return scalar.values.to_numpy(zero_copy_only=False) if is_list else scalar.as_py()
 
 
 def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """One array a field, its first axis the rows; arrays are mapped, not loaded."""
+    """Each array is a field, with the rows as its first axis. Arrays are memory-mapped, not loaded."""
     arrays, _ = read_safetensors(path)
     for name, array in arrays.items():
-        axes, shape = (2 if name.endswith(VECTORS) else 1), array.raw.shape
+        axes, shape = (2 if name.endswith(_VECTORS) else 1), array.raw.shape
         if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
             wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
             raise wrong(f"{path}: {shortened(name)}", f"shape {shape}", wanted)

@@ -1,4 +1,4 @@
-"""Is a rule lossless: by a number of samples and how many it takes, or exactly by enumeration."""
+"""Audit whether a rule is lossless: by samples, and how many it takes; or exactly, by enumeration."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from otmd.probabilities import (
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
-# The test of the law, the bound and the acceptance share the false-alarm rate.
+# The test of the law, the bound of the total variation and the acceptance share the false-alarm rate.
 NUM_STATEMENTS = 3
 
 
@@ -30,17 +30,17 @@ class Losslessness:
     """What an audit by samples found.
 
     All statements hold together with probability 1 − ``false_alarm`` or more: the test of the law, the bound
-    of the total variation and the acceptance have a third of it each (union bound).
+    of the total variation and the acceptance have a third of ``false_alarm`` each (union bound).
 
     Attributes
     ----------
     impossible : int
-        Samples with p = 0. One is proof, without any chance of a false alarm.
+        How many samples have p = 0. One is proof, without any chance of a false alarm.
     p_value, detectable : float
-        Of the exact G-test of counts in ``num_cells`` cells, and the total variation on the cells that it
-        finds with probability 0.9.
+        The p-value of the exact G-test of counts in ``num_cells`` cells, and the total variation on the cells
+        that the test finds with probability 0.9.
     total_variation_bound : float
-        The output is at least this far from p.
+        Lower bound of the total variation between the output law and p.
     worst : tuple of TokenDeviation
         The tokens with the largest deviations.
     """
@@ -57,7 +57,7 @@ class Losslessness:
 
     @property
     def share(self) -> float:
-        """The part of ``false_alarm`` that each statement has."""
+        """The false-alarm rate of each statement."""
         return self.false_alarm / NUM_STATEMENTS
 
     @property
@@ -113,25 +113,27 @@ def losslessness(
     Parameters
     ----------
     verifier : Verifier or callable
-        The rule: from drafts (n,), an array of int64, to the output token. Its samples must be independent.
+        A callable takes drafts (n,) as int64 and returns the output token. Its samples must be independent.
     target_probs : array_like, shape (V,)
         p, which the output must follow.
     law : DraftLaw
         The law that the drafts are drawn from here, without leading axes.
     num_samples : int
-        How many draws of drafts, each with its output; decided before looking.
+        How many draws of drafts, each with its output; decided before any is seen.
     false_alarm : float
-        Probability, at most, that anything said of a lossless rule is wrong.
+        Probability, at most, that any statement about a lossless rule is wrong.
     batched : bool
-        A callable takes all drafts (N, n) in one call and returns tokens (N,).
+        Whether a callable takes all drafts (N, n) in one call and returns tokens (N,).
     rng : numpy.random.Generator
         Draws the drafts and the outcomes of the exact test, and is handed to a Verifier.
 
     Raises
     ------
-    ValueError, TypeError
-        For invalid input, or a callable that returns no tokens of the vocabulary; UnsupportedLaw for a
-        Verifier that does not serve the law; for a class in place of an instance, or swapped arguments.
+    ValueError
+        For invalid input, or a callable that does not return tokens of the vocabulary. UnsupportedLaw for a
+        law that a Verifier does not serve.
+    TypeError
+        For a class in place of an instance, or swapped arguments.
     """
     target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
@@ -156,7 +158,7 @@ def judge_tokens(
     *,
     rng: np.random.Generator,
 ) -> Losslessness:
-    """What :func:`losslessness` says of drafts (N, n) and the tokens (N,) that came out, input unchecked."""
+    """What :func:`losslessness` says of drafts (N, n) and output tokens (N,). The input is not checked."""
     number, share = output_tokens.size, false_alarm / NUM_STATEMENTS
     cells = counts.token_cells(target, counts.ratio_order(target, law.inclusion_probs()), number)
     labels, ceiling = cells.labels[output_tokens], samples.acceptance_ceiling(target, law)
@@ -191,25 +193,25 @@ def samples_to_detect(
     Parameters
     ----------
     target_probs, law
-        As for :func:`losslessness`; the law decides which tokens are pooled.
+        As for :func:`losslessness`; the law decides which tokens share a cell.
     output_law : array_like, shape (V,), optional
-        The law that the faulty rule gives the output token.
+        The law of the output token under the faulty rule.
     total_variation : float, optional
-        In its place: any deviation of the cells' laws with this total variation or more.
+        In place of ``output_law``: the least total variation, on the cells, of a deviation to be found.
     power : float
-        With which probability it must be found.
+        With which probability the deviation must be found.
     false_alarm : float
-        Of the whole audit.
+        The false-alarm rate of the whole audit.
 
     Returns
     -------
     int or None
-        None where more than 10^12 are needed: the deviation does not show on the cells.
+        None if more than 10^12 are needed: the deviation does not show on the cells.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`losslessness`, and unless exactly one of ``output_law`` and ``total_variation`` is given.
+        As :func:`losslessness`, and unless one of ``output_law`` and ``total_variation`` is given, not both.
 
     Notes
     -----
@@ -253,7 +255,7 @@ class GuiltyDrafts:
     """Drafts x, drawn with probability Q(x), on which a faulty rule emits tokens that it emits too often.
 
     The ``excess`` is their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the
-    output law.
+    law of the output token.
     """
 
     tokens: tuple[int, ...]
@@ -263,12 +265,12 @@ class GuiltyDrafts:
 
 @dataclass(frozen=True, eq=False)
 class EnumeratedAudit:
-    """The output law r of a rule, compared with the target p at each token, where they may differ by ``tol``.
+    """The output law r of a rule, compared with the target p. At each token they may differ by ``tol``.
 
     Attributes
     ----------
     acceptance, ceiling : float
-        P(the output token is among the drafts), and the largest value for a lossless rule.
+        P(the output token is among the drafts), and its largest value for a lossless rule.
     worst, worst_drafts : tuple of TokenDeviation, tuple of GuiltyDrafts
         The tokens with the largest deviations; the drafts with the largest parts of the total variation,
         none if the rule is not faulty.
@@ -331,10 +333,14 @@ def enumerated(
     verifier : Verifier or callable
         A callable takes drafts (n,) and returns the law of the output token (V,).
     target_probs, law
-        As for :func:`losslessness`, errors as well; others are for too many tuples, and for a rule that
-        returns no distribution.
+        As for :func:`losslessness`.
     tol : float
         The largest difference allowed at a token.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`losslessness`, and for too many tuples or a callable that returns no distribution.
     """
     samples.validate_verifier(verifier)
     p = samples.validate_position(target_probs, law)

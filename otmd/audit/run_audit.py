@@ -1,4 +1,4 @@
-"""The audit of a recorded run, in one pass: a claim becomes numbers, uniform given the past if it holds."""
+"""The audit of a recorded run, in one pass: a claim becomes numbers that are uniform if it holds."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -15,14 +15,13 @@ from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
 
 _ROWS_SHOWN = 5
-_SLACK = 1e-9
 # The bounds of the classes BY_RATIO and BY_MASS of evidence; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (0.001, 0.01, 0.1)
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 _PARTS = 4
 _SHOWN_SLOTS = 8
-# Centres the numbers of equal drafts in the first of 16 cells.
+# Equal drafts have close numbers: this moves a difference of 0 to the middle of the first of 16 cells.
 _SHIFT = 1 / 32
 _SMALLEST_FALSE_ALARM = 2e-5
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}
@@ -53,11 +52,11 @@ def recorded_run(
         decides. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``, such as
         ``partial(Stratified, sharpness=1.5)``.
     false_alarm : float
-        Probability, at most, that anything said by chance of a sound engine's run is wrong.
+        Probability, at most, that a sound engine's run is called faulty.
     bias : float
         A run passes only if a total variation of this size would have been found with probability 0.9.
     target_processing, draft_processing : Processing, optional
-        Turns recorded logits into the probabilities that were used, for all rows.
+        How recorded logits become the probabilities that the engine used, for all rows.
     rng : numpy.random.Generator
         Equal seeds give equal audits.
 
@@ -68,7 +67,7 @@ def recorded_run(
 
     Notes
     -----
-    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again, to find
+    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again to find
     the mistake that explains them. The recorded p is taken to be the p that was meant.
     """
     make = samples.law_maker(law)
@@ -87,7 +86,7 @@ def recorded_run(
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
     claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
-    # Outcomes that cannot happen have their own likely causes, and other tokens may mislead.
+    # A token that cannot come out has a likely cause of its own; what explains the other tokens may mislead.
     proved = not run_report.OUTCOMES.isdisjoint(tally.cases)
     return run_report.RecordedRunAudit(
         num_rows=len(tally.positions),
@@ -115,20 +114,19 @@ def recorded_run(
 def _explanations(
     refuted: set[str], read: Records, make: samples.LawMaker | None
 ) -> dict[str, Explanation]:
-    """The likeliest mistake behind refuted claims; of the output only where the drafts are sound."""
+    """The likeliest mistake behind the first refuted claim: claims about drafts come before the output."""
     of_drafts = (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS)
     for name in (*of_drafts, run_report.OUTPUT_BY_MASS, run_report.OUTPUT):
         if name in refuted:
-            side, explain = "output", explain_output
-            if name in of_drafts:
-                side, explain = "drafts", explain_drafts
+            drafts = name in of_drafts
+            side, explain = ("drafts", explain_drafts) if drafts else ("output", explain_output)
             found = explain(partial(_first_positions, read, make, side))
             return {} if found is None else {name: found}
     return {}
 
 
 def _first_positions(read: Records, make: samples.LawMaker | None, side: str) -> Iterator[Position]:
-    """The first positions with drafts of a known law, or with an output token that p may emit."""
+    """The first positions with ``"drafts"`` of a known law, or with an ``"output"`` token that has p > 0."""
     seen = numbers = 0
     for record in read():
         own = _position(record, make, side)
@@ -141,7 +139,7 @@ def _first_positions(read: Records, make: samples.LawMaker | None, side: str) ->
 
 
 def _position(record: Record, make: samples.LawMaker | None, side: str) -> Position | None:
-    """What an explanation needs of a row; None for a row that it cannot use."""
+    """The position of a row; None if it is not one of :func:`_first_positions`."""
     p, q, tokens, output = record.target, record.draft, record.draft_tokens, record.output_token
     if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
         return None
@@ -157,7 +155,7 @@ def _position(record: Record, make: samples.LawMaker | None, side: str) -> Posit
 
 
 class RowLists(dict[Any, tuple[int, tuple[int, ...]]]):
-    """How many rows there are of each kind, and the first of them."""
+    """For each kind, how many rows are of it, and the first of them."""
 
     def count(self, kind: str | int, row: int) -> None:
         """Count one row."""
@@ -171,7 +169,7 @@ class Tally:
     def __init__(self, make: samples.LawMaker | None, rng: np.random.Generator) -> None:
         self._make, self._rng = make, rng
         self._last: dict[str, tuple[int | None, int, bool]] = {}
-        # Depth, number of drafts, whether it was reached, whether a draft was accepted.
+        # Of each row: depth, number of drafts, whether it was reached, whether a draft was accepted.
         self.positions: list[tuple[int, int, bool, bool]] = []
         self.cases, self.vocabularies = RowLists(), RowLists()
         self.dependence = Dependence(rng)
@@ -209,7 +207,7 @@ class Tally:
             self._look_at_output(record, record.target, law)
 
     def acceptance(self, level: float) -> run_report.PooledAcceptance | None:
-        """Acceptance over all positions with sound drafts; None where there are none."""
+        """Acceptance over all positions with sound drafts; None if there are none."""
         accepted, ceilings = np.array(self._accepted, bool), np.array(self.ceilings)
         if not accepted.size:
             return None
@@ -220,7 +218,7 @@ class Tally:
         return run_report.PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
-        """What is wrong with the place of a row in its step, as a kind of boundary case."""
+        """What is wrong with the place of a row in its step: a kind of boundary case, or None."""
         last = self._last.get(record.request)
         self._last[record.request] = (record.step, record.depth, accepted)
         if last is None or last[0] != record.step or (record.step is None and record.depth == 0):
@@ -231,11 +229,11 @@ class Tally:
         return "after_rejection" if decided and not last[2] else None
 
     def _point(self, place: float, mass: float) -> float:
-        """Draw a point of an interval of [0, 1): the randomised integral transform."""
+        """Draw a uniform point of [place, place + mass): the randomised probability integral transform."""
         return min(place + mass * self._rng.random(), _BELOW_ONE)
 
     def _look_at_drafts(self, record: Record) -> DraftLaw | None:
-        """Test the drafts, and return their law; None where it is unknown, or did not draw them."""
+        """Record evidence of the drafts and return their law; None if it is unknown or did not draw them."""
         if record.draft is None:
             self.cases.count("draft_missing", record.row)
         if not isinstance(record.draft, np.ndarray) or self._make is None:
@@ -277,7 +275,7 @@ class Tally:
         if self._make is None:
             draft = np.zeros(target.size)
             draft[tokens] = 1.0
-            highest = min(1.0, float(target @ draft) + _SLACK)
+            highest = min(1.0, float(target @ draft) + samples.SLACK)
         if isinstance(draft, np.ndarray):
             ratio = counts.ratios(target, draft)
             add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(evidence.BY_RATIO))
@@ -287,10 +285,11 @@ class Tally:
 
 
 class Dependence:
-    """Whether drafts depend on one another.
+    """Evidence of whether drafts depend on one another.
 
-    ``slots`` compares each draft with those before it at its position, ``rows`` with the draft in its place
-    at the position before. ``pairs`` counts equal drafts of two places, and how many should be.
+    ``slots`` compares each draft with the earlier drafts of its position, and ``rows`` with the draft in the
+    same slot at the position before. ``pairs`` has, for two slots, how many drafts were equal, and how many
+    were expected to be.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -303,7 +302,7 @@ class Dependence:
         """Look at a position's drafts, each with its law (V,) given those before it."""
         own: list[tuple[int, float]] = []
         for slot, (probs, token) in enumerate(drawn):
-            # Uniform given the past: the mass of smaller ids, and a random part of its own.
+            # Uniform given the past: the mass of smaller ids, and a random part of the token's own mass.
             number = float(probs[:token].sum() + probs[token] * self._rng.random())
             if own:
                 earlier = np.unique([before for before, _ in own])
@@ -319,7 +318,7 @@ class Dependence:
         self._last = own
 
     def most_repeated(self) -> str:
-        """The two drafts of a position that are equal too often, in words; empty where none are."""
+        """The two slots whose drafts are equal too often, in words; empty if none are."""
         every = [(seen - wanted, own) for own, (seen, wanted) in self.pairs.items()]
         excess, (first, second) = max(every, key=lambda own: own[0], default=(0.0, (0, 0)))
         if excess <= 0:
@@ -329,9 +328,10 @@ class Dependence:
 
 
 def _link(links: evidence.Evidence, number: float, last: float, again: bool, chance: float) -> None:
-    """Add a draft by its number, an earlier draft's, and how likely it repeats one.
+    """Add a draft by its number, an earlier draft's, and whether it repeats one, which has this ``chance``.
 
-    Of independent drafts, the difference modulo 1 is uniform, and so is that of their quarters of [0, 1).
+    If drafts are independent, the difference of their numbers modulo 1 is uniform, and so is that of the
+    quarters of [0, 1) in which their numbers lie.
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * last)) % _PARTS

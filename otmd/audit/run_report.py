@@ -24,7 +24,7 @@ _REFUTED = {
     SLOTS: "the drafts of a position depend on one another",
     ROWS: "drafts depend on those of the position before: are random numbers used twice?",
 }
-# That share the false-alarm rate: three for each claim, and the acceptance.
+# How many statements share the false-alarm rate: three about each claim, and the acceptance.
 NUM_STATEMENTS = 3 * len(_REFUTED) + 1
 _OF_A_SIDE = {
     "nan": ("NaN in the {}",
@@ -68,7 +68,7 @@ KINDS = {
     "depth_gap": ("a depth that does not follow the one before it in its step",
         "rows left out or out of order; no test is valid on rows chosen by their outcome"),
 }  # fmt: skip
-# The kinds where a token came out that cannot.
+# The kinds of rows in which a token came out that cannot come out.
 OUTCOMES = {"draft_impossible", "draft_never", "output_impossible", "impossible_accepted"}
 _METRICS = {
     "acceptance rate": "accepted tokens / positions that were reached with drafts",
@@ -92,8 +92,8 @@ _BY_DEPTH = (
 class BoundaryCase:
     """A kind of row that no sound engine writes: one such row proves a fault.
 
-    The ``kind`` is a key of ``otmd.audit.run_report.KINDS``. It was seen in ``count`` rows; the first of
-    them, from 1, are ``first_rows``.
+    The ``kind`` is a key of ``otmd.audit.run_report.KINDS``. It was seen in ``count`` rows, and first in
+    ``first_rows``, counted from 1.
     """
 
     kind: str
@@ -102,12 +102,12 @@ class BoundaryCase:
 
     @property
     def what(self) -> str:
-        """The kind, in words."""
+        """What is wrong with these rows, in words."""
         return KINDS[self.kind][0]
 
     @property
     def usually(self) -> str:
-        """What it usually means."""
+        """What usually causes them, in words."""
         return KINDS[self.kind][1]
 
     def __str__(self) -> str:
@@ -119,8 +119,8 @@ class PooledAcceptance:
     """Acceptance over all positions with sound drafts, against what no lossless rule exceeds.
 
     The ``rate`` says how often the output token was among the drafts; the ``ceiling`` is the mean of α*.
-    A bet that the rate is above it has the ``p_value``, valid whenever one looks, and false-alarm rate
-    ``level``.
+    The ``p_value`` is of a bet that the rate is above the ceiling. It is valid at any time, and an alarm if
+    it is at most ``level``.
     """
 
     num_positions: int
@@ -137,7 +137,7 @@ class PooledAcceptance:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is called acceptance, with its name and definition, as there are many."""
+    """One of the many numbers that are called acceptance, with its name and definition."""
 
     name: str
     value: float
@@ -145,7 +145,7 @@ class Metric:
 
 
 class Listing(NamedTuple):
-    """A table of the report: its rows, floats to so many ``decimals``, and how a line of text shows one."""
+    """A table of the report. ``line`` formats a row as text; floats have this many ``decimals`` on a page."""
 
     rows: list[tuple]
     title: str
@@ -157,7 +157,7 @@ class Listing(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.title}. {self.note}"]
         if "<" in self.line:
-            # Columns: the heads stand over them, without the precision of numbers.
+            # The rows are aligned in columns: the heads take their widths, without the number formats.
             lines.append(re.sub(r"\+?(\d+)\.\d[ef]", r"\1", self.line).format(*self.heads))
         lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
         return "\n  ".join(lines) if self.rows else ""
@@ -194,13 +194,13 @@ class RecordedRunAudit:
     bias : float
         The total variation that has to be found with probability 0.9 for a run to pass.
     vocabularies : dict of int to (int, tuple of int)
-        Sizes of the recorded vocabularies, each with how many rows have it and the first of them.
+        From the size of a recorded vocabulary to the number of its rows and the first of them.
     claims, bands : tuple of Claim, tuple of tuple of Band
-        The claims that anything was recorded for; the classes of tokens by p/q and by p.
+        The claims for which anything was recorded; the classes of output tokens by p/q, and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
     most_repeated : str
-        The two drafts of a position that are equal too often, in words.
+        The two drafts of a position that are equal too often, in words; empty if none are.
     """
 
     num_rows: int
@@ -240,10 +240,10 @@ class RecordedRunAudit:
 
     @property
     def rows_needed(self) -> int | None:
-        """About how many rows of this kind let :attr:`bias` be found; None where nothing is tested."""
+        """About how many rows like these are needed to find :attr:`bias`; None if nothing is tested."""
         if not self._decisive:
             return None
-        # It falls with the root of the number, once it is below 1, as it is at a million.
+        # Below 1, the total variation found falls with the root of the number of samples. It is at a million.
         level = self._decisive[0].level
         samples = 1e6 * (detectable_total_variation(10**6, MOST_CELLS, level) / self.bias) ** 2
         fewest = min(own.num_samples for own in self._decisive)
@@ -275,7 +275,7 @@ class RecordedRunAudit:
         return f"INCONCLUSIVE: no fault found, but {few}; about {self.rows_needed:,} would do"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON takes it."""
+        """Everything, as values that JSON can hold."""
         names = ("outcome", "verdict", "faulty", "rows_needed")
         found = {name: getattr(self, name) for name in names} | asdict(self)
         found["cases"] = [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.cases]
@@ -283,8 +283,8 @@ class RecordedRunAudit:
         return found
 
     @property
-    def tables(self) -> list["Listing"]:
-        """The tests, and what else there is to list."""
+    def tables(self) -> list[Listing]:
+        """The tests, and the other tables that have rows."""
         tests = [(x.name, _ALARM[x.refuted], *astuple(x)[1:6]) for x in self.claims]
         if own := self.acceptance:
             counted = own.num_positions, np.nan, own.p_value, np.nan, np.nan
@@ -306,7 +306,7 @@ class RecordedRunAudit:
 
     @property
     def said(self) -> list[str]:
-        """The verdict and what follows from it, in sentences."""
+        """The verdict, what could be found, the likeliest cause and the acceptance, in sentences."""
         lines = [self.verdict]
         if self.detectable < 1:
             found = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9"
@@ -336,7 +336,7 @@ def _rows(count: int, first: tuple[int, ...]) -> str:
 def metrics_of(
     positions: list[tuple[int, int, bool, bool]], ceilings: list[float]
 ) -> tuple[Metric, ...]:
-    """The metrics in use, by the depth of each position, its drafts, whether it was reached, and accepted."""
+    """The metrics, from each position: its depth, number of drafts, if it was reached, if it accepted."""
     depth, drafts, reached, hit = np.array(positions, np.int64).T
     verified = (reached == 1) & (drafts > 0)
     steps, accepted = int(np.count_nonzero(verified & (depth == 0))), int(hit.sum())
@@ -354,6 +354,6 @@ def metrics_of(
     by_depth = np.bincount(depth[verified])
     hits = np.bincount(depth[hit == 1], minlength=by_depth.size)
     for own in np.flatnonzero(by_depth):
-        for name, told, trials in (*_BY_DEPTH[0], by_depth[own]), (*_BY_DEPTH[1], steps):
+        for (name, told), trials in zip(_BY_DEPTH, (by_depth[own], steps), strict=True):
             found.append(Metric(f"{name} at depth {own}", float(hits[own] / trials), told))
     return tuple(found)

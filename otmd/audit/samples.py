@@ -1,4 +1,4 @@
-"""What the audits share: checked arguments, samples, laws of drafts one by one, ceilings, worst tokens."""
+"""What the audits share: checks of arguments, samples, laws of single drafts, ceilings, worst tokens."""
 
 import copy
 import re
@@ -37,8 +37,8 @@ LawMaker = Callable[[FloatArray, int], drafts.DraftLaw]
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
 PROOF = "of the tokens have target probability zero: proof"
-# What rounding may take from a ceiling.
-_SLACK = 1e-9
+# Added to ceilings, which rounding may make too low.
+SLACK = 1e-9
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TokenDeviation:
-    """One token: its id, and counts, or probabilities where the output law is exact."""
+    """The id of a token, and its counts, or its probabilities if the output law is exact."""
 
     token: int
     observed: float
@@ -70,7 +70,7 @@ class TokenDeviation:
 
 
 def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
-    """Return the law, or raise TypeError for a class or swapped arguments, ValueError for anything else."""
+    """Return the law; TypeError for a class, or if ``others`` has swapped places with it; else ValueError."""
     if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
         raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
     if isinstance(others, drafts.DraftLaw):
@@ -144,7 +144,7 @@ def sampler_of(
     """A batched sampler, from drafts (N, n) to tokens (N,), of a rule that is given by its conditional law.
 
     ``verifier`` takes drafts (n,) and returns the law of the output token (V,). It is called once for each
-    tuple of drafts; the sampler raises ValueError where it returns no distribution.
+    tuple of drafts. The sampler raises ValueError if it does not return a distribution.
     """
     validate_rng(rng)
 
@@ -165,7 +165,7 @@ def sampler_of(
 
 
 def law_name(law: object) -> str:
-    """A law as the command line calls it, with its parameters."""
+    """The name of a law on the command line, with the law's parameters."""
     if isinstance(law, partial):
         told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
         return f"{law_name(law.func)} ({told})"
@@ -180,9 +180,9 @@ LAWS_IN_WORDS: dict[type[drafts.ProposalLaw], str] = {
     drafts.Greedy: "the likeliest tokens and one draw from the rest (greedy)",
     drafts.Stratified: "one draw from each stratum, the head first (stratified)",
 }
-# The laws whose drafts are known one after another, given those before.
+# The laws for which the law of each draft, given those before it, is known.
 _SERVED = (*LAWS_IN_WORDS, drafts.Hub, drafts.TopThen)
-# A row records one q, so that independent drafts share it. Fixed drafts are decided by the text before them:
+# A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{law_name(own): own for own in (*_SERVED[:-1], CertainTop)},
@@ -192,7 +192,7 @@ MAKERS: dict[str, LawMaker | None] = {
 
 
 def law_maker(law: str | LawMaker) -> LawMaker | None:
-    """The maker of a law that is given by name, None for fixed drafts; ValueError for an unknown name."""
+    """The maker of a law, given as such or by name; None for fixed drafts, ValueError for an unknown name."""
     if callable(law):
         return law
     if law not in MAKERS:
@@ -203,7 +203,10 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
 ) -> tuple[drafts.DraftLaw, list[FloatArray]] | str:
-    """The law of a row's drafts (n,) and of each given those before, or the boundary case that they are."""
+    """The law of a row's drafts (n,), and of each draft given those before it.
+
+    A text in their place is the kind of boundary case: the law cannot have drawn the drafts.
+    """
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
     try:
@@ -220,13 +223,13 @@ def declared_law(
 
 
 def num_forced(law: drafts.DraftLaw) -> int:
-    """How many of the first drafts are certain, so that nothing can be tested in them."""
-    # A hub's pair comes in either order.
+    """How many of the first drafts are certain, so that there is nothing to test."""
+    # The two drafts of a hub come in either order.
     return law.top if isinstance(law, drafts.TopThen) and not isinstance(law, drafts.Hub) else 0
 
 
 def with_ties_as_drawn(law: drafts.DraftLaw, draft_tokens: IntArray) -> drafts.DraftLaw:
-    """The law with the certain drafts of an engine's (n,), if these differ only in how ties are broken."""
+    """The law with the certain drafts that were drawn (n,), if they differ only in how ties are broken."""
     first = draft_tokens[: num_forced(law)]
     if isinstance(law, drafts.TopThen) and first.size and np.unique(first).size == first.size:
         tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
@@ -262,7 +265,7 @@ def _next_law(law: drafts.DraftLaw, before: IntArray) -> FloatArray:
         left /= left.sum() or 1.0
     if not isinstance(law, drafts.ConditionalPoisson):
         return left
-    # The other drafts are again conditional Poisson, in uniform order.
+    # The remaining drafts are conditional Poisson too, in uniform order.
     return unchecked(drafts.ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
 
 
@@ -272,23 +275,23 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
 
 
 def acceptance_ceiling(target: FloatArray, law: drafts.DraftLaw) -> float:
-    """See :attr:`Acceptance.ceiling`; rounded up."""
+    """The ceiling of an :class:`Acceptance`, rounded up."""
     if isinstance(law, drafts.ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))
-    return min(1.0, rate + _SLACK)
+    return min(1.0, rate + SLACK)
 
 
 def num_tuples(law: drafts.DraftLaw) -> int:
-    """How many tuples of drafts have to be looked at to list a law at a single position."""
+    """How many tuples of drafts an enumeration of a law goes through, at a single position."""
     if isinstance(law, drafts.Joint):
         return len(law.tuples)
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 
 
 def largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[TokenDeviation, ...]:
-    """The five tokens with the largest (O − E)/√E, impossible ones first; those that deviate at all."""
+    """The five tokens with the largest |O − E|/√E, impossible ones first; those with O = E are left out."""
     off = observed - expected
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(off == 0, 0.0, np.abs(off) / np.sqrt(expected))
