@@ -247,7 +247,7 @@ def test_a_warning_is_one_line_and_no_failure(monkeypatch, capsys):
 
 
 def test_collect_and_demo_call_the_harness_as_it_is(fake_models, tmp_path, monkeypatch):
-    """The fakes take anything; the calls themselves must fit the real functions."""
+    """The fakes take any arguments; the calls must also fit the real functions."""
     for name, real in ((n, getattr(otmd.harness, n)) for n in ("collect", "load_prompts")):
         signature = inspect.signature(REAL[name])
 
@@ -476,7 +476,7 @@ def test_a_reader_that_has_enough_is_no_error(results):
 
 
 class FakeModels:
-    """Stands for the two models and the prompts: what demo asks of the harness, and how often."""
+    """Stands in for the models and the prompts, and counts what demo asks of the harness."""
 
     def __init__(self, dump: Path):
         self.dump = dump

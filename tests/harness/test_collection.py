@@ -231,7 +231,7 @@ def test_two_at_a_time_are_refused(tiny, draft, prompts, tmp_path):
         with pytest.raises(FolderLockedError, match=f"process {other.pid} on"):
             collect(tiny, draft, prompts, tmp_path, **OPTIONS)
         other.kill()
-    # The file is still there, but its holder is dead: nobody is stopped by it.
+    # The lock file is still there, but its holder is dead, so it stops nobody.
     assert (tmp_path / LOCK).is_file()
     collect(tiny, draft, prompts, tmp_path, **OPTIONS)
 

@@ -1,4 +1,4 @@
-"""Decoding with draft trees: what is cached is what is computed afresh, and texts follow the target."""
+"""Decoding with draft trees: the cache changes no distribution, and texts follow the target."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ngram(tiny: LanguageModel) -> NGramDraft:
 
 
 def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
-    """Whole trees, prefixes asked for one after another, and a path that is gone on from."""
+    """For whole trees, for prefixes one after another, and after a path was accepted."""
     cached = CachedContinuations(tiny, PROMPT)
     tree = [(), (7,), (8,), (7, 9), (7, 10), (8, 9), (7, 9, 11)]
     texts = [(7, 9, 11, 2), (8, 5), (9,), (7, 9, 3), (20, 21, 22)]
@@ -107,7 +107,7 @@ def law_of_two(tiny: LanguageModel, processing: otmd.Processing) -> np.ndarray:
 
 
 def pooled(counts: np.ndarray, wanted: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and expectations, outcomes expected less than ``least`` times together."""
+    """Counts and expectations; outcomes expected less than ``least`` times are put together."""
     rare = wanted < least
     return (
         np.append(counts[~rare], counts[rare].sum()),
@@ -116,7 +116,7 @@ def pooled(counts: np.ndarray, wanted: np.ndarray, least: float) -> tuple[np.nda
 
 
 def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
-    """Of a χ² test of the first two tokens against the target's."""
+    """The p-value of a χ² test of the first two tokens against the target's law."""
     processing = otmd.Processing(0.6)
     rng, counts = np.random.default_rng(5), np.zeros((62, 62))
     for _ in range(runs):
@@ -131,7 +131,7 @@ def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
 
 @pytest.mark.parametrize("name", ["SpecTr", "SpecHub", "traversal"])
 def test_texts_follow_the_target(name: str, tiny: LanguageModel, ngram: NGramDraft) -> None:
-    """A false alarm in 1,000, once, for this seed."""
+    """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
     law, rule = SPECULATIONS[name]
     assert p_value(tiny, Speculation(ngram, law, rule), 400) > 1e-3
 
@@ -183,7 +183,7 @@ def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: Lan
 
 
 class Foreign:
-    """A draft of somebody else's, whose logits have rows that pad the vocabulary."""
+    """A user's own draft model, whose logits have padding rows."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.tokenizer = model.tokenizer
@@ -194,7 +194,7 @@ class Foreign:
 
 
 def test_any_draft_may_go_on_with_a_text(tiny: LanguageModel, ngram: NGramDraft) -> None:
-    """By a cache, by counts, or asked afresh, all to the same effect."""
+    """From a cache, from counts or computed anew, the distributions are the same."""
     tree = [(), (7,), (7, 9)]
     found = [continuations(model, PROMPT) for model in (tiny, ngram, Foreign(tiny))]
     assert [type(each) for each in found] == [CachedContinuations, CountedContinuations, Recomputed]

@@ -47,7 +47,7 @@ def test_greedy_texts_are_the_targets_own(target, prompt, draft, name):
 
 
 def p_value(target, prompt, draft, law_of, rule) -> float:
-    """Of a χ² test of the first two tokens: the likeliest pairs each, and all others."""
+    """The p-value of a χ² test of the first two tokens: the five likeliest pairs, and all others."""
     processing, chance = otmd.Processing(TEMPERATURE), Sampled(np.random.default_rng(11))
     wanted, drafted = continuations(target, prompt), continuations(draft, prompt)
     law = law_of(lambda prefix: drafted.probs(prefix, processing))
@@ -69,7 +69,7 @@ def p_value(target, prompt, draft, law_of, rule) -> float:
 
 @pytest.mark.parametrize("name", ["K-SEQ", "recursive rejection"])
 def test_what_is_emitted_follows_the_target(target, prompt, draft, name):
-    """A false alarm in 1,000, once, for this seed."""
+    """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
     assert p_value(target, prompt, draft, *WAYS[name]) > ALARM
 
 

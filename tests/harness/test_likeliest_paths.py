@@ -33,7 +33,7 @@ class Table:
 
 
 def wanted(draft, tokens, place, width=WIDTH, length=LENGTH, vocab_size=VOCAB):
-    # What a language model says is computed anew; counts are of the text alone, without the prefix.
+    # A language model is computed anew, without a cache. N-gram counts are of the text without the prefix.
     made = own.Recomputed if isinstance(draft, LanguageModel) else own.continuations
     text = made(draft, tokens[:place])
 
@@ -76,7 +76,7 @@ def test_equal_probabilities(tiny) -> None:
 
 
 def test_paths_end_where_nothing_has_mass(tiny) -> None:
-    """After an even token the draft knows one token alone, and after an odd one, two."""
+    """After an even token, the draft has mass on one token; after an odd one, on two."""
 
     def probs(tokens):
         q = np.zeros(VOCAB)
@@ -91,7 +91,7 @@ def test_paths_end_where_nothing_has_mass(tiny) -> None:
 
 
 def test_a_vocabulary_of_one_token(tiny) -> None:
-    """One token is left of a vocabulary that is cut."""
+    """The vocabulary is cut to one token."""
     (found,) = own.likeliest_along(drafts(tiny)["n-gram"], TEXT, [4], (WIDTH, LENGTH, 1))
     assert found[:LENGTH].tolist() == [[-1, 0], [0, 0], [1, 0]]
     assert (found[LENGTH:] == -1).all()
@@ -116,7 +116,7 @@ def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> Non
     for row, found in zip(rows, dataset.paths(rows), strict=True):
         place = dataset.positions[row]
         assert found.tolist() == wanted(draft, texts[place.prompt_id], place.position)
-    # The rest is what it is without paths, and a run without them is another run.
+    # Paths change nothing else that is stored, and a run without them has other settings.
     plain = {name: value for name, value in OPTIONS.items() if not name.startswith("path")}
     bare = collect(tiny, draft, prompts[:5], tmp_path / "bare", **plain)
     assert bare.paths([0]) is None

@@ -178,7 +178,7 @@ def test_a_fetch_that_was_killed_leaves_nothing_after_the_next(index, monkeypatc
     )
     found = fetch(package(path, "data.txt"), progress=False)
     assert list((cache_folder() / "wheels").iterdir()) == [found.parent]
-    # What is downloaded lies in such a folder, too.
+    # The download lies in a temporary folder of the cache, too.
     assert PART in str(seen[0].relative_to(cache_folder()))
     assert [file.name for file in found.parent.iterdir()] == ["data.txt"]
 

@@ -114,7 +114,7 @@ def test_a_place_where_nothing_can_be_written(made, tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize("name", ["collect", "measure"])
 def test_killed_while_a_second_one_asks(made, tmp_path, capsys, name):
-    """The first is stopped at its first file, so that the second meets it alive; then it is killed."""
+    """The first run is stopped at its first file while the second one starts; then it is killed."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     run(command(name, made, whole, "long"), capsys)
     again = command(name, made, folder, "long")

@@ -142,7 +142,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path, workers):
 
 
 def last_byte_of(path, name):
-    """Where the values of a column end, none of which stand in a dictionary."""
+    """The place of the last byte of a column, whose values are not in a dictionary."""
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(i) for i in range(group.num_columns)]
     column = next(column for column in columns if column.path_in_schema == name)
@@ -169,7 +169,7 @@ def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypat
 
 
 def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
-    """It finishes between our look at the folder and our hold of it: what it measured is taken."""
+    """It finishes after we look at the folder and before we lock it: its results are taken."""
     record = settings_of(dataset, tmp_path / "elsewhere")
     begun = Store(tmp_path / "here", record, LAYOUT)
     whole = quick(dataset, output=tmp_path / "here")
@@ -182,7 +182,7 @@ def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("changes", [{}, {"num_drafts": (1,)}])
 def test_two_at_a_time_are_refused(dataset, tmp_path, changes):
-    """Neither settings are mixed, nor parts removed under the first."""
+    """So settings are not mixed, and no part of the first run is removed."""
     record = settings_of(dataset, tmp_path / "elsewhere")
     first = Store(tmp_path / "here", record, LAYOUT)
     with first.held():
@@ -273,7 +273,7 @@ def test_what_a_killed_writer_left_is_removed(dataset, tmp_path):
 
 
 def test_a_bit_that_flipped_is_never_read_as_another_number(dataset, tmp_path):
-    """In the pages, wherever it is; what is behind them says where they are."""
+    """The flipped bit is anywhere in the data pages; the metadata behind them stay whole."""
     table = quick(dataset, output=tmp_path)
     path = tmp_path / "results.parquet"
     whole = path.read_bytes()
@@ -298,7 +298,7 @@ def test_what_is_no_parquet_is_named(tmp_path):
     path.write_bytes(b"not parquet at all")
     with pytest.raises(ValueError, match=r"results\.parquet: torn, altered or no Parquet") as said:
         load_results(path)
-    # It is in no folder of a measurement, so it may be somebody's own.
+    # The folder is not that of a measurement, so the file may be the user's own.
     assert "delete" not in str(said.value)
     pl.DataFrame({"law": ["Hub"]}).write_parquet(path)
     with pytest.raises(ValueError, match=r"no table of `otmd measure`.*'rate'"):

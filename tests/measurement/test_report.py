@@ -44,7 +44,7 @@ def printed(summary: pl.DataFrame, width: int = 80) -> str:
 
 
 def shown_texts(figure) -> list:
-    """Every text that is seen: the labels of ticks beyond the axis are not."""
+    """Every text that can be seen, so without the labels of ticks beyond the axis."""
     from matplotlib.axis import Tick
     from matplotlib.text import Text
 
@@ -274,7 +274,7 @@ def test_unknown_cells_and_ends_are_empty():
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_browser_opens_a_page_and_sorts_it(summary, tmp_path, width):
-    """A page as a browser has it after two clicks on a head; nothing is wider than the window."""
+    """The page after two clicks on a head, in a browser; nothing is wider than the window."""
     rows = [["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
     heads = ["rule", "value", "low", "high"]
     table = Table("Ranking", heads, rows, interval=("value", "low", "high"))

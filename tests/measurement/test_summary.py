@@ -84,12 +84,12 @@ def test_intervals_over_prompts_cover_and_those_over_positions_do_not():
         return row["gap_low"], row["gap_high"]
 
     def over_positions(gaps):
-        # The negative control: the same numbers, each position taken for a prompt of its own.
+        # The negative control: the same numbers, with each position as a prompt of its own.
         return over_prompts([[gap] for prompt in gaps for gap in prompt])
 
     # 400 trials: 95% coverage has a standard error of 1.1%; 30 clusters cost about 2% of it.
     assert 0.90 < coverage(over_prompts) < 0.98
-    # So far below that a quarter of the trials show it.
+    # The coverage is so low that a quarter of the trials shows it.
     assert coverage(over_positions, 100) < 0.65
 
 

@@ -127,7 +127,7 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
 
 
 def test_two_at_a_time_in_a_folder_are_refused(table, tmp_path) -> None:
-    """A second one would remove, as left over, what the first is writing."""
+    """A second process would take the file that the first is writing for a leftover, and remove it."""
     folder = tmp_path / "table"
     with folder_lock(folder):
         for begin in (

@@ -36,7 +36,7 @@ def test_both_bounds_hold_for_laws(cut):
         [float(otmd.optimal_acceptance(p, otmd.Stratified(q, n)).rate) for n in COUNTS]
         for p, q in own
     ]
-    # Strata draft a token of more than 1/n a little otherwise than in proportion, capped.
+    # If q > 1/n for a token, its inclusion in strata is not quite the capped proportional one.
     assert (np.mean(rates, axis=0) <= plain + 0.005).all()
     assert rates[0][0] == pytest.approx(proportional(*own[0], [1])[0])
     assert fitted == pytest.approx(plain, abs=0.03)
@@ -48,6 +48,6 @@ def test_what_is_fitted_mends_an_overconfident_draft(sharpness):
     plain, fitted = bounds(one, other)
     assert (fitted > plain + 0.02).all()
     assert (np.diff(fitted) > 0.05).all()
-    # It knows no more than the draft before it was sharpened.
+    # The fitted law knows no more than the draft before it was sharpened.
     known = (pairs(60, np.random.default_rng(seed)) for seed in (1, 2))
     assert (fitted <= bounds(*known)[1] + 0.02).all()

@@ -105,7 +105,7 @@ def test_every_rule_is_ranked(plan):
         assert row.rate <= row.optimal + TOL / 2
         assert 0 < row.ceiling <= 1
         if row.rule in ("rejection", "block"):
-            # Of one draft Σ min(p, q) is all of these.
+            # With one draft, all of these are Σ min(p, q).
             assert row.rate == pytest.approx(row.optimal) == pytest.approx(row.proportional)
         if CANDIDATES[row.rule].chain:
             assert max(row.choice.shape) == 1
@@ -113,7 +113,7 @@ def test_every_rule_is_ranked(plan):
     known = [row for row in plan.rows if row.by_entropy]
     assert len({(row.choice.shape[0], row.proportional, row.ceiling) for row in known}) == 2
     by_rule = {row.rule: row for row in plan.rows if row.budget == 7}
-    # A tree of fixed levels is one of the static trees, and all have the draft's most probable first.
+    # A chain of argmax drafts is one of the static trees.
     fitted = {rule: row.fitted for rule, row in by_rule.items()}
     assert fitted["static-tree"] >= fitted["one-hot"]
     assert by_rule["likeliest"].choice.tree == "7 nodes, 3 deep"
@@ -122,7 +122,7 @@ def test_every_rule_is_ranked(plan):
 
 
 def test_the_product_of_mean_rates_is_another_number(plan):
-    """What a counterfactual of mean rates says of a chain, beside what the texts say."""
+    """The mean rate of a level, taken to powers, against the estimate from the texts."""
     row = next(row for row in plan.rows if row.rule == "rejection" and len(row.choice.shape) == 3)
     naive = 1.0 + sum(row.rate**k for k in range(1, 4))
     assert abs(naive - row.tokens_per_step) > 0.02

@@ -47,7 +47,7 @@ Tokens = tuple[int, ...]
 
 
 def models(kind: str, seed: int) -> tuple[TableModel, TableModel]:
-    """A target and a draft, which may know no difference between tokens, or two or one alone."""
+    """A target and a draft, which may be uniform, or have mass on one token or on two."""
     rng = np.random.default_rng(seed)
     target, draft = (TableModel.random(VOCAB, 2, rng, 0.6) for _ in range(2))
     if kind == "ties":
@@ -91,7 +91,7 @@ def dataset_of(draft: TableModel, texts: list[Tokens], kind: str = "probs"):
 
 
 def decoded(text: Tokens, trees: list[set[Tokens]], ended: bool) -> tuple[int, tuple[int, int]]:
-    """The length at which the text was cut, and tokens and steps of a decoder with these trees."""
+    """The length at which the text was cut, and a decoder's tokens and steps with these trees."""
     cut_at = LENGTH + 3 if ended else LENGTH
     starts = cut_at - LEVELS + 1
     return cut_at, naive.decoded_along(text, trees.__getitem__, starts, ended)
@@ -126,7 +126,7 @@ def test_levels_beyond_the_depth_are_left_out() -> None:
 
 
 def test_no_more_is_grown_than_is_kept() -> None:
-    """A tree of b nodes is the same if only b tokens are grown a level, and its steps cost that."""
+    """A tree of b nodes is the same if only b paths are grown a level; steps are charged for these."""
     target, draft = models("any", 3)
     text = sampled(target, 3)
     for choice in likeliest_trees(*dataset_of(draft, [text]), LEVELS).choices([1, 2, 400]):
@@ -184,7 +184,7 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
 
 
 def test_static_trees_are_sequoias() -> None:
-    """For the shares of half of the texts; and the first step is as long as the decoder's own."""
+    """Trees are best for the shares in half of the texts; the first step is as long as a decoder's."""
     target, draft = models("any", 7)
     dataset, texts = dataset_of(draft, [sampled(draft, seed) for seed in range(60)])
     grown = certain_trees(dataset, texts, 4, LEVELS)
@@ -229,7 +229,7 @@ def drawn_chances(target: TableModel, draft: TableModel, texts: list[Tokens], co
 
 @pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
 def test_static_trees_of_recursive_rejection(kind: str) -> None:
-    """Slots are those of enumeration, and the first step is as long as the decoder's own tree makes it."""
+    """Slots are those of enumeration, and the first step is as long as on the decoder's own tree."""
     target, draft = models(kind, 11)
     texts = list(product(range(VOCAB), repeat=LEVELS))
     probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
@@ -257,7 +257,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
     [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.GreedyCoupling())],
 )
 def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> None:
-    """Strata and greedy drafts, of one and of three a node: as long as the decoder's own tree makes it."""
+    """With one or three drafts a node, the first step is as long as on the decoder's own tree."""
     target, draft = models("any", 13)
     texts = list(product(range(VOCAB), repeat=LEVELS))
     probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
@@ -287,13 +287,13 @@ WITH_REPLACEMENT = {
             p, [q] * n, next(naive.default_preferences(p, [q] * n, by_strata=False))
         ),
     ),
-    # Of which drafts it accepts there is no twin; that it is optimal and lossless is tested elsewhere.
+    # There is no twin of its choice among drafts; that it is optimal and lossless is tested elsewhere.
     "optimal": (otmd.Optimal(), None),
 }
 
 
 def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
-    """The package's own rule in the twins' form: of equal models bisection finds but four digits."""
+    """The package's own rule in the twins' form; for equal models, bisection finds only four digits."""
     prepared = verifier.prepare(p, otmd.WithReplacement(q, count))
     return lambda tokens: [
         (y, -1, mass) for y, mass in enumerate(prepared.conditional_law(np.array(tokens)))
@@ -302,7 +302,7 @@ def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
 
 @pytest.mark.parametrize("name", WITH_REPLACEMENT)
 def test_copies_are_those_of_enumeration(name: str) -> None:
-    """Which draft is the token first and how many are, also of equal models and tokens without mass."""
+    """The first copy and the number of copies, also for equal models and tokens without mass."""
     verifier, twin = WITH_REPLACEMENT[name]
     rng = np.random.default_rng(3)
     for case, count in product(range(16), (1, 2, 3, 4)):
@@ -325,7 +325,7 @@ def test_copies_are_those_of_enumeration(name: str) -> None:
 
 
 def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
-    """The accepted copy is the first: slots are differences, and k − i more drafts may be copies."""
+    """The accepted copy is the first: slots are differences, and later drafts may be copies too."""
     rng = np.random.default_rng(4)
     p, q = rng.dirichlet(np.ones(6), 2)
     for token in range(6):
@@ -342,7 +342,7 @@ def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
 
 
 def test_copies_of_many_tokens() -> None:
-    """The preference rule takes them in groups; the same order takes them one by one."""
+    """The preference rule forms groups of tokens; with the order given, it takes them one by one."""
     rng = np.random.default_rng(5)
     p, q = rng.dirichlet(np.full(1500, 0.05), 2) + 1e-9
     p, q = p / p.sum(), q / q.sum()
@@ -388,7 +388,7 @@ def three_tokens(model: TableModel):
 @pytest.mark.parametrize("kind", ["any", "few tokens"])
 @pytest.mark.parametrize("name", WITH_REPLACEMENT)
 def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: str) -> None:
-    """Of all drafts and decisions, by the twin: static trees, and one to three independent paths."""
+    """The twin enumerates all drafts and decisions, for static trees and one to three paths."""
     verifier, twin = WITH_REPLACEMENT[name]
     target, draft = map(three_tokens, models(kind, 17))
     texts = list(product(range(3), repeat=LEVELS))
@@ -412,7 +412,7 @@ def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: 
 
 
 def test_drafts_that_know_one_token() -> None:
-    """All paths go on from it, however many; a static tree goes on below the first."""
+    """All paths go on from that token; a static tree goes on below its first copy."""
     q = np.array([[0.0, 1.0, 0.0]])
     rules = ("rrs-paths", "preference-paths", "k-seq")
     settings = Settings(rules, (3,), Processing(), (Processing(),), 0)
@@ -432,7 +432,7 @@ def test_slots_that_are_open() -> None:
 
 
 def test_best_shapes_against_all_trees() -> None:
-    """No tree of as many tokens is expected to accept more, where slots differ by how many there are."""
+    """No tree of as many tokens is expected to accept more, if slots' chances depend on their number."""
     rates = {1: (0.6,), 2: (0.3, 0.55), 3: (0.5, 0.1, 0.3)}
     best = best_shapes(rates, 6, 3)
     for levels, budget in product(range(1, 4), range(7)):
@@ -474,7 +474,7 @@ def nodes_of(shape, node: Tokens = ()) -> set[Tokens]:
 
 
 def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
-    """Ranks that never came, and a later one that came more often than an earlier one."""
+    """Some ranks never occur, and a later rank occurs more often than an earlier one."""
     texts = [Text(str(i), "toy", [], [0]) for i in range(4)]
     for ranks, nodes in (
         ([0, 0, 2, 2, 2, 1, 99], {(0,), (1,), (2,)}),
@@ -503,7 +503,7 @@ def test_a_dataset_without_paths(tmp_path) -> None:
     found = make_plan(dataset, tmp_path / "out", rules=rules, depth=3, workers=1)
     assert {row.rule for row in found.rows} == {"one-hot"}
     assert "otmd collect --paths 10" in found.said[-1]
-    # The same results serve with the rule and without it.
+    # The stored results are the same with the rule and without it.
     found = make_plan(dataset, tmp_path / "out", rules=["one-hot"], depth=3, workers=1)
     assert "paths" not in found.said[-1]
 
@@ -517,7 +517,7 @@ def test_likeliest_paths_alone(tmp_path) -> None:
     assert found.rows
     assert "At its first level" not in " ".join(found.said)
     assert [table.title for table in found.tables()] == ["Ranking", "Acceptance by depth"]
-    # There are no more nodes than these.
+    # The dataset has no more nodes than these.
     assert max(row.choice.drafts for row in found.rows) <= 36
     assert max(len(row.choice.shape) for row in found.rows) <= 3
 

@@ -58,7 +58,7 @@ def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
 
 
 def chance_of(verifier, law):
-    """drafted_chance of p, q, a number of drafts and a token; texts that share a context ask once."""
+    """drafted_chance of p, q, a number of drafts and a token, computed once for each context."""
     known = {}
 
     def chance(p, q, count, token):
@@ -142,7 +142,7 @@ LENGTH, STOP = 6, 2
 
 
 def decoder(rule, target, draft_law, rng):
-    """Tokens and steps that count of one text, by a decoder that drafts and stops as decoders do."""
+    """The tokens and steps that count in one text, written by a decoder that drafts and stops."""
     text, tokens, steps = (), 0, 0
     while len(text) <= LENGTH - DEPTH and STOP not in text:
         before = text
@@ -157,7 +157,7 @@ def decoder(rule, target, draft_law, rng):
 
 NODES = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0))
 SHAPE = ((((),), ()), ())
-# Rule, estimator, shape or number of paths, and the axis of copies: which is the first, or how many.
+# Rule, estimator, tree, and the axis over which copies are summed: 0 leaves how many, 1 the first.
 WITH_REPLACEMENT = {
     "RRS, paths": ("RRS", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
     "K-SEQ, paths": ("K-SEQ", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
@@ -192,7 +192,7 @@ def reached_with_replacement(name, known, tokens, p, q):
 
 @pytest.mark.parametrize("name", ["RRS", "strata", "block", *WITH_REPLACEMENT])
 def test_decoders_of_whole_texts(name):
-    """Texts that end by themselves and texts that are cut, against 1,500 texts decoded."""
+    """Texts that end by themselves and texts that are cut, against 1,500 decoded texts."""
     target, draft = small_pair(5)
     known = {}
     if name in WITH_REPLACEMENT:
@@ -223,7 +223,7 @@ def test_decoders_of_whole_texts(name):
         else:
             chances = [[chance(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
             reached = reached_by_chances(np.array(chances))
-        # A text that ends with its last token may not be told from one that is cut there.
+        # A text that ends with its last token must not be taken for one that is cut there.
         ended = LENGTH + 1 if STOP in tokens and own == LENGTH else LENGTH
         found = steps_along(reached, ended, DEPTH + ended - LENGTH)
         exact += prob * np.array([found.tokens, found.steps])
