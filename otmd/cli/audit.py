@@ -46,7 +46,7 @@ def audit(
     Parameters
     ----------
     file : Path
-        A .jsonl, .parquet or .safetensors file with a row for each position that was drafted at or decided.
+        A .jsonl, .parquet or .safetensors file. It has a row for each position with drafts or an output token.
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before
@@ -58,8 +58,8 @@ def audit(
     top : int
         For top-then: how many of the likeliest tokens are always drafted.
     target_temperature : float
-        For recorded logits: what the engine divided the target's by. Leave these eight out where rows hold
-        probabilities, or their own settings.
+        For recorded logits: what the engine divided the target's logits by. Leave out the target and draft
+        options if rows hold probabilities, or their own settings.
     draft_temperature : float
         What the engine divided the draft's logits by.
     json_output : bool
@@ -105,12 +105,12 @@ def audit(
         "otmd": __version__,
     }
     pages.write(f"Audit of {file.name}", found.said, listed, about, listed[0])
-    # The last, so that `otmd audit … | head` still writes the pages.
+    # Printed last, so that `otmd audit … | head` still writes the pages.
     print(json.dumps(found.to_dict(), indent=1) if json_output else found)
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
 
 
 def _processing(side: str, *options: Any) -> "Processing | None":
-    """What the four options of a side say; None where none is given."""
+    """What the four options of a side say; None if none is given."""
     given = any(value is not None for value in options)
     return o.processing(f"--{side}-…: ", *options) if given else None

@@ -1,4 +1,4 @@
-"""A catalogue of the rules that inference engines run, each with the source file that it was read in."""
+"""A catalogue of the rules that inference engines run, each with the source file in which it was read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ SOURCES = {
     "medusa": "Medusa, medusa/model/utils.py (evaluate_posterior) at 10a2697cd0c2",
     "tensorrt": "TensorRT-LLM, cpp/…/speculativeDecoding/mtpKernels.cu at b35ac1b64368",
 }
-"""Project, file and commit; all were read on 2026-11-22, in stored copies."""
+"""Project, file and commit. All files were read on 2026-11-22, in stored copies."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class EngineRule:
     title : str
         What is drafted, and how it is verified.
     sources : tuple of str
-        Keys of :data:`SOURCES`: the engines' files that have the rule.
+        Keys of :data:`SOURCES`: the files of engines in which the rule was read.
     rule : Verifier or LossyRule
         The rule. A verifier is lossless.
     drafts : callable or None
-        ``drafts(draft_probs, num_drafts)`` is the law of a verifier's drafts. None for a lossy rule, which
-        has a law of its own.
+        ``drafts(draft_probs, num_drafts)`` is the law of a verifier's drafts. None for a lossy rule, whose
+        law is part of ``rule``.
     most_drafts : int or None
         The largest number of drafts that the rule takes; None for any number.
     """
@@ -71,8 +71,8 @@ class EngineRule:
     ) -> "Verdict":
         """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
 
-        A rate without a closed form is the middle of bounds at most 1e-4 apart. Invalid distributions, or
-        more drafts than the rule takes, are a ValueError.
+        A rate without a closed form is the middle of bounds that are at most 1e-4 apart. ValueError for
+        invalid distributions, or for more drafts than the rule takes.
         """
         validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
         p = validate_probs("target_probs", target_probs)

@@ -1,6 +1,6 @@
-"""Lossy rules of engines, with the exact distribution of their output.
+"""Lossy rules of engines, with the exact law of their output.
 
-The drafts are certain, or a single sampled token. So the output law has a closed form at any vocabulary.
+The drafts are certain, or there is one sampled draft. So the output law has a closed form for any vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from otmd.verifiers.prepared import accept_prob, normalised
 
 
 def CertainTop(draft_probs: ArrayLike, num_drafts: int) -> TopThen:  # noqa: N802 - a law's name in tables
-    """The n likeliest tokens with certainty, as trees of likeliest tokens draft them."""
+    """The law whose drafts are, with certainty, the n likeliest tokens, as in a tree of likeliest tokens."""
     return TopThen(draft_probs, num_drafts, top=num_drafts)
 
 
@@ -26,7 +26,7 @@ ByDrafts = Callable[[IntArray], FloatArray]
 class LossyRule(NamedTuple):
     """A law of drafts and a lossy rule at one position, for p and q of shape (V,).
 
-    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``decide(p, q)`` is two
+    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``decide(p, q)`` returns two
     functions of the drafts (n,): the acceptance probabilities (n,), and the residual law (V,).
     """
 
@@ -54,7 +54,7 @@ class LossyRule(NamedTuple):
         accepted = drawn * rule.accept_probs(every)
         rejected = float(drawn.sum() - accepted.sum())
         residual = rule.residual(every)
-        # The residual may give the very token that was rejected.
+        # The residual may give the same token that was rejected.
         by_chance = float(residual @ (drawn - accepted))
         return accepted + rejected * residual, float(accepted.sum()) + by_chance
 
@@ -78,9 +78,9 @@ def _tested(wanted: FloatArray, claimed: FloatArray) -> tuple[ByDrafts, ByDrafts
 
 
 def ratio_test(top_k: int | None) -> LossyRule:
-    """One draft, verified as if it were drawn from q.
+    """One draft from the k likeliest tokens of q, renormalised, but verified as if it were drawn from q.
 
-    It is drawn from the k likeliest tokens of q, renormalised; for None it is the likeliest token of q.
+    For ``top_k`` None, the draft is the likeliest token of q.
     """
 
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
@@ -93,7 +93,7 @@ def ratio_test(top_k: int | None) -> LossyRule:
 
 
 def _best(probs: FloatArray, count: int) -> BoolArray:
-    """A mask (V,) of the ``count`` likeliest tokens, ties to the lowest id."""
+    """Mask (V,) of the ``count`` likeliest tokens, ties to the lowest id."""
     best = np.zeros(probs.size, bool)
     best[np.argsort(-probs, kind="stable")[:count]] = True
     return best
@@ -111,9 +111,9 @@ def ensemble(weight: float) -> LossyRule:
 def thresholds(single: float, accumulated: float) -> LossyRule:
     """Target-only sampling of certain drafts, with two thresholds that accept more often; lossless at (1, 1).
 
-    One uniform number u decides on all drafts. A draft is accepted where its own p is at least ``single``, or
-    where u ≤ P/accumulated, with P the p-mass of the drafts up to this one. If none is accepted, the output
-    is drawn from p without the drafts.
+    One uniform number u decides on all drafts. A draft is accepted if its own p is at least ``single``, or if
+    u ≤ P/accumulated, with P the total p of the drafts up to this one. If none is accepted, the output is
+    drawn from p without the drafts, renormalised.
     """
 
     def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
@@ -135,18 +135,19 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
     return LossyRule(CertainTop, decide)
 
 
-def _largest(target: FloatArray, taken: BoolArray) -> tuple[ByDrafts, ByDrafts]:
-    """Accept the draft with the largest p among those in the mask ``taken`` (V,); else emit argmax p."""
+def _largest(target: FloatArray, acceptable: BoolArray) -> tuple[ByDrafts, ByDrafts]:
+    """Accept the draft with the largest p among the tokens ``acceptable`` (V,); else emit argmax p."""
 
     def accept(draft_tokens: IntArray) -> FloatArray:
-        mass = np.where(taken[draft_tokens], target[draft_tokens], -1.0)
-        return (np.arange(mass.size) == (mass.argmax() if mass.max() >= 0 else -1)).astype(float)
+        mass = np.where(acceptable[draft_tokens], target[draft_tokens], -1.0)
+        largest = np.arange(mass.size) == mass.argmax()
+        return (largest & (mass >= 0.0)).astype(float)
 
     return accept, lambda _: _best(target, 1).astype(float)
 
 
 def typical(threshold: float, alpha: float) -> LossyRule:
-    """Accept the draft of largest p, if p > min(threshold, alpha·exp(−entropy)); else emit argmax p."""
+    """Accept the draft with the largest p if p > min(threshold, alpha·exp(−entropy)); else emit argmax p."""
 
     def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
         # The engine adds 1e-5 inside the logarithm.

@@ -1,4 +1,4 @@
-"""Read npz, npy and safetensors files of unknown origin: no pickles, no array that claims too much."""
+"""Read npz, npy and safetensors files of unknown origin: no pickles, no array larger than its file allows."""
 
 import math
 import tokenize
@@ -13,19 +13,19 @@ import numpy as np
 from otmd.storage.files import DatasetError, one_line, shortened
 
 MOST_UNPACKED = 1 << 30
-"""Bytes by which the unpacked arrays may exceed the file: a small crafted file can claim any size."""
+"""Bytes by which the unpacked arrays of a file may exceed it: a small crafted file can claim any size."""
 _MOST_ARRAYS = 1000
 _KINDS = "biufUS"
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# The last two are zipfile's, for a compression that it lacks or a password that is wanted.
+# Zipfile raises the last two for an unknown compression or a missing password.
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 _DTYPES = {"BF16": "<u2", "U8": "u1"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FI" for size in (2, 4, 8)
 }
-# Bytes of a header: every array it names becomes a Python object.
+# Bytes of a safetensors header: every array that it names becomes a Python object.
 _LONGEST_HEADER = 32 << 20
 _LONGEST_AXIS = 1 << 48
 
@@ -33,7 +33,7 @@ _LONGEST_AXIS = 1 << 48
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Load every array of an npz file.
 
-    DatasetError if it is torn or no npz file; ValueError for pickled objects, or more than it may unpack to.
+    DatasetError if it is torn or not an npz file; ValueError for pickled objects or too much unpacked data.
     """
     if not zipfile.is_zipfile(path):
         raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
@@ -59,7 +59,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_npy(path: Path) -> np.ndarray:
-    """Load the array of an npy file; errors as of :func:`read_npz`."""
+    """Load the array of an npy file; errors as for :func:`read_npz`."""
     with path.open("rb") as stream:
         return _array(str(path), stream, path.stat().st_size)
 
@@ -82,7 +82,7 @@ def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class StoredArray:
-    """An array on disk: ``raw`` is memory-mapped, bfloat16 (which NumPy does not have) as its 16 bits."""
+    """An array on disk. ``raw`` is memory-mapped; it has the 16 bits of a bfloat16, which NumPy lacks."""
 
     raw: np.ndarray
     bfloat16: bool = False
@@ -101,9 +101,9 @@ class StoredArray:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
-    """Map every array of a safetensors file, and read its text metadata; errors as of :func:`read_npz`.
+    """Map every array of a safetensors file, and read its text metadata; errors as for :func:`read_npz`.
 
-    The library checks the header. Its own reader for NumPy lacks bfloat16 and copies whole arrays.
+    The safetensors library checks the header. Its reader for NumPy lacks bfloat16 and copies whole arrays.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -1,4 +1,4 @@
-"""Files: errors told in one line, JSON read strictly, files written whole or not at all, locked folders."""
+"""Files: one-line errors, JSON read strictly, files written whole or not at all, locked folders."""
 
 import errno
 import hashlib
@@ -38,13 +38,13 @@ class FolderLockedError(RuntimeError):
 
 
 def one_line(said: object) -> str:
-    """What an error says, or a file holds, without its line breaks; control characters are escaped."""
+    """The text of an error or of a file in one line, with control characters escaped."""
     text = " ".join(str(said).split())
     return "".join(own if own.isprintable() else ascii(own)[1:-1] for own in text)
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON. Raises ValueError if it is none, is nested too deeply, or an object has a name twice."""
+    """Parse JSON; ValueError if the text is not JSON, is nested too deeply, or an object has a name twice."""
     try:
         return json.loads(text, object_pairs_hook=_distinct)
     except RecursionError as error:
@@ -60,7 +60,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def shortened(said: object, most: int = 40) -> str:
-    """What is said, in one line short enough for a message; … stands for what is cut."""
+    """A text in one line, short enough for a message; … stands for what is cut off."""
     # A file may hold texts of many megabytes.
     text = one_line(str(said)[: 10 * most])
     return text if len(text) <= most else f"{text[:most]}…"
@@ -92,7 +92,7 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file, and its folder if missing: a crash leaves the old content or the new."""
+    """Write a file, and make its folder if missing. A crash leaves either the old content or the new."""
     make_folder(path.parent)
     with advice_on_failure(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
@@ -109,7 +109,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed :func:`write_atomically` left; the caller holds the folder's lock."""
+    """Remove what a killed :func:`write_atomically` left behind; the caller holds the folder's lock."""
     for path in folder.glob(f".*{PART}"):
         path.unlink()
 
@@ -118,7 +118,7 @@ def remove_leftovers(folder: Path) -> None:
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is made if missing, during the block; a killed process frees it.
 
-    If another process holds it: wait, or raise FolderLockedError. OSError, with advice, if there is no lock.
+    If another process holds it: wait, or raise FolderLockedError. OSError, with advice, if locking fails.
     """
     from filelock import FileLock, Timeout
 

@@ -1,6 +1,6 @@
 """Parquet files: tables of results with checksums, and other people's tables in small batches.
 
-Pyarrow is trusted with damaged files, but not with their claims: a small file can unpack to any size.
+Pyarrow is trusted with damaged files, but not with the sizes they claim: a small file can unpack to any size.
 """
 
 import io
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData, ParquetFile
 
 MOST_UNPACKED = 48 << 20
-"""Bytes that a row group may unpack to, beside twice what is stored of it."""
+"""Bytes that a row group may unpack to, in addition to twice its stored size."""
 # Rows of a batch: a row may hold a whole distribution.
 _ROWS_AT_ONCE = 8
 _LONGEST_FOOTER = 8 << 20
@@ -77,14 +77,14 @@ def read_batches(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_metadata(path: Path) -> dict[bytes, bytes]:
-    """Read the key-value metadata of a file's schema; errors as of :func:`read_batches`."""
+    """Read the key-value metadata of a file's schema; errors as for :func:`read_batches`."""
     with _opened(path) as stored:
         return dict(stored.schema_arrow.metadata or {})
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator["ParquetFile"]:
-    """Open a file to read in batches; ValueError if it is torn, or claims to unpack to too much."""
+    """Open a file to read in batches; ValueError if it is torn, or says that it unpacks to too much."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -117,8 +117,8 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)
-            # Dictionary and run-length encoding store a number in less than its width. Only lists have more
-            # than one value a row, so that a batch of a few rows may be large.
+            # The sizes stated are of encoded pages: dictionaries and run lengths store a number in less than
+            # its width. That matters for lists only, of which a few rows may have many numbers.
             numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
             listed = numbers if "." in column.path_in_schema else 0
             unpacked += max(column.total_uncompressed_size, listed)

@@ -21,9 +21,9 @@ _MOST_DIFFERENCES = 6
 class Layout(NamedTuple, Generic[Part]):
     """The files of one kind of store.
 
-    ``read(path)`` returns a part; ValueError if the file is torn. Its name is what ``pattern`` matches,
-    then ``suffix``. ``record`` and ``result`` are file names, "" for none. The parts and the lock lie in
-    ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the folder.
+    ``read(path)`` returns a part; ValueError if the file is torn. The name of a part matches ``pattern``, and
+    its file ends with ``suffix``. ``record`` and ``result`` are file names, "" for none. The parts and the
+    lock lie in ``subfolder``, "" for the folder itself. ``argument`` is what error messages call the folder.
     """
 
     read: Callable[[Path], Part]
@@ -38,8 +38,8 @@ class Layout(NamedTuple, Generic[Part]):
 class Store(Generic[Part]):
     """A folder of named parts, created when the store is held for the first time.
 
-    ``description`` is what the parts depend on: runs with different ones never share a folder, unless
-    ``overwrite`` removes the other. One process at a time writes.
+    ``description`` has the settings that the parts depend on. A folder holds parts of one description:
+    ``overwrite`` removes those of another, without it they are an error. One process at a time writes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Store(Generic[Part]):
         self.folder, self.layout, self.overwrite = folder, layout, overwrite
         self.parts = folder / layout.subfolder
         self._record = folder / (layout.record or files.LOCK)
-        # Without a result this is the folder, which is no file.
+        # If the layout has no result, this is the folder, for which is_file is false.
         self._result = folder / layout.result
         self._description = json.loads(json.dumps(description))
         self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
@@ -63,7 +63,7 @@ class Store(Generic[Part]):
 
         Errors are those of :meth:`check` and :func:`files.folder_lock`.
         """
-        # Checked before the lock is taken, since that writes a file into the folder.
+        # This comes before the lock, which writes a file into the folder.
         self._check_files()
         with files.folder_lock(self.parts):
             files.remove_leftovers(self.folder)
@@ -87,11 +87,11 @@ class Store(Generic[Part]):
             )
 
     def finished(self) -> bool:
-        """Whether the result is there, and ``overwrite`` does not replace it."""
+        """Whether the result is there and will not be replaced because of ``overwrite``."""
         return self._result.is_file() and not (self.overwrite and self._difference())
 
     def names(self) -> list[str]:
-        """Names of the parts, sorted. The files are not read: some may be torn."""
+        """Names of the parts, sorted. The files are not read, so some may be torn."""
         if not self.parts.is_dir():
             return []
         found = (self._pattern.fullmatch(path.name) for path in self.parts.iterdir())
@@ -102,7 +102,7 @@ class Store(Generic[Part]):
         return self.parts / f"{name}{self.layout.suffix}"
 
     def read(self, name: str) -> Part | None:
-        """Read a part; None if it is missing or torn, so that the caller makes it again."""
+        """Read a part; None if it is missing or torn, and has to be made again."""
         try:
             return self.layout.read(self.path(name))
         except (FileNotFoundError, ValueError):
@@ -144,8 +144,8 @@ class Store(Generic[Part]):
         if not layout.record:
             own |= {self.path(name).name for name in self.names()}
         elif (self.parts / files.LOCK).exists() and not self.names():
-            # Left by a run that was killed before it wrote its record. Parts without a record are refused,
-            # since nothing says with which settings they were made.
+            # A run left the subfolder that was killed before it wrote its record. Parts without a record are
+            # refused, since nothing says with which settings they were made.
             own.add(layout.subfolder)
         names = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
         foreign = [name for name in names if name not in own]
@@ -158,7 +158,7 @@ class Store(Generic[Part]):
             )
 
     def _difference(self) -> str:
-        """What keeps this run out of the folder, in words; "" if nothing does."""
+        """Why this run may not use the folder, in words; "" if it may."""
         if not self.layout.record or not self._record.is_file():
             return ""
         try:
@@ -175,7 +175,7 @@ class Store(Generic[Part]):
 
 
 def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """Name the settings that differ: ``"temperature: stored 1.0, asked 0.6"``."""
+    """List the settings that differ, in words: ``"temperature: stored 1.0, asked 0.6"``."""
     there, here = _flat(stored), _flat(asked)
     differing = []
     for name in {**there, **here}:
