@@ -114,8 +114,8 @@ def are_distinct(draft_tokens: IntArray) -> BoolArray:
 
 def validate_distinct_support(draft_probs: FloatArray, num_drafts: int) -> None:
     """Raise ValueError unless every position has ``num_drafts`` tokens with mass."""
-    # Without an axis NumPy counts many times faster.
-    support = np.count_nonzero(draft_probs, axis=-1 if draft_probs.ndim > 1 else None)
+    # NumPy counts booleans several times faster than numbers, and fastest without an axis.
+    support = np.count_nonzero(draft_probs > 0.0, axis=-1 if draft_probs.ndim > 1 else None)
     if np.min(support, initial=num_drafts) < num_drafts:
         raise ValueError(
             f"num_drafts: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
