@@ -154,7 +154,7 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
             )
         shards.append(read_shard(path, None if verify else entry["sha256"]))
         if shards[-1].sha256 != entry["sha256"]:
-            raise DatasetError(f"the shard {path} is not the one the manifest means")
+            raise DatasetError(f"the shard {path} is not the one that the manifest names")
     rows = [row for shard in shards for row in shard.rows]
     positions = [replace(row, index=index) for index, row in enumerate(rows)]
     tables = [(shard.target, shard.draft, shard.paths) for shard in shards]

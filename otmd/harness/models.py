@@ -211,7 +211,7 @@ def load_target(
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"device must be one torch knows, as 'cpu' is, got {device!r}") from error
+        raise ValueError(f"device must be one that torch knows, such as 'cpu', got {device!r}") from error
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
@@ -247,7 +247,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
-            f"and its tokenizer, nor to be had from the hub ({one_line(error)[:300]})"
+            f"and its tokenizer, nor on the hub ({one_line(error)[:300]})"
         ) from error
     return model, tokenizer, found
 
