@@ -11,6 +11,7 @@ from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
 
 _MOST_TUPLES = 20_000
+Pair = tuple[FloatArray, FloatArray]
 
 
 def assert_lossless(
@@ -108,7 +109,7 @@ def assert_rate(
         raise AssertionError(f"{rate_of}, so the rate is {found}; expected {wanted}")
 
 
-def hostile_pairs() -> list[tuple[FloatArray, FloatArray]]:
+def hostile_pairs() -> list[Pair]:
     """Pairs of a target and a draft distribution on which rules have been seen to fail.
 
     For ``@pytest.mark.parametrize("p, q", otmd.testing.hostile_pairs())``; :func:`hostile_names` gives the
@@ -123,14 +124,12 @@ def hostile_names() -> list[str]:
     return list(_HOSTILE)
 
 
-def _pair(
-    target: ArrayLike, draft: ArrayLike, dtype: type = np.float64
-) -> tuple[FloatArray, FloatArray]:
+def _pair(target: ArrayLike, draft: ArrayLike, dtype: type = np.float64) -> Pair:
     p, q = np.asarray(target, np.float64), np.asarray(draft, np.float64)
     return (p / p.sum()).astype(dtype), (q / q.sum()).astype(dtype)
 
 
-def _zipf() -> tuple[FloatArray, FloatArray]:
+def _zipf() -> Pair:
     rng = np.random.default_rng(0)
     masses = 1.0 / np.arange(1, 1001) ** 1.1
     return masses * rng.gamma(2.0, size=1000), masses * rng.gamma(2.0, size=1000)

@@ -106,8 +106,7 @@ def exact_p_value(
 ) -> float:
     """Exact p-value of G for multinomial counts (K,): under ``probs``, at most x with probability ≤ x.
 
-    All possible counts are listed if they are few. Otherwise up to 10/``level`` are drawn at random;
-    ValueError for a level below 1e-6.
+    All counts are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
     validate_rng(rng)
     total, cells, fair = int(counts.sum()), probs.size, probs / probs.sum()

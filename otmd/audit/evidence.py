@@ -1,8 +1,7 @@
 """Claims about many positions: bets against a claim, what is recorded of it, and how it is judged.
 
-A bet starts with wealth 1, which each outcome multiplies by a factor. Under the claim, its expectation given
-the past is at most 1. So the wealth ever reaches 1/a with probability at most a (Ville 1939): one may stop at
-any time.
+A bet starts with wealth 1 and multiplies it by factors, whose expectation given the past is at most 1 under
+the claim. So the wealth ever reaches 1/a with probability at most a (Ville 1939): one may stop at any time.
 """
 
 from array import array
@@ -210,8 +209,8 @@ class Evidence:
     """What is recorded of a claim: for each of M outcomes a number, and its class in some classifications.
 
     The ``numbers`` in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
-    probability zero under it. ``classes`` has, for each classification into K classes, the outcomes' labels
-    (M,) and the probabilities (M·K,) that the claim gives the classes.
+    probability zero under it. ``classes`` has, for each classification, labels (M,) and the probabilities
+    (M·K,) of the K classes under the claim.
     """
 
     numbers: Any

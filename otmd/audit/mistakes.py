@@ -130,8 +130,7 @@ def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray
 
 
 def _prob_within_support(law: ProposalLaw, tokens: IntArray) -> FloatArray:
-    """P(tuple) under the law; only zeros if any of the tuples cannot occur."""
-    # One impossible tuple rules the law out. The probabilities of the others are costly.
+    """P(tuple) under the law; all zero if one cannot occur, as then the costly others do not matter."""
     possible = (law.draft_probs[tokens] > 0).all()
     return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
 

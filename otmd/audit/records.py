@@ -55,10 +55,9 @@ class _Side(NamedTuple):
 class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
-    If the row ``is_full``, V is the size of the vocabulary; else V is large enough for every token named.
-    ``target`` and ``draft`` are probabilities (V,), or say what is wrong with them: a key of
-    :data:`~otmd.audit.run_report.KINDS` without its side. ``draft`` is None if it is missing or nothing was
-    drafted. The output token may be :data:`NOT_DECIDED`.
+    V is the vocabulary of a full row (``is_full``), else large enough for every token named. ``target`` and
+    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
+    ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
     """
 
     row: int
@@ -73,7 +72,7 @@ class Record(NamedTuple):
     depth: int
 
 
-def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator[Record]:
+def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> Iterator[Record]:
     """Read the rows of a file, or of a list of dicts, in order.
 
     ``defaults`` has the processing of logits by side. A ValueError names the file, the row and the field.
@@ -93,7 +92,7 @@ def read_records(source: Source, defaults: Mapping[str, Processing]) -> Iterator
             raise ValueError(f"{name}: row {number}: {error}") from error
 
 
-def _record(number: int, row: Row, defaults: Mapping[str, Processing]) -> Record:
+def _record(number: int, row: Row, defaults: Mapping[str, Processing | None]) -> Record:
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
         raise wrong(shortened(unknown[0]), "an unknown field", ", ".join(FIELDS))

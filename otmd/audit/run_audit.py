@@ -75,8 +75,7 @@ def recorded_run(
         raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
     validate_rng(rng)
-    given = {"target": target_processing, "draft": draft_processing}
-    defaults = {side: own for side, own in given.items() if own is not None}
+    defaults = {"target": target_processing, "draft": draft_processing}
     tally, read = Tally(make, rng), partial(read_records, source, defaults)
     for record in read():
         tally.add(record)
@@ -287,9 +286,8 @@ class Tally:
 class Dependence:
     """Evidence of whether drafts depend on one another.
 
-    ``slots`` compares each draft with the earlier drafts of its position, and ``rows`` with the draft in the
-    same slot at the position before. ``pairs`` has, for two slots, how many drafts were equal, and how many
-    were expected to be.
+    ``slots`` compares each draft with the earlier drafts of its position, ``rows`` with the same slot at the
+    position before. ``pairs`` has, for two slots, the number of equal drafts and its expectation.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -330,8 +328,7 @@ class Dependence:
 def _link(links: evidence.Evidence, number: float, last: float, again: bool, chance: float) -> None:
     """Add a draft by its number, an earlier draft's, and whether it repeats one, which has this ``chance``.
 
-    If drafts are independent, the difference of their numbers modulo 1 is uniform, and so is that of the
-    quarters of [0, 1) in which their numbers lie.
+    Of independent drafts, the difference of numbers modulo 1 is uniform, and so is that of their quarters.
     """
     chance = min(1.0, float(chance))
     quarter = (int(_PARTS * number) - int(_PARTS * last)) % _PARTS

@@ -203,10 +203,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
 ) -> tuple[drafts.DraftLaw, list[FloatArray]] | str:
-    """The law of a row's drafts (n,), and of each draft given those before it.
-
-    A text in their place is the kind of boundary case: the law cannot have drawn the drafts.
-    """
+    """The law of a row's drafts (n,), and of each given those before it; or their kind of boundary case."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
     try:

@@ -46,7 +46,7 @@ def audit(
     Parameters
     ----------
     file : Path
-        A .jsonl, .parquet or .safetensors file. It has a row for each position with drafts or an output token.
+        A .jsonl, .parquet or .safetensors file with a row for each position with drafts or an output token.
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,8 +54,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"it names {shortened(twice)!r} twice")
     return dict(pairs)
 
