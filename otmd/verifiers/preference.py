@@ -85,7 +85,7 @@ class MaximalCoupling(Preference):
     """Accept the one draft x with probability min(1, p(x)/q(x)), else draw from the residual ∝ (p − q)₊.
 
     α = Σ min(p, q), the optimum for n = 1 (Leviathan et al. 2023; Chen et al. 2023). The verifier serves
-    every law whose single draft is drawn from q.
+    every law that makes one draft from one draft distribution; q is the law of this draft.
     """
 
     serves = (drafts.WithReplacement,)

@@ -1,4 +1,4 @@
-"""Tails and plans of drafts without replacement, and whether a plan is lossless by every set of drafts."""
+"""Helpers: tails and plans of drafts without replacement, and a check by all sets that a plan is lossless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from otmd.verifiers.prepared import ChoosingVerifier
 
 
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
-    """Tokens at these places among the nodes."""
+    """A tail of tokens at these places among the nodes."""
     tail = Tail.at_ratios(rates, rates * places, places, nodes, 0, inert)
     return tail.placed(ratio_values(nodes, n, 1.0))[0]
 
@@ -31,9 +31,9 @@ def prepared(
 def assert_lossless(
     rule: otmd.PreparedVerifier, plan: ChoicePlan, law: otmd.WithoutReplacement
 ) -> None:
-    """What is accepted of each token is held to its own size, however small.
+    """The output law is p, and the accepted mass of each token is right relative to its own size.
 
-    The rule sees the set of drafts alone, so that the orders of a set are summed.
+    The rule depends only on the set of drafts, so the probabilities of all orders of a set are added.
     """
     accepted, rejected = np.zeros(law.vocab_size), 0.0
     every = np.array(list(combinations(np.flatnonzero(law.draft_probs), law.num_drafts)))

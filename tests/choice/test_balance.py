@@ -1,4 +1,4 @@
-"""The search for weights ends where the targets are met, also where Newton's steps get nowhere."""
+"""The search for weights ends where the targets are met, also where Newton's steps make no progress."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from otmd.choice.independent_plan import ClassDrafts, class_weights
 
-# Classes beside H* at a position of a real pair, at temperature 0.7: nearly all mass in two of them, and
-# weights that lie e^{30} apart. Newton's steps alone ended with 5e-4 misplaced.
+# Classes outside H* at a position of a real pair, at temperature 0.7: two of them have nearly all mass, and
+# weights lie a factor e^{30} apart. Newton's steps alone ended with 5e-4 of the mass misplaced.
 TARGETS = np.concatenate(
     [
         [4.387e-11, 1.016e-08, 1.967e-07, 9.748e-08, 7.373e-09, 1.098e-07, 2.163e-07],
@@ -28,7 +28,7 @@ DRAFTS, SHORT, TOLERANCE = 3, 1e-7, 2.5e-11
 def test_weights_that_lie_far_apart_are_found() -> None:
     never = 1.0 - MASSES.sum()
     served = 1.0 - never**DRAFTS
-    # Some class at the cap falls short of its target, by this part of all.
+    # Some class at the cap falls short of its target by this part of the total.
     targets = TARGETS * served * (1.0 + SHORT) / TARGETS.sum()
     curve = np.zeros(MASSES.size, np.int64)
     drafts = ClassDrafts(MASSES, curve, np.array([never]), np.array([DRAFTS]))

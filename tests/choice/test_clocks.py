@@ -1,4 +1,4 @@
-"""Choice by random clocks against sums over every tuple, and its derivatives against differences."""
+"""Choice by random clocks: rates against sums over every tuple, derivatives against finite differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Case:
-    """Log weights of the classes, a rejection's last where there is one; draft masses; n."""
+    """Log weights of the classes, with that of a rejection last if there is one, draft masses, and n."""
 
     log_weights: Array
     masses: Array
@@ -28,7 +28,7 @@ class Case:
     rejects: bool
 
     def exact(self) -> tuple[Array, float]:
-        """The rates and the potential, tuple by tuple."""
+        """The rates and the potential as sums over every tuple."""
         weights = np.exp(self.log_weights).tolist()
         rejection = weights.pop() if self.rejects else 0.0
         rest = self.masses.tolist(), self.num_drafts, self.never, rejection
@@ -36,7 +36,7 @@ class Case:
         return np.array(rates), clock_potential(weights, *rest)
 
     def found(self) -> tuple[Array, Array]:
-        """The kernel's rates and coupling."""
+        """The rates and the coupling from the kernel."""
         size, weights = self.log_weights.size, np.exp(self.log_weights)
         rates, coupling = np.empty(size), np.empty((size, size))
         nodes = clock_quadrature(weights.min(), weights.max() * self.num_drafts)
@@ -70,10 +70,11 @@ def test_rates_are_those_of_every_tuple(spread: float) -> None:
 
 
 def test_the_twin_in_fractions() -> None:
-    """Two classes, two drafts, by hand: the twin itself is held to exact numbers."""
+    """The naive twin agrees with exact numbers, worked out by hand for two classes and two drafts."""
     half, third = Fraction(1, 2), Fraction(1, 3)
     rates = clock_choice([1, 2], [half, third], 2, Fraction(1, 6), 1)
-    # The first: 2/3 of the pairs (1, 1), 1/4 of the mixed ones, 1/2 of those with one that never is.
+    # The first class is chosen from 2/3 of its pairs with itself, 1/4 of those with the second class, and 1/2
+    # of those with a draft that is never chosen.
     assert rates[:2] == [
         Fraction(2, 12) + Fraction(1, 12) + Fraction(1, 12),
         Fraction(4, 45) + Fraction(1, 6) + Fraction(2, 27),
@@ -90,7 +91,7 @@ def test_a_spread_of_classes_is_the_mean_over_their_tuples() -> None:
 
 
 def test_the_rates_are_the_gradient_of_the_mean_logarithm() -> None:
-    """Of the sum of the weights: the convex function that the solver minimises."""
+    """The expected logarithm of the sum of the drafted weights is the convex part of what is minimised."""
     step = 1e-3
     for case in cases(4.0):
         for g, rate in enumerate(case.found()[0]):
@@ -124,7 +125,7 @@ def test_scaling_every_weight_changes_nothing() -> None:
 @pytest.mark.parametrize("rejects", [False, True])
 @pytest.mark.parametrize("copies", [(1, 1), (1, 1, 1), (2, 1), (1, 3)])
 def test_drafts_of_several_curves(copies: tuple[int, ...], rejects: bool) -> None:
-    """Rates against every tuple of classes, one curve or more times each; coupling against differences."""
+    """Rates against sums over every tuple of classes, and coupling against finite differences of rates."""
     slots = np.repeat(np.arange(len(copies)), copies)
     for seed in range(6):
         rng = np.random.default_rng([19, seed])
@@ -143,7 +144,7 @@ def test_drafts_of_several_curves(copies: tuple[int, ...], rejects: bool) -> Non
             return rates, coupling
 
         weights, wanted = np.exp(log_weights), np.zeros(log_weights.size)
-        # A draft of no class is −1.
+        # −1 stands for a draft of no class.
         each = [[*np.flatnonzero(curve == r), -1] for r in slots]
         for classes in product(*each):
             prob = np.prod(
@@ -178,7 +179,7 @@ def test_chances_of_drafts_are_those_of_every_class(rejection: float, count: int
 
 
 def test_the_last_class_has_no_next_one() -> None:
-    """A share of 1 never looks at the class above."""
+    """With a share of 1, the class above is not looked at."""
     out = np.empty(1)
     chances_of_drafts(
         np.array([1]), np.ones(1), np.array([0.5, 2.0]), 2.0, *clock_quadrature(2.0, 4.0), out
@@ -196,7 +197,7 @@ def test_the_quadrature_integrates_exponentials(ratio: float) -> None:
 
 
 def test_a_coarser_rule_would_be_noticed() -> None:
-    """Every second node alone misses the tolerance that the rule is held to."""
+    """A control: a rule with every fourth node is less exact than the tolerance of these tests."""
     times, steps = clock_quadrature(1e-3, 1.0)
-    coarse = 2 * steps[::4] * 2 @ np.exp(-times[::4])
+    coarse = 4 * steps[::4] @ np.exp(-times[::4])
     assert abs(coarse - 1.0) > 100 * ROUNDING

@@ -23,7 +23,7 @@ Pair = tuple[Array, Array, int]
 
 
 def language_pair(V: int, seed: int) -> Pair:
-    """Logits as a language model's, a draft near or far, and a number of drafts."""
+    """p and q from logits like those of a language model, q near p or far from it, and a number of drafts."""
     rng = np.random.default_rng([23, V, seed])
     logits = rng.choice([0.5, 2.5, 5.0]) * rng.standard_normal(V)
     noise = rng.choice([1e-3, 0.1, 0.5, 1.0, 3.0]) * rng.standard_normal(V)
@@ -49,14 +49,14 @@ def curve_of(pair: Pair) -> tuple[CutCurve, Array]:
 def nodes_between(
     curve: CutCurve, n: int, ends: tuple[int, int], tol: float, linear: bool = False
 ) -> Array:
-    """Indices of the nodes from one edge to another."""
+    """Indices of the nodes that are chosen from one edge to another."""
     least = float((curve.target_before - curve.contained).min())
     copies = np.array([1 if linear else n])
     return choose_nodes([curve], [ends], copies, least, tol, linear)[0]
 
 
 def sides(pair: Pair, tol: float) -> list[tuple[Array, Array, float, float, float]]:
-    """Nodes and masses on each side of the cut, what is drafted and wanted before it, the cut's value."""
+    """For each side of the cut: nodes, draft masses, p and q of all tokens before it, the cut's value."""
     n, (curve, _) = pair[2], curve_of(pair)
     size, found = curve.cut, []
     before = float(curve.target_before[size]), float(curve.draft_before[size])
@@ -72,7 +72,7 @@ def sides(pair: Pair, tol: float) -> list[tuple[Array, Array, float, float, floa
 
 @pytest.mark.parametrize("tol", TOLERANCES)
 def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None:
-    """By more than the tolerance: what classes lose is bounded by it."""
+    """No cut of the classes is lower than the best cut of tokens by more than the tolerance."""
     for number, pair in enumerate(PAIRS):
         for nodes, mass, target, draft, value in sides(pair, tol):
             wanted = target + np.append(0.0, (mass * nodes).cumsum())
@@ -81,7 +81,7 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
 
 
 def naive_nodes(curve: CutCurve, n: int, ends: tuple[int, int], tol: float) -> list[int]:
-    """Edges from the first to the last, halves of every span whose corner lies too low among them."""
+    """Nodes from the first edge to the last: every span with a corner that is too low is halved."""
     edges, p, q = curve.edges, curve.target_before, curve.draft_before
     first, last = ends
     if last - first <= 1:
@@ -126,7 +126,7 @@ def test_masses_are_split_as_every_token_is() -> None:
 
 
 def test_classes_keep_both_masses() -> None:
-    """Up to the ratio n; what lies beyond is wanted more than it is drafted, and only in full."""
+    """Classes keep q, and they keep p if no ratio exceeds n; tokens beyond n share the last class."""
     for number, pair in enumerate(PAIRS):
         p, q, n = pair
         drafted = sum(mass.sum() for _, mass, *_ in sides(pair, 1e-3))
@@ -171,7 +171,7 @@ def test_a_vocabulary_needs_few_classes(n: int) -> None:
 
 
 def proportional(masses: Array, never: float) -> Callable[[Array], tuple[Array, Array]]:
-    """Two drafts, every tuple by hand: the rates and the slopes that `balance` asks for."""
+    """The function that `balance` evaluates, for two drafts: rates and slopes as sums over every tuple."""
 
     def evaluate(log_weights: Array) -> tuple[Array, Array]:
         weights = np.exp(log_weights)
@@ -197,7 +197,7 @@ def test_weights_are_found_that_have_these_rates(capped: bool, seed: int) -> Non
 
 
 def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
-    """Every weight equal would give the first class twice its share."""
+    """With equal weights, the first class would be chosen twice as often as wanted."""
     masses, targets = np.array([0.25, 0.25, 0.5]), np.array([0.125, 0.375, 0.75])
     evaluate = proportional(masses, 0.0)
     rates = balance(evaluate, targets, True, 1e-12)[1]
@@ -210,7 +210,7 @@ def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
 
 @pytest.mark.parametrize("tol", TOLERANCES)
 def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
-    """Offers and acceptances add up, and what is lost stays below the tolerance."""
+    """Tokens are accepted with at most p, the sums are right, and the loss is below the tolerance."""
     for number, (p, q, n) in enumerate(PAIRS):
         plan = plan_independent(p, otmd.WithReplacement(q, n), tol)
         best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
@@ -229,7 +229,7 @@ def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1e-9, 0.3, 0.99])
 def test_a_target_that_sums_to_less(scale: float) -> None:
-    """The rest of it is no draft's: the bound is 1 + min of p(H) - q(H)^n with p as it is."""
+    """No draft is accepted for the rest of the target: the bound is 1 + min p(H) - q(H)^n with this p."""
     for instance in instances(60, seed=92):
         p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
         plan = plan_independent(p, otmd.WithReplacement(q, n), 1e-10)

@@ -1,4 +1,4 @@
-"""Two drafts without replacement from many tokens: what each token is given."""
+"""Two drafts without replacement from many tokens: how often each token is accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 4600
 @pytest.mark.parametrize("V", [300, 2000, 20_000])
 @pytest.mark.parametrize("spread", [0.02, 0.3, 1.0, 3.0])
 def test_pairs_from_tails_of_any_shape(V: int, spread: float) -> None:
-    """Nearly equal tokens, power laws, a few loud ones, and draws of all sizes; p close to q and far."""
+    """Tails of nearly equal tokens, power laws, a few large ones and all sizes; p is close to q or far."""
     ranks, rng = np.arange(1.0, V + 1.0), np.random.default_rng([71, V])
     loud = np.where(rng.random(V) < 0.1, 10.0, 1e-3)
     shapes = [rng.random(V) + 9.0, ranks**-0.7, ranks**-1.5, loud * rng.random(V) + 1e-12]
@@ -48,7 +48,7 @@ def many_tokens(kind: str) -> tuple[Array, Array]:
 
 
 def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
-    """How often a token is accepted, by all that may be drafted with it."""
+    """How often a token is accepted, as a sum over all tokens that may be drafted with it."""
     draft = law.draft_probs
     alone = draft / law.mass_left(np.arange(LONG)[:, None])
     total = 0.0
@@ -63,7 +63,7 @@ def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     "kind", ["peaked", "flat", "even", "almost equal", "ties", "far apart", "partly drafted"]
 )
 def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
-    """The thinning takes what a token is given to be known exactly."""
+    """Each token is accepted exactly as often as the plan says, on which its thinning relies."""
     target, draft = many_tokens(kind)
     law = otmd.WithoutReplacement(draft, 2)
     _, plan = prepared(1e-10, target, law)
@@ -76,7 +76,7 @@ def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
 
 
 def some_heavy_and_many_light(seed: int) -> tuple[Array, otmd.WithoutReplacement]:
-    """Tokens of which few are heavy."""
+    """A target and a law with five heavy tokens and ninety light ones."""
     rng = np.random.default_rng([97, seed])
     draft = unit(np.append(rng.uniform(0.5, 1.0, 5), 10.0 ** rng.uniform(-7.0, -3.5, 90)))
     target = unit(draft * np.exp([0.3, 1.0, 2.0][seed % 3] * rng.standard_normal(95)))

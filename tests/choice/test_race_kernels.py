@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Winners:
-    """Random arguments of `silent_winners`, and what it fills."""
+    """Random arguments of `silent_winners`, and its results."""
 
     rates: Array
     silent: Array
@@ -42,7 +42,7 @@ class Winners:
         return silent_winners(*known, self.count, self.last)
 
     def expected(self, j: int, silent: Array, count: Array, last: Array) -> float:
-        """By every set of tokens."""
+        """The expectation as a sum over every set of tokens."""
         total = 0.0
         for k, time in enumerate(self.times):
             series = count[:, k].tolist(), last[:, k].tolist()
@@ -61,7 +61,7 @@ WINNERS = [
 
 @pytest.mark.parametrize("case", WINNERS)
 def test_silent_winners_and_their_slopes(case: Winners) -> None:
-    """The expectation is linear in each ℓ and in the series, so that differences are exact."""
+    """Slopes against differences, which are exact: the expectation is linear in each ℓ and in the series."""
     expected, slopes, by_count, by_last = case.found()
     for j, silent in enumerate(case.silent):
         series = case.count[j], case.last[j]
@@ -79,7 +79,7 @@ def test_silent_winners_and_their_slopes(case: Winners) -> None:
 
 
 def some_tail(seed: int) -> tuple[Array, Array, Array]:
-    """Rates from nothing up to 1/2, nodes, and shares with both ends among them."""
+    """Rates from 0 up to 1/2, nodes, and shares from 0 to 1 with both ends included."""
     rng = np.random.default_rng([37, seed])
     rates = np.append(10.0 ** rng.uniform(-9, -0.31, 9), [0.5, 1e-30, 0.0])
     share = np.append(rng.random(10), [0.0, 1.0])
@@ -123,7 +123,7 @@ def test_tokens_are_located_between_their_nodes() -> None:
 def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
     seed: int, lowest: int
 ) -> None:
-    """The value rises along the nodes, and a little with the token's own share."""
+    """Each token is placed where it is chosen with its p; values rise along the nodes and with the share."""
     rng = np.random.default_rng([61, seed])
     rates, places = 10.0 ** rng.uniform(-12, -1, 60), rng.uniform(NODES[lowest], 2.0, 60)
     start = Tail.at_ratios(rates, rates * places, places, NODES, lowest, np.zeros(POWERS))

@@ -1,4 +1,4 @@
-"""The rates of a race's classes against every draft tuple."""
+"""The rates of a race's classes against sums over every draft tuple."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NODES = np.array([0.0, 0.7, 1.5])
 
 
 def at_times(rates: Array, times: Array, steps: Array, n: int, silent: Array) -> float:
-    """E[Π ℓ; the n-th arrives at one of these times], by every set of tokens."""
+    """E[Π ℓ; the n-th arrival is at one of these times], as a sum over every set of tokens."""
     start = [1.0] + [0.0] * (n - 1), [0.0] * n
     ended = [naive.arrivals(rates.tolist(), silent.tolist(), t, *start)[1][-1] for t in times]
     return float(steps @ ended)
 
 
 def ends_of(silent: Array) -> list[tuple[Array, Array]]:
-    """Each token's ℓ at 1 and at 0: the expectation is linear in it."""
+    """ℓ with each token's own set to 1, and to 0: the expectation is linear in it."""
     tokens = np.eye(silent.size, dtype=bool)
     return [(np.where(own, 1.0, silent), np.where(own, 0.0, silent)) for own in tokens]
 
@@ -37,9 +37,9 @@ def ends_of(silent: Array) -> list[tuple[Array, Array]]:
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("blocked", [0.0, 0.8])
 def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> None:
-    """At single times, where the twin multiplies the tail's tokens one by one as well.
+    """The race at single times agrees with the twin, which multiplies the tail's tokens one by one as well.
 
-    q·t stays below 1/5: nearer to 1/2 the powers that are left out show, though never in a whole race.
+    q·t stays below 1/5. Nearer to 1/2 the powers that are left out could be seen, but not in a whole race.
     """
     for number, split in enumerate(product((False, True), repeat=5)):
         rng = np.random.default_rng([43, n, number])
@@ -70,7 +70,7 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
 
 @dataclass(frozen=True)
 class Race:
-    """Four heavy tokens, three of a tail, and clocks; a token of each may be barred or inert."""
+    """Four heavy tokens, three tail tokens, and their clocks; some may be barred or never chosen."""
 
     law: naive.Law
     balance: ClassRates
@@ -80,7 +80,7 @@ class Race:
 
     @classmethod
     def random(cls, n: int, seed: int, pairs: bool = False) -> Race:
-        """``pairs`` for the closed form of two drafts."""
+        """A random race; ``pairs`` is for the closed form of two drafts."""
         rng = np.random.default_rng([47, n, seed])
         q = unit(np.append(rng.uniform(0.5, 1.0, 4), 10.0 ** rng.uniform(-8.0, -3.0, 3)))
         law = naive.without_replacement(q.tolist(), n)
@@ -139,7 +139,7 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
 
 
 def test_how_the_rates_of_two_drafts_depend_on_the_weights() -> None:
-    """The closed form's couplings are exact, against differences."""
+    """The couplings of the closed form agree with finite differences of the rates."""
     step = 1e-3
     for seed in range(12):
         race = Race.random(2, seed, pairs=True)

@@ -1,4 +1,4 @@
-"""A race's tail in full use: lossless and optimal."""
+"""Plans of drafts without replacement with many tokens in the tail are lossless and optimal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otmd.choice import ChoicePlan, race_plan
 
 
 def mixed_tokens(plan: ChoicePlan) -> int:
-    """How many tokens lie between two classes."""
+    """The number of tokens that are shared by two classes."""
     shares = []
     for side, own in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
         if side is not None:
@@ -58,7 +58,7 @@ def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
 @pytest.mark.parametrize("V", [160, 300, 400])
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_draft_that_is_nearly_uniform(V: int, n: int) -> None:
-    """A few hundred tokens, all of the tail and most of them within the cut."""
+    """A few hundred tokens, all of them in the tail and most of them within the cut."""
     for seed in range(12):
         rng = np.random.default_rng([V, n, seed])
         draft = unit(1.0 + 0.1 * rng.random(V))

@@ -1,4 +1,4 @@
-"""Steps of the search for weights, against what they mean, class by class."""
+"""The steps of the search for weights against naive versions, class by class."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_allowed_and_free(seed: int, capped: bool) -> None:
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("seed", range(10))
 def test_newtons_step(seed: int, capped: bool) -> None:
-    """That of the Laplacian of the couplings of the free classes."""
+    """Newton's step solves the system of the Laplacian of the free classes' couplings."""
     rng = np.random.default_rng([73, seed])
     coupling = rng.random((6, 6)) * 10.0 ** rng.uniform(-6.0, 0.0, (6, 1))
     coupling += coupling.T

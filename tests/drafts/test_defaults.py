@@ -1,4 +1,4 @@
-"""A law of which only the two required methods are written, and wrong arguments."""
+"""A law that defines only the two required methods, and wrong arguments."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ Q = np.array([0.5, 0.3, 0.2])
 
 
 class Least(otmd.DraftLaw):
-    """Without replacement, by its tuples alone."""
+    """Drafts without replacement, by the two required methods alone."""
 
     num_drafts, vocab_size = 2, 3
 

@@ -1,4 +1,4 @@
-"""Draws by inverse distribution function: which token each uniform number stands for."""
+"""Draws by inversion of the cumulative probabilities: the token for each uniform number."""
 
 import numpy as np
 from naive import likeliest as naive_likeliest

@@ -142,7 +142,7 @@ def test_a_wrong_argument_is_named(options: dict, named: str) -> None:
 
 def test_other_numbers_of_drafts() -> None:
     law = otmd.Stratified(Q, 4, sharpness=2.0)
-    # What was worked out of the larger law is none of the smaller one's.
+    # Values cached in the larger law must not be used by the smaller one.
     assert law.strata.max() == 3
     assert repr(law.with_num_drafts(2)) == repr(otmd.Stratified(Q, 2, sharpness=2.0))
     np.testing.assert_array_equal(
@@ -204,7 +204,7 @@ def test_top_tokens_before_strata() -> None:
 
 
 def test_a_large_vocabulary_has_no_better_neighbour() -> None:
-    """V = 20,000: no token added to the cut or taken out of it makes it better."""
+    """At V = 20,000, the cut gets no better by adding a token or by removing one."""
     rng = np.random.default_rng(5)
     p, q = rng.dirichlet(np.full(20_000, 0.05), size=2)
     law = otmd.Stratified(0.5 * p + 0.5 * q, 4)
@@ -230,7 +230,7 @@ def two_strata_optimum(target: np.ndarray, law: otmd.Stratified) -> float:
 
 
 def test_tokens_that_are_all_but_never_drafted_do_not_hide_the_optimum() -> None:
-    """q of most tokens is lost in rounding beside that of the tokens before them in the order of p/q."""
+    """The cut is best even if rounding loses q of most tokens beside that of the tokens before them."""
     for seed in range(60):
         rng = np.random.default_rng([11, seed])
         logits = rng.choice([5.0, 15.0, 40.0]) * rng.standard_normal(int(rng.integers(50, 1500)))

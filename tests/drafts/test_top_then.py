@@ -1,4 +1,4 @@
-"""Top tokens, then another law: no top at all, and laws that cannot be the rest."""
+"""Top tokens, then another law: the case of no top tokens, and laws that cannot be the other law."""
 
 import numpy as np
 import pytest

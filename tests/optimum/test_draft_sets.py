@@ -1,4 +1,4 @@
-"""Merging tuples with the same tokens, against sets of Python and NumPy's own sort of rows."""
+"""Merging tuples with the same tokens against Python's sets and NumPy's sort of rows."""
 
 from __future__ import annotations
 

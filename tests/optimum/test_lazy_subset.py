@@ -1,4 +1,4 @@
-"""The cut with replacement, whose tokens are written down when they are asked for."""
+"""The cut of drafts with replacement, whose tokens are only listed when they are asked for."""
 
 from __future__ import annotations
 

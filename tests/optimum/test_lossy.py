@@ -1,4 +1,4 @@
-"""The lossy front against convex programs over all subsets, fractions, and the optimum at its output law."""
+"""The lossy front against convex programs over all subsets, exact fractions, and α* of its output law."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
 
 
 def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) -> list[Fraction]:
-    """The taut string over all 2^V subsets, each step the steepest line from the last corner."""
+    """The output law by the taut string over all 2^V subsets: each step is the steepest from a corner."""
     contained = law.containment(len(target), lambda name, values: [Fraction(v) for v in values])
     size, everything = len(contained), len(contained) - 1
     mass = [sum((t for y, t in enumerate(target) if s >> y & 1), Fraction(0)) for s in range(size)]
@@ -114,7 +114,7 @@ def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) ->
         reached = [
             s for s in further if height[s] - height[corner] == steepest * (mass[s] - mass[corner])
         ]
-        # The largest of them; corners are nested.
+        # The largest set is the corner, since corners are nested.
         following = max(reached, key=lambda s: mass[s])
         for y in range(len(target)):
             if following >> y & 1 and not corner >> y & 1:

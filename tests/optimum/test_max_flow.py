@@ -1,4 +1,4 @@
-"""Maximum flow from sets to tokens against SciPy's, on whole capacities, and its cut against its value."""
+"""Maximum flow from sets to tokens against SciPy's, with integer capacities; its cut against its value."""
 
 import itertools
 

@@ -21,7 +21,7 @@ HEAVIEST = 0.1 / END
 
 
 def position(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rates of all sizes, one of more than half where there are several, and tokens without mass."""
+    """p, and q of all sizes: one of more than half if there are several, and some without mass."""
     rng = np.random.default_rng(size)
     p, q = rng.dirichlet(np.full(size + 1, 0.2)), 10.0 ** rng.uniform(-12, 0, size + 1)
     q[rng.random(q.size) < 0.1] = 0.0
@@ -44,7 +44,7 @@ def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
 
 def assert_sums(found: np.ndarray, wanted: np.ndarray, size: int) -> None:
     scale = np.ones(found.shape[-1])
-    # Times alone are in the unit of time.
+    # The sums of q/(1 − q) are in the unit of time.
     scale[2] = UNIT
     np.testing.assert_allclose(found * scale, wanted, rtol=1e-12, atol=size * 1e-20)
 
@@ -78,7 +78,7 @@ def test_sums_of_tokens_in_blocks(size: int, powers: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_subset_is_contained_as_its_sums_say(size: int) -> None:
-    """The two blocks of a subset and its complement, for two drafts: g = 1 − q(out)(1 + Σ q/(1 − q))."""
+    """For two drafts, g(H) = 1 − q(V∖H)(1 + Σ_H q/(1 − q))."""
     _, q = position(size)
     race = ExponentialRace(q, 2)
     for part in (0.0, 0.5, 1.0):
@@ -90,7 +90,7 @@ def test_a_subset_is_contained_as_its_sums_say(size: int) -> None:
 
 
 def test_power_sums_are_sums_of_powers() -> None:
-    """In parts of all sizes, the faintest powers left out."""
+    """Power sums agree with plain sums at sizes around the kernel's parts, up to terms that it leaves out."""
     rng = np.random.default_rng(0)
     for size in (0, 1, 1023, 1024, 2500):
         rates = 10.0 ** rng.uniform(-12, -1, size)

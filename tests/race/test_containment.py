@@ -58,7 +58,7 @@ def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
 
 
 def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
-    """Tokens without mass, and a race that ends so late that its end times the unit is infinite."""
+    """A race with tokens without mass may end so late that its end times the unit would be infinite."""
     law = otmd.WithoutReplacement([0.0, 1.6e-238, 1.4e-319, 1.0], 3)
     with every_kernel_compiled():
         assert law.containment(np.ones(4, bool)) == 1.0

@@ -26,7 +26,7 @@ def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarra
 
 
 def counted(law: otmd.WithoutReplacement, order: np.ndarray) -> np.ndarray:
-    """g of every prefix, the counts of arrivals at each node by one token after another."""
+    """g of every prefix, from counts of arrivals at each node to which tokens are added one by one."""
     q, n = law.draft_probs[order], law.num_drafts
     times, steps = win_times(latest_win(q, n), 1.0, n, 1)
     counts, contained = np.zeros((n, times.size)), [0.0]
@@ -54,7 +54,7 @@ def test_as_a_scan_of_every_prefix(noise: float, num_drafts: int) -> None:
     law = otmd.WithoutReplacement(draft, num_drafts)
     subset, rate = cut_of(target, law.draft_probs, law.num_drafts)
     assert rate == pytest.approx(scanned(target, law)[1], abs=1e-12)
-    # Prefixes may be as good as each other up to rounding; the one returned has that value.
+    # Several prefixes may be equally good up to rounding; the one returned has the best value.
     own = 1.0 + target[subset].sum() - law.containment(subset)
     assert own == pytest.approx(rate, abs=1e-12)
 

@@ -1,4 +1,4 @@
-"""Inclusion in a race, against every tuple, against exact values, and token by token."""
+"""Inclusion in a race against sums over every tuple, exact values, and values token by token."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def test_every_tuple_in_fractions(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 8])
 @pytest.mark.parametrize("V", [20, 700, 3000])
 def test_equal_tokens_are_drafted_equally(n: int, V: int) -> None:
-    """All heavy, about the limit, and all slow."""
+    """Each of V equal tokens is drafted with probability n/V: all heavy, near the limit, or all slow."""
     np.testing.assert_allclose(RaceInclusion(np.ones(V), n).probs(n), n / V, rtol=1e-12)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 def test_slow_tokens_beside_heavy_ones(n: int) -> None:
-    """A slow token is one of many alike: heavy tokens in groups of equals have a count of their own."""
+    """Equal slow tokens beside heavy ones are drafted equally, and n tokens are drafted on average."""
     slow, fast = np.full(2000, 1e-4), np.array([5.0, 3.0, 1.0, 0.5])
     found = RaceInclusion(np.append(fast, slow), n).probs(n)
     assert found.sum() == pytest.approx(n, rel=1e-12)
     assert np.ptp(found[4:]) < 1e-15
-    # Two halves of each slow token race as one does, but both may win: a difference of second order.
+    # If each slow token is halved, its halves race as it did, but both may win: a second-order difference.
     finer = RaceInclusion(np.append(fast, np.full(4000, 5e-5)), n).probs(n)
     np.testing.assert_allclose(finer[:4], found[:4], rtol=1e-3)
     np.testing.assert_allclose(2.0 * finer[4:6], found[4:6], rtol=1e-3)
@@ -54,7 +54,7 @@ def test_two_drafts_have_a_closed_form() -> None:
 
 @pytest.mark.parametrize("V", [5, 700, 3000])
 def test_hits_of_every_number_of_drafts(V: int) -> None:
-    """One race for all of them, as many as there are tokens among them."""
+    """One race serves every number of drafts, up to the number of tokens."""
     rng = np.random.default_rng(V)
     p, q = unit(10.0 ** rng.uniform(-3, 0, V)), unit(10.0 ** rng.uniform(-6, 0, V))
     q[0] = 0.0

@@ -31,7 +31,7 @@ def draft_of(kind: str, V: int, seed: int = 0) -> Array:
 @pytest.mark.parametrize("V", [8, 60, 3000])
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
-    """P(N < n) exactly, a sum of positive terms; n e^{−42} where the fastest are waited for."""
+    """P(N < n) at the end, an exact sum of positive terms, is at most n e^{−42}."""
     draft = draft_of(kind, V)
     latest = latest_win(draft, n)
     left = sum(naive.counts_of_arrivals(draft.tolist(), latest, n))
@@ -40,7 +40,7 @@ def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
 
 
 def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
-    """By Chernoff's bound: q·t stays small, which the expansion of the tail lives on."""
+    """By Chernoff's bound the race ends so early that q·t is small, which the expansion of the tail needs."""
     for n in (2, 4, 8):
         latest = latest_win(draft_of("uniform", 3000), n)
         assert latest / 3000 < 0.05
@@ -50,7 +50,7 @@ def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
 @pytest.mark.parametrize("n", range(2, 9))
 @pytest.mark.parametrize("V", [8, 9, 40, 151_936])
 def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
-    """Of V equal clocks: the density of an order statistic, ∫ = 1, and E of e^{−its time}."""
+    """For V equal clocks, the density of the n-th arrival integrates to 1, and gives E[e^{−time/V}]."""
     latest = latest_win(np.full(V, 1 / V), n)
     times, steps = win_times(latest, 1.0, n, n)
     rate = 1 / V
@@ -66,7 +66,7 @@ def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
 
 @pytest.mark.parametrize("latest", [1e70, 7e247])
 def test_win_times_of_a_race_whose_end_is_far(latest: float) -> None:
-    """Of faint tokens beside others of rate 1: the others' times still get nodes, so ∫ t³ e^{−t} dt = 6."""
+    """If faint tokens end the race late, tokens of rate 1 still get nodes: ∫ t³ e^{−t} dt = 6."""
     times, steps = win_times(latest, 1.0, 4, 3)
     assert (np.diff(times) > 0).all()
     near = times < 1e3

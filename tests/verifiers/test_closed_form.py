@@ -1,4 +1,4 @@
-"""Rates by a kernel over rows: one way for a single position, a family and a batch."""
+"""Rates by a kernel over rows are the same for a single position, a family of laws and a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_bounds_are_arrays_of_their_own(rule: otmd.Verifier, law: otmd.DraftLaw)
 
 
 def test_single_drafts_of_every_law_that_is_coupled() -> None:
-    """Those with a kernel, and those with none."""
+    """Maximal coupling has the rate Σ min(p, q) for all laws of one draft, with or without a kernel."""
     wanted = np.minimum(P, Q).sum()
     for law in (
         otmd.WithReplacement(Q, 1),

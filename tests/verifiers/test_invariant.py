@@ -1,4 +1,4 @@
-"""Couplings without communication: rates in fractions and simulated, losslessness, invariance, floors."""
+"""Couplings without communication: rates in fractions and by simulation, losslessness, invariance, floors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def excess(p, q, scale):
 
 
 def drafted_by_top(p, q, n: int, scale: Fraction) -> Fraction:
-    """P(a token of this p/q is drafted | the target emits it), by the race of the others with it."""
+    """P(a token with p/q = ``scale`` is drafted | the target emits it), from its race with the others."""
     rates = excess(p, q, scale)
     if sum(rate > 0 for rate in rates) < n:
         return Fraction(1)

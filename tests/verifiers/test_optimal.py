@@ -21,7 +21,7 @@ INSTANCES = instances(520, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """With replacement, strata, and one of the others in turn."""
+    """The law with replacement, strata, and one of the other laws in turn."""
     names = ["with_replacement", SERVED[1 + instance.seed[1] % 3]]
     laws = [package_law(instance, name) for name in names if instance.applicable(name)]
     q, n = instance.draft_probs, instance.num_drafts
@@ -41,7 +41,7 @@ def prepared(tol: float, target: Array, law: otmd.DraftLaw) -> ChoosingVerifier:
 def enumerated(
     rule: otmd.PreparedVerifier, law: otmd.DraftLaw, ordered: bool = True
 ) -> tuple[Array, float]:
-    """The law of the output, and P(it is among the drafts), from every tuple or every multiset."""
+    """The law of the output and P(it is a draft), as sums over every tuple or every multiset of drafts."""
     tuples, probs = law.enumerate()
     if not ordered:
         tuples, place = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)
@@ -55,7 +55,7 @@ def enumerated(
 
 
 def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -> None:
-    """Output law and certificate against every tuple; at all tolerances but one its orders are summed."""
+    """Output law and certificate against sums over every tuple, or every multiset except at tol 1e-10."""
     rule = Remembering(tol)
     p = unit(target)
     output, accepted = enumerated(rule.prepare(target, law), law, ordered=tol == 1e-10)
@@ -77,7 +77,7 @@ def test_random_and_hostile_instances(tol: float) -> None:
 @pytest.mark.parametrize("asked", [1e-6, 0.5])
 @pytest.mark.parametrize("tol", TOLERANCES)
 def test_bounds_hold_the_rate_of_the_rule_itself(tol: float, asked: float) -> None:
-    """Of the rule with its own tolerance, whatever is asked of the bounds."""
+    """The bounds are for the rule with its own tolerance, whatever tolerance is asked of the bounds."""
     for instance in INSTANCES[:150]:
         for law in laws_of(instance):
             rule = Remembering(tol)
@@ -161,7 +161,7 @@ def rational(values: list[Fraction]) -> Array:
 
 
 def tight_prefixes(counts: tuple[int, ...], n: int, level: bool) -> tuple[Array, Array]:
-    """Every prefix is an equally good cut, exactly: all at 0, or all but the empty one below 0."""
+    """p and q for which all prefixes are exactly equally good cuts; not ``level``, all but the empty one."""
     q = [Fraction(count, sum(counts)) for count in counts]
     ends = [sum(q[:k]) ** n for k in range(len(q) + 1)]
     p = [after - before for before, after in pairwise(ends)]
@@ -176,7 +176,7 @@ def tight_prefixes(counts: tuple[int, ...], n: int, level: bool) -> tuple[Array,
 @pytest.mark.parametrize("counts", [(1, 1, 2, 4), (1, 1, 1, 1), (1, 2, 1, 2, 2), (4, 4), (1, 7)])
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool, tol: float) -> None:
-    """Weights that would have to be infinitely far apart."""
+    """With several best cuts, weights would have to be infinitely far apart."""
     target, draft = tight_prefixes(counts, n, level)
     law = otmd.WithReplacement(draft, n)
     wanted = 1.0 if level else 1.0 - draft[0] ** n
@@ -234,7 +234,7 @@ def test_half_precision_at_a_vocabulary_of_two() -> None:
     assert_sound(target, otmd.WithReplacement(draft, 3), 1e-10, "")
 
 
-# A histogram whose unresolved group borders on a resolved one, and weights that run away.
+# Pairs that once failed: a group that was not split beside one that was, and weights that grew without end.
 DELICATE = {
     "five thousandths were lost": ([5 / 8, 3 / 8, 0.0], [1 / 4, 3 / 8, 3 / 8], 3),
     "ties of five prefixes": ([0.375, 0.0, 0.25, 0.375], [0.125, 0.375, 0.25, 0.25], 2),
@@ -338,7 +338,7 @@ LEAST_EXPECTED = 10.0
 
 
 def p_value(counts: Array, probs: Array) -> float:
-    """G-test; cells that expect fewer than ten, chosen before anything is drawn, are one."""
+    """The p-value of a G-test. Cells that expect fewer than ten counts are pooled before any draw."""
     expected = probs * counts.sum()
     thick = expected >= LEAST_EXPECTED
     observed = np.append(counts[thick], counts[~thick].sum())
@@ -358,7 +358,7 @@ def thousand_tokens() -> tuple[Array, otmd.WithReplacement]:
 
 @pytest.mark.parametrize("tol", [1e-10, 0.1])
 def test_output_tokens_follow_the_target(tol: float) -> None:
-    """False alarms: each of the two tests with probability 1e-4 over the seed."""
+    """Each of the two tests raises a false alarm with probability 1e-4 over the seed."""
     target, law = thousand_tokens()
     rng = np.random.default_rng(909)
     tokens = law.sample(rng, size=DRAWS)
@@ -374,7 +374,7 @@ def test_output_tokens_follow_the_target(tol: float) -> None:
 
 @pytest.mark.parametrize("fault", ["other weights", "residual from p"])
 def test_faults_are_caught(fault: str) -> None:
-    """Weights that the thinning was not made for, or a residual that ignores what was accepted."""
+    """Two faults: weights that the thinning was not made for, a residual that ignores what was accepted."""
     target, law = thousand_tokens()
     rule = prepared(1e-10, target, law)
     if fault == "other weights":

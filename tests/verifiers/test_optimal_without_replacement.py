@@ -21,7 +21,7 @@ INSTANCES = [x for x in instances(660, seed=62) if x.applicable("without_replace
 
 
 def by_sets(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, float]:
-    """The law of the output and P(it is a draft); a set's orders are summed, the rule sees none."""
+    """The law of the output and P(it is a draft); a set's orders are added, as the rule ignores the order."""
     tuples, probs = law.enumerate()
     sets, place = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)
     output, accepted = np.zeros(law.vocab_size), 0.0
@@ -33,7 +33,7 @@ def by_sets(rule: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, flo
 
 
 def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -> None:
-    """Output law, certificate and bounds against every set of drafts."""
+    """Output law, certificate and bounds against sums over every set of drafts."""
     rule, p = Remembering(tol), unit(target)
     output, accepted = by_sets(rule.prepare(target, law), law)
     assert np.abs(output - p).max() <= ROUNDING, where
@@ -47,7 +47,7 @@ def assert_sound(target: Array, law: otmd.DraftLaw, tol: float, where: object) -
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """Without replacement, and after some top tokens for every third instance."""
+    """The law without replacement, and for every third instance also after some top tokens."""
     names = NAMES if instance.seed[1] % 3 == 0 else NAMES[:1]
     return [package_law(instance, name) for name in names]
 
@@ -71,7 +71,7 @@ def test_the_rate_is_that_of_the_linear_program() -> None:
 @pytest.mark.parametrize("tol", TOLERANCES)
 @pytest.mark.parametrize("kind", ["random", "peaked", "uniform draft", "p close to q"])
 def test_eight_drafts_of_ten_tokens(kind: str, tol: float) -> None:
-    """The chance of each of the 45 sets from the twin."""
+    """Lossless and optimal for eight drafts; the probability of each of the 45 sets is the twin's."""
     for seed in range(3):
         target, draft = KINDS[kind](np.random.default_rng([59, seed]), 10)
         law = otmd.WithoutReplacement(draft, 8)
@@ -138,7 +138,7 @@ def test_hostile_pairs_after_top_tokens(name: str, n: int) -> None:
 @pytest.mark.parametrize("counts", [(1, 1, 2, 4), (1, 1, 1, 1), (1, 2, 1, 2, 2), (5, 4, 3, 2, 1)])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> None:
-    """Every prefix is as good a cut, to rounding: weights that would have to be infinitely far apart."""
+    """If all prefixes are best cuts up to rounding, weights would have to be infinitely far apart."""
     V = len(counts)
     law = otmd.WithoutReplacement(unit(np.array(counts, float)), n)
     ends = [float(law.containment(np.arange(V) < size)) for size in range(V + 1)]
@@ -150,7 +150,7 @@ def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> N
         target.tolist(), naive.without_replacement(law.draft_probs.tolist(), n)
     )
     if list(counts) == sorted(counts):
-        # In the order of p/q no other set is better than these prefixes.
+        # These prefixes are in the order of p/q, so no other set is better.
         assert best == pytest.approx(1.0 if level else 1.0 - ends[first + 1], abs=ROUNDING)
     for tol in TOLERANCES:
         proof = otmd.Optimal(tol).certificate(target, law)
@@ -160,7 +160,7 @@ def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> N
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 def test_as_many_drafts_as_tokens(n: int) -> None:
-    """All is drafted, so all is accepted; in half precision as well."""
+    """If every token is drafted, every output is accepted, also in half precision."""
     for seed in range(4):
         rng = np.random.default_rng([n, seed])
         target, draft = (unit(rng.uniform(0.2, 1.0, n)).astype(np.float16) for _ in range(2))
@@ -205,7 +205,7 @@ def test_names_and_order_do_not_matter(name: str) -> None:
 # ---------------------------------------------------------------- full size
 
 V = 151_936
-# Target temperature, noise of the draft's logits (None: unrelated logits), n.
+# Temperature, noise of the draft's logits (None: unrelated logits), n.
 POSITIONS = [
     (0.3, 1.0, 2),
     (0.3, 3.0, 8),
@@ -238,7 +238,7 @@ def plan_of(target: Array, law: otmd.WithoutReplacement, tol: float = 1e-10) -> 
 
 
 def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
-    """Σ offered = P(some draft beside H* has a clock); few tokens have one by chance."""
+    """The chosen mass outside H* is P(some draft there has a clock), which differs little from 1 − g(H*)."""
     side, own = plan.outer, np.flatnonzero(~plan.subset & (plan.target > 0))
     assert side is not None
     lower, share, _ = side.locate(own)
@@ -251,7 +251,7 @@ def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement)
 
 
 def standard_errors(plan: ChoicePlan, law: otmd.WithoutReplacement) -> Array:
-    """How far the mean chances of the 20 likeliest tokens of each side are from what the plan says."""
+    """How far sampled mean chances of the 20 likeliest tokens of each side are from the plan, in σ."""
     sums, said = np.zeros(law.vocab_size), plan.accepted
     for tokens in law.sample(np.random.default_rng(3), size=2000):
         sums[tokens] += plan.chances(tokens)
@@ -274,7 +274,7 @@ def test_a_language_models_vocabulary(temperature: float, noise: float | None, n
 
 @pytest.mark.parametrize("inner", [True, False])
 def test_other_weights_than_the_rates_were_made_for_are_noticed(inner: bool) -> None:
-    # Without a cut all drafts lie outside; with one hardly ever two of them do.
+    # Outside, weights matter only if two drafts lie there, which is rare with a cut: the other has none.
     target, law = language_position(*((0.3, 3.0, 8) if inner else (0.3, 0.1, 4)))
     plan = plan_of(target, law)
     side = plan.inner if inner else plan.outer

@@ -1,4 +1,4 @@
-"""The verifier that samples from a plan: lossless, at the plan's rate, for its own law only."""
+"""The verifier that samples from a plan is lossless, has the plan's rate, and serves its own law only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAW = otmd.WithReplacement(Q, 2)
 
 
 def enumerated_rate(rule: PlanVerifier, target, law) -> float:
-    """P(output among the drafts), from the conditional laws."""
+    """P(the output is among the drafts), from the conditional laws of the output."""
     prepared = rule.prepare(target, law)
     rate = 0.0
     for tokens, prob in zip(*law.enumerate(), strict=True):

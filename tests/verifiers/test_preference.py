@@ -75,11 +75,11 @@ def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
 
 
 def test_it_decides_as_its_twin() -> None:
-    """Draft by draft: the chances of each outcome, for strata and for drafts from one distribution."""
+    """Given the drafts, the rule has its twin's output law, for strata and for one draft distribution."""
     for instance in strategies.instances(75, seed=44):
         p, q, n = instance.p, instance.q, instance.num_drafts
         cases: list[tuple[otmd.DraftLaw, list, bool]] = []
-        # Twins of the order break ties in their own way: only the rate is the same there.
+        # The twin breaks ties of p/q in its own way, so that only its rate would be the same.
         if len({round(a / b, 9) for a, b in zip(p, q, strict=True) if b}) == np.count_nonzero(q):
             cases.append((otmd.WithReplacement(q, n), [q] * n, False))
         if instance.draft_support >= n:
@@ -91,7 +91,7 @@ def test_it_decides_as_its_twin() -> None:
             prepared = otmd.Preference().prepare(p, law)
             drawn_by_law = list(zip(*law.enumerate(), strict=True))[::7]
             got = [prepared.conditional_law(tokens) for tokens, _ in drawn_by_law]
-            # Tuples that are all but never drawn are decided by what rounding leaves of them.
+            # Differences are weighted by Q: for tuples that are hardly ever drawn, rounding decides.
             apart = [
                 max(
                     (drawn * np.abs(each - decided(twin, tokens, len(p)))).max()
@@ -103,7 +103,7 @@ def test_it_decides_as_its_twin() -> None:
 
 
 def best_twins(p: list, table: list, by_strata: bool) -> list:
-    """The twin in its default order; two of them where the orders are equally good."""
+    """The twin in its default order, or two twins if two orders are equally good."""
     law = naive.independent(table)
     rules = [naive.preference(p, table, o) for o in naive.default_preferences(p, table, by_strata)]
     rates = [naive.judged(law, rule, len(p))[0] for rule in rules]
@@ -115,7 +115,7 @@ def decided(twin: Callable, tokens: np.ndarray, size: int) -> np.ndarray:
 
 
 def test_exactly_lossless_in_fractions_and_not_without_thinning() -> None:
-    """The twin in fractions emits p itself; with the thinning left out it does not."""
+    """The twin in fractions has the output law p exactly; without thinning it has not."""
     rng, wrong = np.random.default_rng(2), 0
     for _ in range(60):
         p, q = (naive.exact(rng.integers(1, 12, 6).tolist()) for _ in range(2))
@@ -147,7 +147,7 @@ def test_the_rate_is_that_of_the_twin_in_fractions() -> None:
 
 
 def test_the_certificate_says_where_the_rule_is_optimal() -> None:
-    """Equality where the tokens that are accepted whole come before all that are thinned."""
+    """The gap is 0 where the tokens that are accepted whole come before all that are thinned."""
     rng, optimal = np.random.default_rng(4), 0
     for _ in range(200):
         p, q = rng.dirichlet(np.ones(6), size=2)
