@@ -211,7 +211,7 @@ def load_target(
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"device must be one that torch knows, such as 'cpu', got {device!r}") from error
+        raise ValueError(f"device must be one of torch's, such as 'cpu', got {device!r}") from error
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
