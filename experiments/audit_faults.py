@@ -3,8 +3,9 @@
     python experiments/audit_faults.py
     python experiments/audit_faults.py --quick --output runs/quick.parquet
 
-The total variation is exact, by enumeration. Everything else is by samples of the faulty rules: the
-sequential audit from several seeds, looking on to the end, and the audit of a fixed number from one of them.
+The total variation is exact, by enumeration. Everything else is measured on samples of the faulty rules: a
+sequential audit from each of several seeds, which goes on to the last sample, and an audit of a fixed number
+of samples from the first seed.
 Results are kept as they come; the same command goes on where it stopped.
 """
 
@@ -73,7 +74,7 @@ def measure(control: audit.Control, num_samples: int, seeds: int) -> dict[str, A
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row as the how-to shows it."""
+    """A row of the table as the how-to page shows it."""
     proof = f"; {row['impossible']} impossible" if row["impossible"] else ""
     wealth = "∞" if np.isinf(row["median_log_wealth"]) else f"{row['median_log_wealth']:,.0f}"
     median = row["median_samples"]

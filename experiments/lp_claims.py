@@ -1,4 +1,4 @@
-"""Competitors on the same problem, in turn and in one process: ratios that a busy machine spares."""
+"""Forms and solvers of one problem, timed in turn in one process: a busy machine slows all alike."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from otmd.transport.forms import build_program
 ROUNDS = 15
 
 FORMS_COMPARED = (("full", False), ("full", True), ("compact", False), ("compact", True))
-"""The coupling as the literature states it, one row a tuple, first."""
+"""Form, and whether tuples are merged. The first is the coupling as the literature states it."""
 
 BACKENDS_COMPARED = ("HiGHS simplex", "scipy linprog", "cvxpy HiGHS")
 
@@ -33,7 +33,7 @@ PROGRAMS_COMPARED = (
 
 
 def compare_forms(vocab_size: int, num_drafts: int, rounds: int) -> list[dict[str, Any]]:
-    """Seconds of HiGHS on the two forms of one synthetic problem, merged and not."""
+    """Seconds of HiGHS on two forms of one synthetic problem, with tuples merged and not."""
     cases = product(FORMS_COMPARED, ("HiGHS simplex", "HiGHS ipm"))
     keys = [(vocab_size, num_drafts, *form, backend) for form, backend in cases]
     return _race("forms", keys, rounds)

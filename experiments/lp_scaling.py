@@ -4,8 +4,8 @@
     python experiments/lp_scaling.py --dataset runs/pair --output runs/lp_scaling.parquet
     python experiments/lp_scaling.py --quick --output runs/quick.parquet
 
-Every solve has a process of its own, ended at a time limit, so that time, peak memory and giving up
-are measured and not guessed. Results are kept as they come; the same command goes on where it stopped.
+Every solve has a process of its own, which is ended at a time limit. So time, peak memory and giving up are
+measured and not guessed. Results are kept as they come; the same command goes on where it stopped.
 """
 
 import argparse
@@ -31,10 +31,10 @@ SERIES = (
     *(("dual", name) for name in ("HiGHS simplex", "HiGHS ipm")),
     *(("max_flow", name) for name in ("HiGHS simplex", "HiGHS ipm", "networkx", "Dinic")),
 )
-"""Form and backend; cvxpy and linprog on the smallest form."""
+"""Form and backend. cvxpy and linprog solve the smallest form only."""
 
 GRID = {(2, True): (4, 10, 30, 100, 300, 1000), (4, True): (4, 10, 20, 40), (4, False): (4, 10, 16)}
-"""V for each number of drafts, merged or not, in growing order."""
+"""V in growing order, for each number of drafts and whether tuples are merged."""
 
 REAL = ((10, 2), (10, 4), (10, 5), (100, 2), (1000, 2))
 REAL_SERIES = (
@@ -53,7 +53,7 @@ QUICK_SERIES = (("full", "HiGHS simplex"), ("compact", "HiGHS simplex"), ("max_f
 def likeliest_pairs(dataset: Dataset, vocab_size: int, count: int) -> list[Pair]:
     """Distributions over the target's k likeliest tokens, at positions spread over the data set.
 
-    Both are truncated to these tokens and renormalised; the draft's own likeliest may be others.
+    Both are truncated to these tokens and renormalised. The draft's likeliest tokens may be others.
     """
     rows = np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(int)
     pairs = []
@@ -66,7 +66,7 @@ def likeliest_pairs(dataset: Dataset, vocab_size: int, count: int) -> list[Pair]
 
 
 def synthetic_cases(quick: bool) -> Iterator[list[tuple[Case, Pair]]]:
-    """Lists of cases, each in growing order: one gives up where its first case does."""
+    """Lists of cases in growing order; the first case that gives up ends its list."""
     for (num_drafts, merge), sizes in (QUICK_GRID if quick else GRID).items():
         for form, backend in QUICK_SERIES if quick else SERIES:
             yield [
@@ -79,7 +79,7 @@ def synthetic_cases(quick: bool) -> Iterator[list[tuple[Case, Pair]]]:
 
 
 def real_cases(dataset: Dataset, quick: bool, count: int) -> Iterator[list[tuple[Case, Pair]]]:
-    """Lists of the positions of one size; the first that gives up ends its list."""
+    """Lists of the positions of one size, form and backend; the first that gives up ends its list."""
     sizes = ((3, 2),) if quick else REAL
     for vocab_size, num_drafts in sizes:
         pairs = likeliest_pairs(dataset, vocab_size, count)
@@ -96,7 +96,7 @@ def real_cases(dataset: Dataset, quick: bool, count: int) -> Iterator[list[tuple
 def run_cases(
     store: ProgressStore, lists: list[list[tuple[Case, Pair]]], time_limit: float
 ) -> None:
-    """Solve what the store does not hold yet, list by list, until one gives up."""
+    """Solve what the store does not hold yet. A list ends at its first case that gives up."""
     for number, cases in enumerate(lists, start=1):
         for case, pair in cases:
             print(f"[{number}/{len(lists)}] {case}", flush=True)
@@ -110,7 +110,7 @@ def run_cases(
 
 
 def run_claims(store: ProgressStore, quick: bool) -> None:
-    """Measure the two comparisons, competitors in turn."""
+    """Measure the two comparisons of :mod:`lp_claims`."""
     rounds, kind = (2, "quick-claim") if quick else (ROUNDS, "claim")
     sizes = (4, 2) if quick else (10, 4)
     print("comparing forms and backends, in turn", flush=True)

@@ -28,10 +28,10 @@ BACKENDS: dict[str, tuple[str, str | None]] = {
     "networkx": ("networkx", None),
     "Dinic": ("dinic", None),
 }
-"""Solver and method of ``solve_transport``, by the figure's name; linprog is called by this script alone."""
+"""Solver and method of ``solve_transport`` by the name in figures; only this script calls linprog."""
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-"""HiGHS's tolerances when otmd calls it; the same for scipy's and cvxpy's, whose own are 1e-7."""
+"""The tolerances with which otmd calls HiGHS. scipy and cvxpy, whose own are 1e-7, get the same."""
 
 _MOST_REPEATS, _REPEAT_SECONDS = 5, 1.0
 _MOST_MEMORY = 6 * 2**30
@@ -65,7 +65,7 @@ class Case:
 
 
 def synthetic_pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Target and draft (V,) drawn from the Dirichlet law around Zipf's, 5/rank."""
+    """Target and draft (V,), drawn from a Dirichlet distribution with the parameters 5/rank."""
     rng = np.random.default_rng([vocab_size, seed])
     zipf = 5.0 / np.arange(1, vocab_size + 1)
     target, draft = rng.dirichlet(zipf, size=2) + 1e-12
@@ -73,7 +73,7 @@ def synthetic_pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
-    """Translate a program for scipy's linprog. The function returned solves it, and is what is timed."""
+    """Translate a program for scipy's linprog; return the function that solves it, which is timed."""
     lower, upper = program.row_lower, program.row_upper
     equal = lower == upper
     above, below = np.isfinite(upper) & ~equal, np.isfinite(lower) & ~equal
@@ -104,7 +104,7 @@ def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
 def solver_of(
     problem: TransportProblem, program: LinearProgram, backend: str
 ) -> Callable[[], SolverAnswer]:
-    """Return what solves a program by a backend, ready to be timed."""
+    """Return a function that solves a program by a backend, ready to be timed."""
     solver, method = BACKENDS[backend]
     if solver == "linprog":
         return solve_with_linprog(program)
@@ -123,7 +123,7 @@ def measure_solve(case: Case, pair: tuple[np.ndarray, np.ndarray]) -> dict[str, 
 
 
 def _warm_up(case: Case) -> None:
-    """Import and compile what the case will use, which neither its time nor its limit counts."""
+    """Import and compile what the case will use, so that neither its time nor its limit counts that."""
     target, draft = synthetic_pair(3, 0)
     law = otmd.WithReplacement(draft, 2)
     with every_kernel_compiled():

@@ -1,4 +1,4 @@
-"""The tables of the linear programs' experiment, as they stand in the documentation."""
+"""The tables of ``lp_scaling.py``, as the documentation shows them."""
 
 import polars as pl
 
@@ -6,13 +6,13 @@ PUBLISHED = {
     "linear program": ("4", "4000+", "400000+", "4000+", "out of memory"),
     "max-flow": ("2.5", "74", "10000+", "63–72", "400000+"),
 }
-"""Milliseconds a token of Thomas & Pal (2025, arXiv:2511.15898), on their hardware, not on this."""
+"""Milliseconds a token in Thomas & Pal (2025, arXiv:2511.15898), on their own hardware."""
 
 PUBLISHED_SIZES = ((10, 2), (10, 4), (10, 5), (100, 2), (1000, 2))
 
 
 def print_tables(table: pl.DataFrame) -> None:
-    """Print what the run says: both comparisons, and the real distributions if there were any."""
+    """Print both comparisons, and the real distributions if there were any."""
     print(comparison_of_forms(table))
     print(comparison_of_backends(table))
     if "real" in table["source"]:
@@ -20,7 +20,7 @@ def print_tables(table: pl.DataFrame) -> None:
 
 
 def comparison_of_forms(table: pl.DataFrame) -> str:
-    """HiGHS on the four programs of one problem, and how many times faster than the largest."""
+    """HiGHS on four programs of one problem, and how many times faster each is than the largest."""
     rows = table.filter(pl.col("claim") == "forms").sort("variables", descending=True)
     methods = ("HiGHS simplex", "HiGHS ipm")
     lines = ["", f"| form | tuples | variables | {', ms | '.join(methods)}, ms |", "|---" * 5 + "|"]

@@ -1,4 +1,4 @@
-"""Results of a long run, kept part by part: an interruption loses nothing, a rerun goes on."""
+"""Results of a long run, kept part by part: an interruption loses nothing, and a rerun goes on."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from otmd.storage.store import Layout, Store
 class ProgressStore:
     """Named parts of one table; a stored part is not made again.
 
-    Unlike those of ``otmd.measurement.run_sweep``, parts are named by what they hold and not by the code
-    that made them, and a part may depend on earlier ones. The table also tells later runs what is stored.
+    Unlike in ``otmd.measurement.run_sweep``, parts are named by what they hold, not by the code that made
+    them, and a part may depend on earlier ones. A finished table also tells later runs what is stored.
 
     Parameters
     ----------
     path : Path
         The Parquet file of the whole table. Its parts lie beside it until :meth:`finish`.
     store : Store
-        Of the parts, held by the caller.
+        The store of the parts; the caller holds its lock.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class ProgressStore:
 
 @contextmanager
 def progress_store(path: Path) -> Iterator[ProgressStore]:
-    """Open a store, and keep other processes from it during the block.
+    """Open a store, and lock out other processes during the block.
 
     Raises
     ------

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/choice.py"
 FIGURES = (Path("docs/images/choice.svg"), Path("runs/figures/choice.pdf"))
 DRAFTS = 4
 BASE = "RRS"
@@ -44,7 +43,7 @@ PANELS = {
 
 
 def bands() -> list[str]:
-    """What the bands of the draft's largest probability are called."""
+    """The names of the bands of the draft's largest probability."""
     ends = ["0", *(f"{edge:g}" for edge in EDGES), "1"]
     return [f"{low}–{high}" for low, high in pairwise(ends)]
 
@@ -123,10 +122,5 @@ def _chart(axes: "Axes", cells: pl.DataFrame, looks: dict[str, tuple[str, str]])
     axes.tick_params(length=0)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/choice.py", draw, (RESULTS, FIGURES), sys.argv[1:])

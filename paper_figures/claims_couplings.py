@@ -63,7 +63,7 @@ def list_floor(table: pl.DataFrame) -> list[str]:
 def floor(
     claim: list[str], table: pl.DataFrame, some: pl.DataFrame, column: str, counted: str, at: str
 ) -> list[str]:
-    """How far the list stays above a published floor: at least, and on average over some rows at T = 1."""
+    """How far the Gumbel list stays above a published floor: the least, and the mean of ``some`` at T = 1."""
     least = table.select((pl.col("gumbel_list_high") - pl.col(column)).min()).item()
     above = mean(some.filter(temperature=1.0), pl.col("gumbel_list") - pl.col(column))
     return [
@@ -76,7 +76,7 @@ def floor(
 
 
 def against_rejection(table: pl.DataFrame) -> list[str]:
-    """Agreement without verification against verification."""
+    """The Gumbel top n, without verification, against recursive rejection."""
     leads = {
         (n, t): mean(
             table.filter(num_drafts=n, temperature=t),
@@ -118,7 +118,7 @@ def price(table: pl.DataFrame) -> list[str]:
 
 
 def lossy(table: pl.DataFrame) -> list[str]:
-    """Lossy rules of engines against the front of their divergence."""
+    """How much less lossy rules accept than the same total variation allows."""
     wasted = pl.col("rate_within_total_variation") - pl.col("rate")
     parts = [
         f"{rule}: {interval(mean(part, wasted))}"
@@ -162,7 +162,7 @@ def lossy_siblings(table: pl.DataFrame) -> list[str]:
 
 
 def lossy_texts(table: pl.DataFrame) -> list[str]:
-    """What lossy rules diverge over a text, against what their rates cost."""
+    """How far lossy rules diverge over a text, against the least divergence at their rates."""
     words, all_waste = [], []
     for (rule, count), part in table.group_by("rule", "num_drafts", maintain_order=True):
         wasted = mean(part, pl.col("kl") - pl.col("least_kl"))

@@ -23,7 +23,7 @@ def rows(table: pl.DataFrame) -> list[list[str]]:
 
 
 def laws_order(table: pl.DataFrame) -> list[str]:
-    """Without replacement is never worse."""
+    """α* without replacement against α* with."""
     least, count = 1.0, 0
     for n in (2, 3, 4):
         wide = side_by_side(table, ["α*, without", "α*, with"], n)
@@ -39,7 +39,7 @@ def laws_order(table: pl.DataFrame) -> list[str]:
 
 
 def ladder(table: pl.DataFrame) -> list[str]:
-    """Drafts with more and fewer layers left out."""
+    """α* of drafts with more and fewer layers left out."""
     wide = side_by_side(table.filter(temperature=1.0), ["α*, with", "α*, without"], 3)
     parts = wide.group_by("draft").agg(pl.col("total_variation", "α*, with", "α*, without").mean())
     words = "; ".join(
@@ -83,7 +83,7 @@ def resolution() -> list[str]:
 
 
 def poisson() -> list[str]:
-    """Taking the conditional Poisson law for drafts without replacement."""
+    """The error of taking the conditional Poisson law for drafts without replacement."""
     errors = misstated(RESULTS)
     mean = errors.sort("value").row(0, named=True)
     most = errors.sort("largest").row(-1, named=True)

@@ -1,4 +1,4 @@
-"""Rows of the table of claims that made-up distributions answer."""
+"""Rows of the table of claims that are tested on synthetic distributions."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def floor() -> list[str]:
 
 
 def tightness() -> list[str]:
-    """How near to the guarantee the search came."""
+    """How near the searches came to the guarantee."""
     table = pl.read_parquet(RESULTS / "spectr_floor.parquet")
     least = table.group_by("num_drafts").agg(pl.col("ratio", "floor").min()).sort("num_drafts")
     nearest = (least["ratio"] - least["floor"]).to_numpy().min()
@@ -58,7 +58,7 @@ def tightness() -> list[str]:
 
 
 def upper_bound() -> list[str]:
-    """Lemma 3 over the optimum."""
+    """How far the bound of Lemma 3 is above the optimum."""
     table = pl.read_parquet(RESULTS / "spectr_acceptance.parquet")
     excess = (table["bound"] - table["optimal"]).to_numpy()
     return [
@@ -152,7 +152,7 @@ def hub_theorem() -> list[str]:
 
 
 def hub_below() -> list[str]:
-    """How often the hub wins all the same, and against recursive rejection."""
+    """The hub against recursive rejection, and how often it wins where q(a) < 1/2."""
     table = pl.read_parquet(RESULTS / "spechub_toy.parquet")
     below = table.filter(pl.col("top_draft") < 0.5)
     rivals = ("optimal_with", "recursive_without")

@@ -6,7 +6,7 @@ import polars as pl
 from claims_words import command, holds, theorem
 
 RESULTS = Path("paper_figures/results")
-# Standard errors to either side of a mean.
+# A 95% interval reaches so many standard errors to either side of a mean.
 ERRORS = 1.96
 
 
@@ -58,7 +58,7 @@ def hub_trees() -> list[str]:
 
 
 def hot_hub() -> list[str]:
-    """The same at a high temperature."""
+    """The hub on binary trees at a high temperature."""
     hub = _hub(2.0)["SpecHub"]
     return [
         "The same at high temperature",

@@ -3,8 +3,8 @@
     python paper_figures/claims_table.py
     python paper_figures/claims_table.py --check
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``. With ``--check`` the page is left as it is, and
-the exit status says whether it agrees.
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``. With ``--check`` the page is not changed,
+and the exit status says whether its tables agree with the results.
 """
 
 import re
@@ -28,7 +28,7 @@ DRAFTS = 3
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
+    """A table in Markdown."""
     lines = [list(head), *map(list, rows)]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -61,7 +61,7 @@ def draft_laws() -> str:
 
 
 def by(column: str, part: pl.DataFrame) -> str:
-    """Mean rates in per cent with 95% intervals, a line each domain or temperature."""
+    """Mean rates in per cent with 95% intervals, a line for each domain or temperature."""
     wide = side_by_side(part, DOMAIN_RULES, DRAFTS)
     found = means(wide, [column], {name: pl.col(name) for name in DOMAIN_RULES})
     lines = []
@@ -107,7 +107,7 @@ def filled(page: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it."""
+    """Write the page, or with ``--check`` compare it."""
     before = PAGE.read_text("utf-8")
     after = filled(before)
     if arguments == ["--check"]:

@@ -1,4 +1,4 @@
-"""Rows of the table of claims that verifiers at positions of real models answer."""
+"""Rows of the table of claims on verifiers, tested at positions of real models."""
 
 import polars as pl
 from claims_words import ROUNDING, by_name, command, holds, interval, listed, theorem
@@ -65,12 +65,12 @@ def hub_rules(pair: pl.DataFrame) -> list[str]:
 
 
 def of_hu(pair: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Positions at the temperature and number of drafts of their Table 1."""
+    """Positions at the temperature and number of drafts of Hu et al.'s Table 1."""
     return side_by_side(pair.filter(temperature=OF_HU), names, 3)
 
 
 def with_replacement(pair: pl.DataFrame) -> list[str]:
-    """How far verifiers stay below, with replacement."""
+    """How far verifiers stay below α*, with replacement."""
     names = ["α*, with", "K-SEQ", "RRS"]
     wide = of_hu(pair, names)
     rate = by_name(wide, {name: pl.col(name) for name in names})
@@ -86,7 +86,7 @@ def with_replacement(pair: pl.DataFrame) -> list[str]:
 
 
 def without(pair: pl.DataFrame) -> list[str]:
-    """The same without replacement."""
+    """How far recursive rejection stays below α*, without replacement."""
     names = ["α*, without", "RRSw"]
     wide = of_hu(pair, names)
     rate = by_name(wide, {"α*": pl.col(names[0]), "gap": pl.col(names[0]) - pl.col("RRSw")})
@@ -100,7 +100,7 @@ def without(pair: pl.DataFrame) -> list[str]:
 
 
 def greedy(pair: pl.DataFrame) -> list[str]:
-    """Greedy drafts against recursive rejection, as they compare it."""
+    """Greedy drafts against recursive rejection, as Hu et al. compare them."""
     wide = of_hu(pair, ["greedy", "RRS", "RRSw", "α*, with"])
     of = {name: pl.col("greedy") - pl.col(name) for name in ("RRS", "RRSw", "α*, with")}
     lead = by_name(wide, of)

@@ -1,4 +1,4 @@
-"""Words of the tables of claims: commands, verdicts and intervals."""
+"""What rows of claims share: commands, verdicts and intervals in words."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ ROUNDING = 1e-9
 
 
 def command(script: str, folder: str = "claims") -> str:
-    """What makes the results of a row."""
+    """The script that makes the results of a row, as code."""
     return f"`experiments/{folder}/{script}.py`"
 
 
 def holds(is_so: bool, remark: str = "") -> str:
-    """The verdict, from the numbers."""
+    """The verdict on a claim that numbers decide."""
     return ("holds" if is_so else "does not hold") + remark
 
 
 def theorem(agrees: bool) -> str:
-    """The verdict on what is proved: only whether the numbers agree with it."""
+    """The verdict on a theorem: whether the numbers agree with it."""
     return "theorem; code " + ("agrees" if agrees else "disagrees")
 
 
 def interval(row: dict[str, float], unit: float = 100.0) -> str:
-    """A mean in per cent (or points) and its interval."""
+    """A mean and its interval in words, in per cent (or points) by default."""
     value, low, high = (unit * row[name] for name in ("value", "low", "high"))
     return f"{value:.1f} ({low:.1f} to {high:.1f})"
 
@@ -35,5 +35,5 @@ def by_name(wide: pl.DataFrame, of: dict[str, pl.Expr]) -> dict[str, dict[str, f
 
 
 def listed(values: Sequence[float]) -> str:
-    """Numbers, or none."""
+    """The numbers in a row, or "none"."""
     return ", ".join(f"{value:g}" for value in values) or "none"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/domain_rates.py"
 FIGURES = (Path("docs/images/domain_rates.svg"), Path("runs/figures/domain_rates.pdf"))
 LOOKS = {
     "α*, without": ("#56B4E9", "X"),
@@ -96,10 +95,5 @@ def _points(axes: "Axes", column: str, rows: pl.DataFrame) -> None:
         axes.set_xticks(range(len(names)), labels=names)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/domain_rates.py", draw, (RESULTS, FIGURES), sys.argv[1:])

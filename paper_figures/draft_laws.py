@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/draft_laws.py"
 FIGURES = (Path("docs/images/draft_laws.svg"), Path("runs/figures/draft_laws.pdf"))
 DRAFTS, TEMPERATURE = 4, 1.0
 LOOKS = {
@@ -84,10 +83,5 @@ def _lead(axes: "Axes", table: pl.DataFrame) -> None:
     axes.set_title(f"{DRAFTS} drafts, both by their closed-form rules", loc="left")
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/draft_laws.py", draw, (RESULTS, FIGURES), sys.argv[1:])

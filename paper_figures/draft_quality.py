@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/draft_quality.py"
 RESULTS = Path("paper_figures/results/draft_quality.parquet")
 FIGURES = (Path("docs/images/draft_quality.svg"), Path("runs/figures/draft_quality.pdf"))
 DRAFTS, TEMPERATURE, NOISE = 4, 1.0, 1.0
@@ -41,7 +40,7 @@ RULES = {
 
 
 def synthetic(path: Path) -> pl.DataFrame:
-    """Rates with that many drafts, a row a pair, law and verifier."""
+    """Rates with four drafts, a row for each pair, law and verifier."""
     columns = ["family", "quality", "vocab_size", "total_variation", "law", "verifier", "rate_low"]
     table = read(path, "experiments/claims/draft_quality.py", columns)
     middle = (pl.col("rate_low") + pl.col("rate_high")) / 2
@@ -59,7 +58,7 @@ def by_size(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def draw(results: Path) -> "Figure":
-    """Total variation against α* at the left, the vocabulary's size at the right."""
+    """α* against total variation at the left, rates against the vocabulary's size at the right."""
     from matplotlib.figure import Figure
 
     table = synthetic(results)
@@ -116,10 +115,5 @@ def _scatter(axes: "Axes", table: pl.DataFrame, real: pl.DataFrame) -> None:
     grid(axes)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/draft_quality.py", draw, (RESULTS, FIGURES), sys.argv[1:])

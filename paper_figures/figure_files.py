@@ -1,4 +1,4 @@
-"""What the figure scripts share: results are read, a grid is laid, and figures are written."""
+"""What the figure scripts share: reading results, drawing a grid, and writing figures."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ HEADLINE = 0.18
 
 
 def read(path: Path, script: str, columns: Sequence[str]) -> pl.DataFrame:
-    """A summary, or ValueError where it is none of the script's."""
+    """Read a table; ValueError if it lacks the columns that the script writes."""
     table = pl.read_parquet(path)
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -51,7 +51,7 @@ def write(
     defaults: tuple[Path, Sequence[Path]],
     arguments: list[str],
 ) -> None:
-    """Draw from given results into given files, or from the repository's; say which were written."""
+    """Draw the given results, or the defaults, into the given files, or the defaults; print their paths."""
     results = Path(arguments[0]) if arguments else defaults[0]
     figures = arguments[1:] or defaults[1]
     source = f"{script}, {results}"

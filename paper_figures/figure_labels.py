@@ -1,4 +1,4 @@
-"""Where the names of lines stand beside them, and how each is tied to its line."""
+"""Where the names of lines are written beside them, and how each name is tied to its line."""
 
 from typing import Any
 

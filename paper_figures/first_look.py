@@ -17,7 +17,6 @@ from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/first_look.py"
 RESULTS = Path("paper_figures/results/gaps.parquet")
 FIGURES = (Path("docs/images/first_look.svg"), Path("runs/figures/first_look.pdf"))
 TEMPERATURE, DRAFTS = 1.0, 4
@@ -46,7 +45,7 @@ BARS = (
 
 
 def rates(results: Path) -> list[dict[str, float]]:
-    """Mean rate, its interval and α* of each bar, in per cent; ValueError where one was not measured."""
+    """Mean rate, interval and α* of each bar, in per cent; ValueError if a bar was not measured."""
     summary = summarise(load_results(results)).filter(pl.col("temperature") == TEMPERATURE)
     rows = []
     for bar in BARS:
@@ -63,7 +62,7 @@ def rates(results: Path) -> list[dict[str, float]]:
 
 
 def draw(results: Path) -> "Figure":
-    """A bar each, with the optimum of the same drafts as a line across it."""
+    """A bar for each way, with the optimum of the same drafts as a line across it."""
     from matplotlib.figure import Figure
 
     rows = rates(results)
@@ -92,10 +91,5 @@ def draw(results: Path) -> "Figure":
     return figure
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/first_look.py", draw, (RESULTS, FIGURES), sys.argv[1:])

@@ -3,8 +3,8 @@
     python paper_figures/gaps.py
     python paper_figures/gaps.py runs/mine-results figures/mine.pdf
 
-Reads the per-position results and draws their summary; what is drawn names this script and the
-result file in its metadata.
+Reads the per-position results and draws their summary. The figure's metadata name this script and the
+result file.
 """
 
 import sys

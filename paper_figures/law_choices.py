@@ -18,5 +18,5 @@ PAIRS = {
 
 
 def read_choices(path: Path = RESULTS) -> pl.DataFrame:
-    """The summary of all choices."""
+    """Read the summary of all choices."""
     return read(path, "experiments/claims/law_choice.py", COLUMNS)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/laws.py"
 FIGURES = (Path("docs/images/laws.svg"), Path("runs/figures/laws.pdf"))
 BASE, POISSON = "α*, without", "α*, Poisson"
 DRAFTS = 4
@@ -50,7 +49,7 @@ def misstated(path: Path) -> pl.DataFrame:
 
 
 def draw(results: Path) -> "Figure":
-    """Laws at the left, the formula for the wrong law at the right."""
+    """Laws at the left, the error of taking one law for another at the right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
@@ -87,10 +86,5 @@ def _line(axes: "Axes", rows: pl.DataFrame, label: str, colour: str, marker: str
     axes.errorbar(rows["temperature"], 100 * rows["value"], around, **look)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/laws.py", draw, (RESULTS, FIGURES), sys.argv[1:])

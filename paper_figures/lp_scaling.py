@@ -3,7 +3,7 @@
     python paper_figures/lp_scaling.py
     python paper_figures/lp_scaling.py runs/mine.parquet figures/mine.svg
 
-Reads the table and draws it; what is drawn names this script and the result file in its metadata.
+The figure's metadata name this script and the result file.
 """
 
 import sys
@@ -39,7 +39,7 @@ NAMES = {
     "networkx": "networkx",
     "Dinic": "Dinic",
 }
-"""What stands beside a line."""
+"""The name beside a backend's line."""
 
 LOOKS = {
     "HiGHS simplex": Mark("#0072B2", "o"),
@@ -52,7 +52,7 @@ LOOKS = {
 }
 DRAFTS = 2
 UNITS = {"solve_seconds": 1e-3, "peak_bytes": 2.0**20}
-# Less than that is below the steps in which the system counts a process's memory.
+# Values below these are drawn at them: the system counts a process's memory in coarser steps.
 LEAST = {"solve_seconds": 0.0, "peak_bytes": 0.3}
 TICKS = (4, 10, 100, 1000)
 
@@ -85,7 +85,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def draw(lines: list[Line]) -> "Figure":
-    """Lay out solve time over peak memory against V, a column a form."""
+    """Solve time above peak memory, both against V, with a column of panels for each form."""
     from matplotlib.figure import Figure
 
     forms = [name for name in FORM_NAMES if name in {line.form for line in lines}]
@@ -134,7 +134,7 @@ def _points(line: Line, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _giving_up(line: Line, column: str) -> tuple[float, float]:
-    """Where the cross stands: at the time limit; its memory is not known, only the last one's."""
+    """Where the cross stands: at the time limit, or at the last solve's memory, as its own is unknown."""
     size, limit = line.failed.select("vocab_size", "time_limit").row(0)
     if column == "solve_seconds":
         return size, limit / UNITS[column]
@@ -142,7 +142,7 @@ def _giving_up(line: Line, column: str) -> tuple[float, float]:
 
 
 def _label_ends(axes: "Axes", lines: list[Line], column: str) -> None:
-    """Write each backend's name at the right, apart from each other, with a thread to its end."""
+    """Write the backends' names at the right, apart from each other, each with a line to its end."""
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     low, high = np.log10(axes.get_ylim())
     ends = []
@@ -169,11 +169,6 @@ def _label_ends(axes: "Axes", lines: list[Line], column: str) -> None:
         )
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from the given results into the given files, or from the repository's."""
-    script = "paper_figures/lp_scaling.py"
-    write(script, lambda results: draw(read_lines(results)), (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script, defaults = "paper_figures/lp_scaling.py", (RESULTS, FIGURES)
+    write(script, lambda results: draw(read_lines(results)), defaults, sys.argv[1:])

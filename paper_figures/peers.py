@@ -3,7 +3,7 @@
     python paper_figures/peers.py
     python paper_figures/peers.py runs/mine.parquet figures/mine.svg
 
-What is drawn names this script and the result file in its metadata.
+The figure's metadata name this script and the result file.
 """
 
 import sys
@@ -82,7 +82,7 @@ def read_results(path: Path) -> pl.DataFrame:
 
 
 def line_of(rows: pl.DataFrame, key: tuple[str, int, str], column: str, limit: float) -> Line:
-    """One competitor at one task; times end at the limit, memory at what would have been needed."""
+    """The line of one competitor at one task. Times end at the limit, memory at what the next size needs."""
     task, num_drafts, name = key
     law = "without" if task == "RRSw" else "with"
     rows = rows.filter(task=task, law=law, num_drafts=num_drafts, name=name)
@@ -139,7 +139,7 @@ def _draw_lines(axes: "Axes", lines: list[Line]) -> None:
 
 
 def _mark_limit(axes: "Axes", column: str, limit: float) -> None:
-    """Draw the limit, and leave room above for the names of those that the clock stopped."""
+    """Draw the limit, and leave room above it for the names of competitors that reached it."""
     time = column == "seconds"
     height = limit / (MILLISECOND if time else MEGABYTE)
     axes.axhline(height, color=QUIET, linewidth=0.8, linestyle=(0, (4, 2)))
@@ -150,7 +150,7 @@ def _mark_limit(axes: "Axes", column: str, limit: float) -> None:
 
 
 def _label_ends(axes: "Axes", lines: list[Line]) -> None:
-    """Name the lines that reach the right at their ends, apart from each other, with a thread."""
+    """Name the lines that reach the largest V at their ends, apart from each other, each tied to its end."""
     height = axes.get_window_extent().height * 72 / axes.figure.dpi
     low, high = np.log10(axes.get_ylim())
     last = max(line.sizes[-1] for line in lines)
@@ -163,7 +163,7 @@ def _label_ends(axes: "Axes", lines: list[Line]) -> None:
 
 
 def _label_stops(axes: "Axes", lines: list[Line], above: bool) -> None:
-    """Name the others above their crosses, the rightmost lowest, or on the side where nothing is."""
+    """Name the other lines above their crosses, the rightmost lowest, or beside them where there is room."""
     last, level = max(line.sizes[-1] for line in lines), 0
     for line in sorted(lines, key=lambda line: -(line.end or (0.0,))[0]):
         how: dict[str, Any] = {"xytext": (6, 0), "va": "top", "textcoords": "offset points"}
@@ -183,11 +183,6 @@ def _thread(line: Line) -> dict[str, Any]:
     return {"color": LOOKS[line.name].colour, **THREAD}
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from the given results into the given files, or from the repository's."""
-    script = "paper_figures/peers.py"
-    write(script, lambda results: draw(read_results(results)), (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    script, defaults = "paper_figures/peers.py", (RESULTS, FIGURES)
+    write(script, lambda results: draw(read_results(results)), defaults, sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Rates at positions of real models: read, put side by side, and averaged with intervals over prompts."""
+"""Read rates at positions of real models, put them side by side, and average them, with intervals."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def read_positions(path: Path = RESULTS) -> pl.DataFrame:
 
 
 def side_by_side(table: pl.DataFrame, names: Sequence[str], num_drafts: int) -> pl.DataFrame:
-    """A row a position, a column each choice; positions where one of them is undefined are left out."""
+    """A row for each position and a column for each choice, where all choices are defined."""
     keys = [*POSITION, *ABOUT]
     wide = None
     for name in names:
@@ -59,7 +59,7 @@ def side_by_side(table: pl.DataFrame, names: Sequence[str], num_drafts: int) -> 
 
 
 def means(wide: pl.DataFrame, by: Sequence[str], of: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Mean of each expression in each group, 95% interval by a bootstrap over prompts.
+    """Mean of each expression in each group, with its 95% interval by a bootstrap over prompts.
 
     Columns ``by``, ``name``, ``value``, ``low``, ``high``, ``positions`` and ``prompts``.
     """

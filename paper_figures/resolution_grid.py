@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/resolution_grid.py"
 RESULTS = Path("paper_figures/results/resolution_grid.parquet")
 FIGURES = (Path("docs/images/resolution_grid.svg"), Path("runs/figures/resolution_grid.pdf"))
 LOOKS = {2: Mark("#0072B2", "o"), 3: Mark("#E69F00", "s"), 4: Mark("#009E73", "D")}
@@ -64,10 +63,5 @@ def _axes(axes: "Axes", kept: list[int]) -> None:
     grid(axes)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/resolution_grid.py", draw, (RESULTS, FIGURES), sys.argv[1:])

@@ -3,7 +3,7 @@
     python paper_figures/sequence_optimum.py
     python paper_figures/sequence_optimum.py runs/mine.parquet figures/mine.pdf
 
-Reads the summary and draws it; what is drawn names this script and the result file in its metadata.
+The figure's metadata name this script and the result file.
 """
 
 import sys
@@ -33,7 +33,7 @@ RULES = (
 
 
 def draw(path: Path) -> "Figure":
-    """A row a law of drafts and size, a mark a rule, and how many tokens a step it is short."""
+    """A row for each law of drafts and size, a mark for each rule: how many tokens a step it is short."""
     from matplotlib.figure import Figure
 
     table = read(path, "experiments/sequences/sequence_optimum.py", COLUMNS)

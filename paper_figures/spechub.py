@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/spechub.py"
 RESULTS = Path("paper_figures/results/spechub_toy.parquet")
 FIGURES = (Path("docs/images/spechub.svg"), Path("runs/figures/spechub.pdf"))
 RULES = {
@@ -47,7 +46,7 @@ def real(path: Path) -> pl.DataFrame:
 
 
 def draw(results: Path) -> "Figure":
-    """Toy vocabularies, real positions, and the hub's lead by the likeliest draft's chance."""
+    """Toy vocabularies, real positions, and the hub's lead by the likeliest draft's probability."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(TWO_COLUMNS, 2.75))
@@ -98,10 +97,5 @@ def _lead(axes: "Axes", wide: pl.DataFrame) -> None:
     grid(axes)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/spechub.py", draw, (RESULTS, FIGURES), sys.argv[1:])

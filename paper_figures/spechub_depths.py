@@ -3,7 +3,7 @@
     python paper_figures/spechub_depths.py
     python paper_figures/spechub_depths.py runs/mine.parquet figures/mine.pdf
 
-Reads the summary and draws it; what is drawn names this script and the result file in its metadata.
+The figure's metadata name this script and the result file.
 """
 
 import sys

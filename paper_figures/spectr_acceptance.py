@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCRIPT = "paper_figures/spectr_acceptance.py"
 RESULTS = Path("paper_figures/results/spectr_acceptance.parquet")
 FIGURES = (Path("docs/images/spectr_acceptance.svg"), Path("runs/figures/spectr_acceptance.pdf"))
 SHOWN = (("Bernoulli", 0.25, 0.05), ("Zipf", 1.2, 0.8))
@@ -93,10 +92,5 @@ def _axes(axes: "Axes") -> None:
     grid(axes)
 
 
-def main(arguments: list[str]) -> None:
-    """Draw from given results into given files, or from the repository's."""
-    write(SCRIPT, draw, (RESULTS, FIGURES), arguments)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    write("paper_figures/spectr_acceptance.py", draw, (RESULTS, FIGURES), sys.argv[1:])

@@ -3,7 +3,7 @@
     python paper_figures/spectr_paths.py
     python paper_figures/spectr_paths.py runs/mine.parquet figures/mine.pdf
 
-Reads the summary and draws it; what is drawn names this script and the result file in its metadata.
+The figure's metadata name this script and the result file.
 """
 
 import sys
@@ -29,7 +29,7 @@ SPECTR = {4: ((1, 8), (2.4, 3.1)), 8: ((1, 8), (2.9, 4.0))}
 
 
 def draw(path: Path) -> "Figure":
-    """A panel a depth, K along, a line a rule."""
+    """A panel for each depth L: tokens per call against the number of paths K, a line for each rule."""
     from matplotlib.figure import Figure
 
     table = read(path, "experiments/sequences/spectr_paths.py", COLUMNS)

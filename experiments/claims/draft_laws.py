@@ -93,14 +93,14 @@ def text_file(prompt: Prompt, pairs: Pairs = LAYERS) -> Path:
 
 
 def texts_of(tasks: Sequence[dict[str, Any]]) -> str:
-    """Collect what is missing of the texts of these tasks' prompts; identifies what there is."""
+    """Collect the missing texts of these tasks' prompts; return a string that identifies all texts."""
     chosen = chosen_prompts()
     (pairs,) = {task.get("pairs", "layers") for task in tasks}
     return collected([chosen[task["prompt"]] for task in tasks], PAIRS[pairs])
 
 
 def collected(prompts: Sequence[Prompt], pairs: Pairs = LAYERS) -> str:
-    """Collect what is missing of the prompts' texts; identifies what there is."""
+    """Collect the missing texts of the prompts; return a string that identifies all texts."""
     pairs.texts.mkdir(parents=True, exist_ok=True)
     missing = [prompt for prompt in prompts if not text_file(prompt, pairs).exists()]
     if missing:
@@ -113,14 +113,14 @@ def collected(prompts: Sequence[Prompt], pairs: Pairs = LAYERS) -> str:
             for number, prompt in enumerate(missing):
                 update(number, prompt.id)
                 write_atomically(text_file(prompt, pairs), _collect(target, drafts, prompt))
-    # Not of these prompts alone, so that a sweep over more of them knows what is done.
+    # All prompts count, so that a sweep over more of them knows what is done.
     ids = [prompt.id for prompt in chosen_prompts()]
     what = f"{ids}{tuple(pairs.drafts)}{TEMPERATURES}{PER_TEXT}{LENGTH}"
     return hashlib.sha256(what.encode()).hexdigest()
 
 
 def _collect(target: Any, drafts: dict[str, Any], prompt: Prompt) -> bytes:
-    """Sample a text at each temperature: all models' logits at a few of its positions, as .npz."""
+    """Sample a text at each temperature; return all models' logits at a few of its positions, as .npz."""
     before = prompt_tokens(target.tokenizer, prompt)
     model = continuations(target, before)
     rngs = [np.random.default_rng([0, zlib.crc32(prompt.id.encode())]) for _ in TEMPERATURES]
@@ -183,7 +183,7 @@ def _parameters(given: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 
 def rates(target: FloatArray, draft: FloatArray, slow: bool, temperature: float) -> Rates:
-    """Law, rule, number of drafts, parameters and rate of all that is measured at a position."""
+    """Everything that is measured at a position: law, rule, number of drafts, parameters and rate."""
     order = _likeliest_first(draft)
     ordered = Ordered(target[order], draft[order], int(np.count_nonzero(draft)))
     yield from _independent(*ordered[:2])
@@ -347,9 +347,9 @@ def ratio_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
 
 
 def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
-    """First what can be accepted whole, given what was peeled before it; the others from the tail.
+    """First the tokens that can be accepted whole, given those peeled before; the others from the tail.
 
-    Once slots have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
+    Once other strata have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
     """
     assert isinstance(law, otmd.Stratified)
     number, inclusion = law.position_strata.number, law.position_strata.inclusion
@@ -366,7 +366,7 @@ def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
 
 
 def _poisson(target: FloatArray, draft: FloatArray) -> Rates:
-    """Conditional Poisson subsets with weights q^β; no closed-form rule but target only serves them."""
+    """Conditional Poisson drafts with weights q^β. No closed-form rule but target only serves them."""
     for sharpness in SHARPNESS[1:3]:
         law = otmd.ConditionalPoisson(_sharp(draft, sharpness), max(POISSON_COUNTS))
         best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)

@@ -1,10 +1,10 @@
-"""What a draft's quality, the vocabulary's size and hopeless drafts do to the rates.
+"""How a draft's quality, the vocabulary's size and hopeless drafts change the rates.
 
     python experiments/claims/draft_quality.py
 
 The target is a Zipf law. "noise" adds normal noise of this standard deviation to the draft's logits;
-"surplus" moves this share of the draft's mass to tokens that the target never emits, and "missing" lets the
-draft never propose tokens that hold this share of the target. The others are drafts that nobody would want.
+"surplus" moves this share of the draft's mass to tokens that the target never emits. In "missing", the draft
+never proposes tokens that hold this share of the target's mass. The others are drafts that nobody would want.
 """
 
 from collections.abc import Iterator

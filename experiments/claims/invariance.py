@@ -2,9 +2,10 @@
 
     python experiments/claims/invariance.py
 
-Reads the texts of draft_laws.py, and collects them if they are not there: target SmolLM2-135M-Instruct, the
-draft the same model with layers left out. Stores a row a position, temperature and number of drafts: the
-rates of couplings and verifiers, both optima, and the published floors.
+Reads the texts of draft_laws.py, and collects them if they are not there. The target is
+SmolLM2-135M-Instruct, the draft the same model with layers left out. Stores a row for each position,
+temperature and number of drafts, with the rates of couplings and verifiers, both optima, and the published
+floors.
 """
 
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def floors(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str
 
 
 def rates(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
-    """Every rate at one position; those with bounds in two columns."""
+    """Every rate at one position. Rates with bounds have two columns."""
     row: dict[str, float] = floors(target, drafted, num_drafts)
     for law in (otmd.WithReplacement, otmd.WithoutReplacement):
         best = otmd.optimal_acceptance(target, law(drafted, num_drafts))

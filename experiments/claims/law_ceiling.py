@@ -1,10 +1,10 @@
-"""The ceiling: how much any law that sees only q could still accept.
+"""The ceiling: how much any law that sees only q could accept.
 
-The bounds are those of ``otmd.planning.ceiling``: for a π that is fitted, evaluated on the prompts that it
-was not fitted on (somewhat too low) and on those that it was fitted on (too high), and for π ∝ q.
+The bounds are those of ``otmd.planning.ceiling``, for π ∝ q and for a fitted π. The fitted one is evaluated
+on the prompts that it was not fitted on (somewhat too low) and on those that it was fitted on (too high).
 
-With a dynamic budget, π ∝ q and n depends on the draft's entropy: more drafts where the bound gains most by
-them on the other half of the prompts, with the same mean.
+With a dynamic budget, π ∝ q and n depends on the draft's entropy. There are more drafts where the bound gains
+most from them on the other half of the prompts, and n has the same mean.
 """
 
 import numpy as np
@@ -68,7 +68,7 @@ def _stored(draft: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def levels(entropy: FloatArray) -> IntArray:
-    """Which of six equal parts of the positions each one belongs to, by the draft's entropy."""
+    """The part of each position, 0 to 5: six equal parts of the positions by the draft's entropy."""
     return np.argsort(np.argsort(entropy)) * ENTROPIES // entropy.size
 
 

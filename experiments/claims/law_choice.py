@@ -1,4 +1,4 @@
-"""What ``draft_laws.py`` measured, in numbers: fitted parameters, differences, and how much is left to gain.
+"""A summary of what ``draft_laws.py`` measured: fitted parameters, differences, and what is left to gain.
 
     python experiments/claims/law_choice.py
     python experiments/claims/law_choice.py --rows runs/two_sizes_positions.parquet
@@ -79,14 +79,14 @@ class Measured(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The rates of a choice, (positions,), and the parameters in words for each draft and temperature."""
+    """A choice's rates, (positions,), and its parameters in words for each draft and temperature."""
 
     rates: FloatArray
     parameters: dict[tuple[str, float], str]
 
 
 def measured(table: pl.DataFrame, num_drafts: int) -> Measured:
-    """Rows of positions put side by side, with the half of each prompt."""
+    """Put the rates of each position side by side, and give each prompt its half."""
     rows = table.filter(num_drafts=num_drafts)
     about = rows.select(*KEYS, "entropy", "top_draft").unique(KEYS).sort(KEYS)
     ids = about.select("domain", "prompt_id").unique().sort("domain", "prompt_id")
@@ -120,8 +120,8 @@ def fitted(
 ) -> Chosen:
     """Take for each half of the positions the variant that is best on the other half.
 
-    ``like`` says, of a draft and temperature, which positions it is fitted on. With ``bins`` there is a
-    choice for each range of the draft's entropy.
+    ``like(draft, temperature)`` selects the positions to fit on. With ``bins`` a variant is chosen for each
+    range of the draft's entropy.
     """
     rates, words = np.full(of.about.height, np.nan), {}
     half, entropy = of.about["half"].to_numpy(), of.about["entropy"].to_numpy()
@@ -156,7 +156,7 @@ def _best(rates: FloatArray, variants: list[int]) -> int:
     own = own[~np.isnan(own).any(axis=1)]
     if own.size == 0:
         return variants[0]
-    # Rounding must not decide between variants that are the same law.
+    # Rounding must not decide between variants of equal rates.
     return variants[int(np.argmax(own.mean(axis=0).round(9)))]
 
 
@@ -187,7 +187,7 @@ TRANSFER: dict[str, tuple[Callable[[str, float], pl.Expr], bool]] = {
 
 
 def choices(of: Measured) -> dict[str, Chosen]:
-    """All choices with one number of drafts that were measured."""
+    """All choices that were measured with one number of drafts."""
     found = {}
     for name, (law, rule) in PLAIN.items():
         if own := family(of, law, rule):
@@ -255,7 +255,7 @@ def summary(of: Measured, found: dict[str, Chosen], num_drafts: int) -> Iterator
 def interval(
     values: FloatArray, prompt: FloatArray, drawn: FloatArray
 ) -> tuple[float, float, float, float]:
-    """Mean of values of these prompts, its interval and its standard error."""
+    """The mean of the values, its interval and its standard error, by resampled prompts."""
     sums = np.bincount(prompt, values, drawn.shape[1])
     counts = np.bincount(prompt, minlength=drawn.shape[1])
     means = (drawn @ sums) / (drawn @ counts)

@@ -2,11 +2,11 @@
 
     python experiments/claims/law_orders.py
 
-At the first position of each text that ``draft_laws.py`` collected: its own order, the largest ratio first,
-the better of both, and the default, which is the better of its own and one by half octaves of the ratio. All
-are lossless, and which one is taken depends on p and q alone. Beside them stand the law's optimum and the
-rule on drafts with replacement. Each stratum may have a smaller or larger share than the one below it; the
-best of these at a position bounds what any choice of one by q alone could gain.
+Measures the rule at the first position of each text that ``draft_laws.py`` collected, in four orders: its
+own, the largest ratio first, the better of both, and the default, which is the better of its own and one by
+half octaves of the ratio. All are lossless, since the order depends on p and q alone. Beside them stand the
+law's optimum and the rule on drafts with replacement. Each stratum may also have a smaller or larger share
+than the one below it; the best share at each position bounds what a choice by q alone could gain.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def orders(
 
 
 def shared(target: FloatArray, draft: FloatArray, num_drafts: int, falling: float) -> float:
-    """The rule's rate on strata of such shares."""
+    """The rule's rate on strata each of which has ``falling`` times the share of the one below."""
     law = otmd.Stratified(draft, num_drafts, shares=falling ** np.arange(num_drafts)[::-1])
     return float(otmd.acceptance_rate(otmd.Preference(), target, law))
 

@@ -1,12 +1,13 @@
-"""What lossy rules of engines waste against the front of acceptance and divergence.
+"""How far engines' lossy rules stay below the front of acceptance and divergence.
 
     python experiments/claims/lossy_rules.py
 
-Rules on one sampled draft, and those of the engines' catalogue that serve several on the draft model's n
-likeliest tokens, which are certain. Reads the texts of draft_laws.py, and collects them if they are not
-there. Stores a row a position and rule: its acceptance rate, its output's total variation and KL from the
-target, the largest rate within each of the two, and the least of each at its rate; and for as many drafts
-from strata what the preference rule accepts, which is lossless, and the least of both at the rate.
+Measures rules on one sampled draft, and rules of the engines' catalogue on the draft model's n likeliest
+tokens, which are certain. Reads the texts of draft_laws.py, and collects them if they are not there. Stores a
+row for each position and rule: the acceptance rate, the total variation and the KL divergence of the output
+from the target, the largest rate within each divergence, and the least of each divergence at the rate. For as
+many drafts from strata it stores the rate of the preference rule, which is lossless, and the least of each
+divergence at the lossy rule's rate.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ Output = tuple[np.ndarray, float]
 
 
 def replaced(draft: np.ndarray, accept: np.ndarray, otherwise: np.ndarray) -> Output:
-    """Output law and rate: accept the draft with these probabilities, else draw from a law of its own."""
+    """Output law and rate: accept the draft with these probabilities, else draw from another law."""
     rejected = draft * (1.0 - accept)
     return draft * accept + rejected.sum() * otherwise, float(draft @ accept + rejected @ otherwise)
 
@@ -147,14 +148,14 @@ def position_rows(p: np.ndarray, q: np.ndarray) -> Iterator[dict[str, Any]]:
 def lossy_rules(
     rng: np.random.Generator, prompt: int, draft: str, temperature: float
 ) -> Iterator[dict[str, Any]]:
-    """One row a position of a prompt's text and rule."""
+    """One row for each rule and each position of a prompt's text."""
     for index, (p, q) in enumerate(positions(prompt, draft, temperature)):
         for row in position_rows(p, q):
             yield {"index": index, **row}
 
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
-    """Measure, and print means by rule; divergences are also those of a hundred such tokens, in KL."""
+    """Measure, and print means by rule, among them the KL divergence of a hundred such tokens."""
     table = sweep_script.run(
         lossy_rules,
         __doc__ or "",

@@ -1,11 +1,11 @@
-"""What the divergence of lossy rules adds up to, over texts that they write themselves.
+"""The divergence of lossy rules over texts that the rules write themselves.
 
     python experiments/claims/lossy_texts.py
 
 Each rule of lossy_rules.py writes a text for each prompt: target and draft model read what it wrote, the
-rule's exact output law is formed, and the next token is drawn from that. By the chain rule the KL divergence
-of the text's law from the target's is the expected sum of those at its positions. Stores a row a prompt and
-rule.
+rule's exact output law is computed, and the next token is drawn from it. By the chain rule, the KL divergence
+of the text's law from the target's is the expected sum of the divergences at its positions. Stores a row for
+each prompt and rule.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ MEASURED = ("rate", "lossless", "total_variation", "kl", "least_kl", "strata_lea
 
 
 class Models(NamedTuple):
-    """What both models say after a text, and the tokens that end one."""
+    """Both models after a text, and the tokens that end a text."""
 
     target: Continuations
     draft: Continuations
@@ -52,7 +52,7 @@ class Text(NamedTuple):
 
 
 class Place:
-    """p and q after one text; fronts are made once for all rules with the same drafts."""
+    """p and q after one text. Fronts are computed once for all rules with the same drafts."""
 
     def __init__(self, target: FloatArray, draft: FloatArray) -> None:
         self.target, self.draft = target, draft
@@ -63,7 +63,7 @@ class Place:
         key = way.drafts, way.num_drafts
         if key not in self._fronts:
             own = otmd.lossy_frontier(self.target, way.law(self.draft), "kl")
-            # One sampled draft is that of a single stratum.
+            # One sampled draft is the draft of a single stratum.
             strata = own
             if key != ("sampled", 1):
                 law = otmd.Stratified(self.draft, way.num_drafts)
@@ -74,7 +74,7 @@ class Place:
 
 @cache
 def pair(draft: str) -> tuple[Any, Any]:
-    """Target and draft, on the CPU, for the same texts everywhere."""
+    """Target and draft, on the CPU, so that texts do not depend on the machine's GPU."""
     target = load_target("default", device="cpu", progress=False)
     return target, load_draft(draft, target)
 
@@ -136,9 +136,9 @@ def lossy_texts(
 
 
 def rules_of(tasks: Sequence[dict[str, Any]]) -> str:
-    """Identifies the rules and prompts, which stand in other files."""
+    """A string that identifies the rules and the prompts, which are in other files."""
     rules = Path(lossy_rules.__file__).read_bytes()
-    # Not of these prompts alone, so that a sweep over more of them knows what is done.
+    # All prompts count, so that a sweep over more of them knows what is done.
     names = [prompt.id for prompt in chosen_prompts()]
     return hashlib.sha256(rules + repr(names).encode()).hexdigest()
 

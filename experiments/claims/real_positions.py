@@ -1,11 +1,11 @@
-"""Every law, number of drafts and verifier at positions of real models: what several claims are read from.
+"""Every law, number of drafts and verifier at positions of real models, for several claims.
 
     python experiments/claims/real_positions.py
 
-Collects the pairs that are not there yet under runs/pairs (target SmolLM2-135M-Instruct, drafts of the same
-model with layers left out), and measures each domain at each temperature. Stores a row a position, law,
-number of drafts and verifier, with what the position is like: the target's entropy, the draft's largest
-probability, and the total variation between the two.
+Collects the pairs that are not there yet under runs/pairs (the target is SmolLM2-135M-Instruct, the drafts
+are the same model with layers left out), and measures each domain at each temperature. Stores a row for each
+position, law, number of drafts and verifier, with the target's entropy, the draft's largest probability, and
+the total variation between the two.
 """
 
 import re
@@ -67,7 +67,7 @@ def folder_of(draft: str) -> Path:
 
 
 def collected(draft: str) -> str:
-    """Collect the pair with this draft, unless it is there; identifies what is in it."""
+    """Collect the pair with this draft, unless it is there; return a string that identifies its data."""
     prompts = load_prompts(list(DOMAINS), PER_DOMAIN, 0, progress=True)
     path = folder_of(draft)
     collect("default", draft, prompts, path, positions_per_prompt=PER_PROMPT, progress=True)

@@ -2,9 +2,9 @@
 
     python experiments/claims/resolution_grid.py --workers 1
 
-Global Resolution keeps the k likeliest tokens, and is this project's reimplementation of it. The two are
-timed in turn, a call a position. Run it with one worker and one thread (`make experiments` does), and read
-the ratio rather than milliseconds.
+Global Resolution is this project's reimplementation, and keeps the k likeliest tokens. The two methods are
+timed in turn, a call for each position. Run the script with one worker and one thread (`make experiments`
+does), and read the ratio rather than milliseconds.
 """
 
 import sys

@@ -2,10 +2,10 @@
 
     python experiments/claims/spechub_toy.py
 
-Targets are softmaxes of normal logits at a temperature, and drafts of logits that are ``likeness`` parts the
-target's and otherwise their own. If q(a) ≥ 1/2 for the likeliest draft a, hub drafts accept at least as often
-as any verifier of two independent ones: x ≠ a is drafted with chance q(x)/(1 − q(a)) ≥ 2q(x) beside
-1 − (1 − q(x))², and a always.
+Targets are softmaxes of normal logits at a temperature. The draft's logits are a mean of the target's, with
+the weight ``likeness``, and of independent ones. If q(a) ≥ 1/2 for the likeliest draft a, hub drafts accept
+at least as often as any verifier of two independent drafts: the hub always drafts a, and x ≠ a with
+probability q(x)/(1 − q(a)) ≥ 2q(x), while two independent draws hold x with 1 − (1 − q(x))² ≤ 2q(x).
 """
 
 from collections.abc import Iterator

@@ -47,7 +47,7 @@ def acceptance(
 
 
 def main(arguments: list[str] | None = None) -> pl.DataFrame:
-    """Run the sweep and print what is nearest to the floor."""
+    """Run the sweep and print the pairs that are nearest to the floor."""
     table = sweep_script.run(acceptance, __doc__ or "", 0.05, arguments)
     part = table.with_columns(ratio=pl.col("k_sequential") / pl.col("optimal"))
     lowest = part.sort("ratio").group_by("family", "num_drafts", maintain_order=True).first()

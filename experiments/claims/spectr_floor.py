@@ -2,12 +2,13 @@
 
     python experiments/claims/spectr_floor.py
 
-Each task searches laws of a few tokens for the smallest K-SEQ/α*, by Nelder and Mead's simplex from a random
-start. A smaller ratio found elsewhere would be a better search; one below the floor would refute the theorem.
+Each task searches distributions over a few tokens for the smallest K-SEQ/α*, by Nelder and Mead's simplex
+from a random start. A better search might find a smaller ratio. A ratio below the floor would refute the
+theorem.
 
-Every search ends where α* just reaches 1 at two tokens (or those split): p = (b^n, 1 − b^n), q = (b, 1 − b).
-The worst b of that family is printed beside what was found; with two drafts it is 2/3, where K-SEQ accepts
-exactly 8/9.
+Every search ends where α* just reaches 1, at two tokens or a split of two: p = (b^n, 1 − b^n) and
+q = (b, 1 − b). The worst b of that family is printed beside what was found. With two drafts it is 2/3,
+where K-SEQ accepts exactly 8/9.
 """
 
 from typing import Any

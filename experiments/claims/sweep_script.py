@@ -1,4 +1,4 @@
-"""What every script of a claim shares: its options, and how its sweep is run and kept."""
+"""What all scripts of claims share: the options, and running and storing a sweep."""
 
 import argparse
 import os
@@ -32,11 +32,11 @@ def run(
     about : str
         For ``--help``.
     seconds_a_task : float
-        What one task took when somebody measured it, for the estimate.
+        The measured time of one task, for the estimate of the time left.
     arguments : list of str, optional
         Instead of ``sys.argv``.
     data : callable
-        Makes sure of the data that the tasks read, and identifies it.
+        Makes the data that the tasks read, unless they are there, and returns a string that identifies them.
     """
     script = Path(sys.modules[function.__module__].__file__ or "")
     parser = argparse.ArgumentParser(

@@ -7,14 +7,11 @@ are the processor's for this thread, so that other work on the machine counts li
 """
 
 import argparse
-import os
-import sys
-from collections.abc import Callable
 from functools import partial
 from time import thread_time
 
 import numpy as np
-from optimal_plan import THREADS, synthetic_positions
+from optimal_plan import best_times, run_in_one_thread, synthetic_positions
 
 import otmd
 
@@ -24,20 +21,6 @@ RULES = [
     (otmd.GumbelList(), otmd.WithReplacement),
     (otmd.GumbelTop(), otmd.WithoutReplacement),
 ]
-
-
-def best_times(runs: dict, rounds: int) -> dict:
-    """Seconds of each: the best of rounds in which all take turns, after one that does not count."""
-
-    def seconds(run: Callable[[], object]) -> float:
-        start = thread_time()
-        run()
-        return thread_time() - start
-
-    first, *counted = (
-        {name: seconds(run) for name, run in runs.items()} for _ in range(rounds + 1)
-    )
-    return {name: min(each[name] for each in counted) for name in first}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,7 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
             for rule, law in RULES
             for n in NUM_DRAFTS
         }
-        seconds = best_times({"sort": partial(np.argsort, numbers), **runs}, chosen.rounds)
+        tasks = {"sort": partial(np.argsort, numbers), **runs}
+        seconds = best_times(tasks, chosen.rounds, thread_time)
         for (name, n), run in runs.items():
             low, high = run()
             taken, at = seconds[name, n], f"{position.label} | {position.temperature}"
@@ -67,8 +51,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if any(os.environ.get(name) != "1" for name in THREADS):
-        # Libraries count their threads when they are loaded, which they are by now.
-        os.environ.update(dict.fromkeys(THREADS, "1"))
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    main()
+    run_in_one_thread(main)

@@ -3,8 +3,8 @@
     python experiments/performance/device_rates.py --device cuda
     python experiments/performance/device_rates.py --device cpu --rows 16 --output runs/cpu.parquet
 
-The rates read every p and q at least once; the share of the bandwidth is that of these bytes, in the
-time that a rate takes, against what a copy reads and writes. The best of several rounds counts.
+The rates read every p and q at least once. The share of the bandwidth is these bytes per second over
+the bytes per second that a copy reads and writes. The best of several rounds counts.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def synthetic_pair(rows: int, vocab_size: int, device: torch.device) -> tuple[Te
 
 
 def rate_tasks(p: Tensor, q: Tensor, n: int) -> dict[str, Callable[[], Tensor]]:
-    """Each rate from p and q, and those of the ratio curve from a curve that is there, too."""
+    """Each rate from p and q; rates of the ratio curve also from a curve that is made before."""
     # Validation waits for the device.
     unchecked = {"validate": False}
     curve = TensorRatioCurve(p, q, **unchecked)
@@ -104,10 +104,10 @@ def copy_bandwidth(tensor: Tensor, rounds: int) -> float:
 
 
 def measure(p: Tensor, q: Tensor, num_drafts: int, rounds: int) -> pl.DataFrame:
-    """One row a rate: its time, its mean for n drafts, and the memory it takes beside p and q.
+    """One row for each rate: its time, its mean for n drafts, and the memory it takes beside p and q.
 
-    The mean beside all six is SpecHub's. From a curve that is given p and q are not read, and there
-    is no share of the bandwidth.
+    In the row of all six rates, the mean is SpecHub's. Rates of a given curve do not read p and q, and have
+    no share of the bandwidth.
     """
     device, (rows, vocab_size) = p.device, p.shape
     bandwidth = copy_bandwidth(p, 4 * rounds)

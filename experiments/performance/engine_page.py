@@ -3,8 +3,8 @@
     python experiments/performance/engine_page.py
     python experiments/performance/engine_page.py --device cuda --positions 64
 
-Both models' logits are random, of a language model's shape. Each part is repeated, and the least time of all
-is printed, in milliseconds for the batch and in units of the softmax of one model's logits.
+Both models' logits are random, with the shape of a language model's. Each part is repeated, and its least
+time is printed, in milliseconds for the batch and in units of the softmax of one model's logits.
 """
 
 import argparse

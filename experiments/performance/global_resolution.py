@@ -3,7 +3,7 @@
 Written from the method as it is published in outline, not from its authors' code:
 
 - only the k likeliest tokens of the target are kept, in target and draft, and both are renormalised;
-- the tuples of drafts are split by the optimal cut H*: with a draft outside H* one of those is chosen,
+- the tuples of drafts are split by the optimal cut H*: if some drafts are outside H*, one of them is chosen,
   otherwise one of the drafts or none;
 - a draft is chosen in proportion to a weight of its token (a softmax over what was drafted), and the
   logarithms of the weights minimise the convex E[log Σ weights] − Σ p log weight, by L-BFGS-B; where
@@ -11,8 +11,8 @@ Written from the method as it is published in outline, not from its authors' cod
 - the expectation runs over the multisets of drafts. Beyond ``MOST_SETS`` of them it is a mean over as
   many sampled tuples, which is this file's own choice.
 
-What it finds is used as it is. Nothing thins a token that is chosen too often, so that the output's
-distribution is off by the truncation and by what the search left.
+The weights are used as the search leaves them. Nothing thins a token that is chosen too often, so the
+output's distribution is off by the truncation and by the error of the search.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def _multisets(
 def _outside(
     p: Floats, subset: NDArray[np.bool_], tuples: NDArray[np.int64], chance: Floats
 ) -> tuple[Floats, bool]:
-    """Log weights outside the cut; drafts inside it have none."""
+    """Log weights of the tokens outside the cut, from tuples with such a draft; tokens inside have none."""
     tokens = np.flatnonzero(~subset)
     if tokens.size == 0 or tuples.size == 0:
         return np.zeros(tokens.size), True
@@ -136,7 +136,7 @@ def _inside(
     chance: Floats,
     num_drafts: int,
 ) -> tuple[Floats, bool]:
-    """Log weights inside the cut, the rejection's last."""
+    """Log weights of the tokens inside the cut, and of rejection as the last one."""
     tokens = np.flatnonzero(subset)
     if tokens.size == 0 or tuples.size == 0:
         return np.zeros(tokens.size + 1), True
@@ -180,7 +180,7 @@ def _objective(
 def _exact_rates(
     log_weights: Floats, mass: Floats, never: float, num_drafts: int, rejects: bool
 ) -> Floats:
-    """How much of each token is chosen over all tuples, sampled or not."""
+    """The exact probability that each token is chosen, over all tuples of drafts."""
     rates, coupling = np.empty(log_weights.size), np.empty((log_weights.size,) * 2)
     if mass.size:
         weights = np.exp(log_weights - log_weights.max())

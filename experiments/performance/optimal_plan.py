@@ -11,7 +11,7 @@ round of each counts. Beside them stands Global Resolution on the same positions
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -81,15 +81,19 @@ def real_positions(
             yield Position("real", f"row {row}", temperature, *whole)
 
 
-def best_times(tasks: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The best of several rounds of each task, in turn, after one that does not count."""
+def best_times(
+    tasks: Mapping[Any, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = perf_counter,
+) -> dict[Any, float]:
+    """Seconds of each task: the best of rounds in which all take turns, after one that does not count."""
     best = dict.fromkeys(tasks, np.inf)
     for number in range(rounds + 1):
         for name, task in tasks.items():
-            start = perf_counter()
+            start = clock()
             task()
             if number:
-                best[name] = min(best[name], perf_counter() - start)
+                best[name] = min(best[name], clock() - start)
     return best
 
 
@@ -196,9 +200,14 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     return table
 
 
-if __name__ == "__main__":
+def run_in_one_thread(run: Callable[[], object]) -> None:
+    """Run a script's function; first start the script anew, unless every library has one thread."""
     if any(os.environ.get(name) != "1" for name in THREADS):
         # Libraries count their threads when they are loaded, which they are by now.
         os.environ.update(dict.fromkeys(THREADS, "1"))
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    main()
+    run()
+
+
+if __name__ == "__main__":
+    run_in_one_thread(main)

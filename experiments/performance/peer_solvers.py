@@ -1,6 +1,7 @@
 """The competitors of ``peers.py``: each takes two distributions and returns what otmd returns.
 
-What research code would hold as tensors, or draw beforehand, is made before the clock starts.
+Tensors that research code would hold, and drafts that it would draw beforehand, are made before the clock
+starts.
 """
 
 from collections.abc import Callable
@@ -40,8 +41,9 @@ Ready = Callable[[Floats, Floats, int], Run]
 class Peer:
     """One competitor at one task.
 
-    ``ready(p, q, size)`` prepares a position, and what it returns is timed. ``known_bytes(size)``: arrays
-    that tracing does not see. With ``kept_of`` the size is how many tokens are kept of so many.
+    ``ready(p, q, size)`` prepares a position, and the call that it returns is timed. ``known_bytes(size)`` is
+    the size of arrays that tracing does not see. If ``kept_of`` is not 0, the size is how many of ``kept_of``
+    tokens are kept.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Peer:
 
 
 def timed(answer: Callable[[Floats, Floats], float | None]) -> Ready:
-    """Prepare nothing for a function of p and q."""
+    """Time a function of p and q that needs no preparation."""
     return lambda p, q, _: lambda: Outcome(answer(p, q))
 
 
@@ -118,7 +120,7 @@ def ready_pot(p: Floats, q: Floats, _: int) -> Run:
 
 
 def ready_chain(num_drafts: int, p: Floats, q: Floats, _: int) -> Run:
-    """Rate of RRS in torch and float32: what n rejections in a row leave of the target."""
+    """Rate of RRS in torch and float32: 1 minus what n rejections in a row leave of the target."""
     import torch
 
     target, draft = (torch.tensor(mass, dtype=torch.float32) for mass in (p, q))

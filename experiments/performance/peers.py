@@ -3,14 +3,12 @@
     python experiments/performance/peers.py
     python experiments/performance/peers.py --quick --output runs/quick.parquet
 
-Competitors run in turn, round by round, and the best call of each counts; slow ones have fewer rounds. Who
-passes the time limit, or would pass the memory limit, is not tried at larger sizes.
+Competitors run in turn, round by round, and the best call of each counts; slow ones have fewer rounds. A
+competitor that passes the time limit, or would pass the memory limit, is not tried at larger sizes.
 """
 
 import argparse
-import os
 import signal
-import sys
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import polars as pl
-from optimal_plan import THREADS, synthetic_positions
+from optimal_plan import run_in_one_thread, synthetic_positions
 from peer_solvers import Floats, Peer, Run, list_peers
 
 import otmd
@@ -40,7 +38,7 @@ LAWS += [(otmd.Greedy, 2), (otmd.Hub, 2)]
 
 
 def pair_of(size: int) -> tuple[Floats, Floats]:
-    """Softmax of normal logits, and of the same with as much noise as in ``optimal_plan``'s second."""
+    """Softmax of normal logits, and of the same logits with the larger noise of ``optimal_plan.py``."""
     *_, position = synthetic_positions(size, (1.0,))
     return position.target, position.draft
 
@@ -62,14 +60,14 @@ def call(run: Run) -> dict[str, Any]:
 
 
 def describe(peer: Peer, size: int) -> dict[str, Any]:
-    """Who is asked what, and how much memory is known to be needed for it."""
+    """The competitor and its task, and how much memory the task is known to need."""
     row = {name: getattr(peer, name) for name in ("name", *KEYS)}
     needed = float(peer.known_bytes(size)) if peer.known_bytes else None
     return {**row, "size": size, "vocab_size": peer.kept_of or size, "known_bytes": needed}
 
 
 def first_call(peer: Peer, pair: tuple, size: int, limit: float) -> tuple[dict, Run | None]:
-    """Row of a competitor's first call, and what to call again where it ended well."""
+    """The row of a competitor's first call, and what to call again if it solved the task."""
     row = {**describe(peer, size), "status": "solved", "rounds": 1}
     try:
         if (row["known_bytes"] or 0.0) > MEMORY_LIMIT:
@@ -89,7 +87,7 @@ def _stop(*_: object) -> None:
 
 
 def measure_at(size: int, peers: list[Peer], rounds: int, limit: float) -> list[dict]:
-    """One row a competitor, the quick ones timed in turn."""
+    """One row for each competitor. Quick ones are timed again, in turn."""
     pairs = {vocab_size: pair_of(vocab_size) for vocab_size in {p.kept_of or size for p in peers}}
     rows, again = [], []
     for peer in peers:
@@ -107,7 +105,7 @@ def measure_at(size: int, peers: list[Peer], rounds: int, limit: float) -> list[
 
 
 def measure(sizes: list[int], rounds: int, limit: float) -> pl.DataFrame:
-    """Measure growing sizes; who gave up keeps its status at all larger ones."""
+    """Measure growing sizes. A competitor that gave up keeps its status at all larger ones."""
     signal.signal(signal.SIGALRM, _stop)
     peers = list_peers(limit, kept_of=min(LARGE, sizes[-1]))
     # Compiles and imports: the alarm may not interrupt the compiler. What otmd does depends on the size.
@@ -140,7 +138,7 @@ def compare(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure_memory(size: int) -> pl.DataFrame:
-    """Peak of one position of otmd from p and q to a rate, in float64 vectors; compiled before."""
+    """Peak memory of otmd from p and q to a rate, in vectors of V float64, with compiled kernels."""
     (p, q), rows = pair_of(size), []
     for law, n in LAWS:
         for rule in (None, *verifiers_serving(law(q, n))):
@@ -154,7 +152,7 @@ def measure_memory(size: int) -> pl.DataFrame:
 
 
 def print_tables(table: pl.DataFrame, memory: pl.DataFrame) -> None:
-    """Print milliseconds at some sizes, where each competitor ends, and how far it is off."""
+    """Print milliseconds at some sizes, where each competitor ends, and how far its answer is off."""
     heads = " | ".join(f"V = {size:,}, ms" for size in SHOWN)
     print(f"\n| rate | drafts | n | by | {heads} | largest V | otmds | sorts | off by | then |")
     print("|---" * (9 + len(SHOWN)) + "|")
@@ -193,8 +191,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if any(os.environ.get(name) != "1" for name in THREADS):
-        # Libraries count their threads when they are loaded, which they are by now.
-        os.environ.update(dict.fromkeys(THREADS, "1"))
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    main()
+    run_in_one_thread(main)

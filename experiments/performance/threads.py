@@ -2,9 +2,9 @@
 
     python experiments/performance/threads.py
 
-One line a rate: milliseconds a position in one thread and in all, the best of rounds in which all take
-turns, their ratio, and how many passes Σ (p − q)₊ over p and q, in all threads, would take as long. Where a
-rate waits for memory alone, it cannot do better than one pass.
+Prints a line for each rate: milliseconds a position in one thread and in all threads, the best of rounds in
+which all rates take turns; their ratio; and how many passes Σ (p − q)₊ over p and q, in all threads, would
+take as long. A rate that waits for memory alone cannot be quicker than one pass.
 """
 
 import argparse
@@ -24,13 +24,13 @@ VOCAB_SIZE, NOISE = 151_936, 1.0
 
 
 def batch(positions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of target and draft as those of ``peers.py``, shape (B, V) each."""
+    """Pairs of target and draft like those of ``peers.py``, shape (B, V) each."""
     target, draft = synthetic_logits((positions, VOCAB_SIZE), NOISE, seed=0)
     return otmd.probs_from_logits(target), otmd.probs_from_logits(draft)
 
 
 def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], object]]:
-    """What is timed, by name: first the pass."""
+    """The functions that are timed, by name, the pass first."""
 
     def one_pass(start: int, stop: int) -> None:
         for i in range(start, stop):

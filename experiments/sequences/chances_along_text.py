@@ -1,6 +1,6 @@
 """What happens at a token of a text, given that it is the one that is emitted there.
 
-The verifiers are the package's own, asked at each token; only drafts beside that token are ever sampled.
+The verifiers are the package's own, asked at each token. Only the other drafts there are ever sampled.
 """
 
 from math import comb
@@ -21,12 +21,12 @@ def drafted_chance(
     Parameters
     ----------
     verifier : Verifier
-        One for which :func:`otmd.planning.drafted_chance` is exact; or recursive rejection of two drafts
-        without replacement.
+        A verifier for which :func:`otmd.planning.drafted_chance` is exact, or recursive rejection of two
+        drafts without replacement.
     target : ndarray of float64, shape (V,)
         p.
     law : ProposalLaw
-        Of the drafts.
+        The law of the drafts.
     token : int
         The emitted token.
 
@@ -38,7 +38,7 @@ def drafted_chance(
         missed = _missed_by_recursive_rejection(target, law, token)
         chance = min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
         return chance, float(verifier.acceptance_rate(target, law))
-    # α*, which the optimal rule attains within its tolerance, without preparing it once more.
+    # The optimal rule attains α* within its tolerance, so it need not be prepared once more.
     optimal = isinstance(verifier, otmd.Optimal)
     found = otmd.optimal_acceptance(target, law).rate if optimal else None
     rate = float(verifier.acceptance_rate(target, law) if found is None else found)
@@ -70,12 +70,12 @@ def paths_chances(
     rng: np.random.Generator,
     samples: int,
 ) -> tuple[FloatArray, FloatArray]:
-    """How many of the paths drawn from a draft distribution go on with the token that is emitted.
+    """How many of the paths drawn from a draft distribution continue with the token that is emitted.
 
     Parameters
     ----------
     verifier : Verifier
-        Of drafts with replacement.
+        A verifier of drafts with replacement.
     target, draft : ndarray of float64, shape (V,)
         p and q.
     token : int
@@ -85,7 +85,7 @@ def paths_chances(
     rng : numpy.random.Generator
         Equal seeds give equal answers.
     samples : int
-        How many drafts beside the token are drawn for each number of paths that hold it.
+        How many times the other drafts are drawn, for each number of paths that hold the token.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def paths_chances(
 def _with_copies(
     token: int, copies: int, n: int, others: IntArray, rng: np.random.Generator, samples: int
 ) -> IntArray:
-    """Drafts (samples, n) that hold the token so many times, at any places."""
+    """Drafts (samples, n) that hold the token ``copies`` times, at random places."""
     tokens = np.full((samples, n), token)
     if copies < n:
         tokens[:, copies:] = others.reshape(samples, -1)[:, : n - copies]
@@ -124,7 +124,7 @@ def _with_copies(
 
 
 def _accepted(rule: PreparedVerifier, token: int, drafts: IntArray) -> float:
-    """Mean probability that a draft is accepted that is the token."""
+    """The mean probability that the accepted draft is the token."""
     total = 0.0
     for tokens in drafts:
         chances = rule.accept_probs(tokens)

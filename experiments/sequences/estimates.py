@@ -1,4 +1,4 @@
-"""Tokens per step over prompts, with errors that know that positions of one prompt are alike."""
+"""Tokens per step over prompts, with standard errors that treat each prompt as one observation."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ RESAMPLES = 4000
 def summarise(
     rows: pl.DataFrame, settings: Sequence[str], rule: str, reference: str
 ) -> pl.DataFrame:
-    """Tokens per step for each setting and rule, and its distance to a rule of reference.
+    """Tokens per step for each setting and rule, and the difference from a reference rule.
 
     Parameters
     ----------
     rows : DataFrame
-        One row a prompt, setting and rule, with columns ``domain``, ``prompt``, ``tokens`` and ``steps``.
-        Every prompt has all of them, so that rules are compared on the same texts.
+        Rows by prompt, setting and rule, with columns ``domain``, ``prompt``, ``tokens`` and ``steps``.
+        Every prompt has every setting and rule, so that rules are compared on the same texts.
     settings : sequence of str
-        Columns that tell settings apart.
+        The columns that define a setting.
     rule : str
         The column of the rules.
     reference : str
@@ -36,7 +36,7 @@ def summarise(
     Raises
     ------
     ValueError
-        If a prompt lacks a setting or rule, or a domain has one prompt, from which no error can be told.
+        If a prompt lacks a setting or rule, or a domain has only one prompt, so that its error is unknown.
     """
     cells = rows.select(*settings, rule).unique(maintain_order=True)
     prompts = rows.select("domain", "prompt").unique(maintain_order=True)
@@ -72,7 +72,7 @@ def summarise(
 def _resampled(domains: list[str]) -> FloatArray:
     """Weight of each prompt in each resample, shape (RESAMPLES, prompts).
 
-    Of n prompts of a domain n − 1 are drawn, lest few seem to agree more than they do (Rao & Wu 1988).
+    Of a domain's n prompts n − 1 are drawn, else errors of few prompts are too small (Rao & Wu 1988).
     """
     rng = np.random.default_rng(0)
     weights = np.zeros((RESAMPLES, len(domains)))
@@ -84,13 +84,13 @@ def _resampled(domains: list[str]) -> FloatArray:
 
 
 def cell_text(row: pl.DataFrame) -> str:
-    """``2.345 ± 0.012 (+0.101 ± 0.003)``: value, and distance to the reference; empty without a row."""
+    """``2.345 ± 0.012 (+0.101 ± 0.003)``: value, and difference from the reference; empty without a row."""
     if row.is_empty():
         return ""
     found = row.row(0, named=True)
     text = f"{found['value']:.3f} ± {found['error']:.3f}"
     if found["difference"] is None:
         return text
-    # Without the sign of a zero.
+    # Adding 0 removes the sign of −0.
     difference = round(found["difference"], 3) + 0.0
     return f"{text} ({difference:+.3f} ± {found['difference_error']:.3f})"

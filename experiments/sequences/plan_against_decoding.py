@@ -8,9 +8,9 @@
     otmd collect runs/texts-paths --consecutive 48 --per-domain 4 --draft skip:13,15,17 --paths 10
     python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules likeliest
 
-The estimates are those of ``otmd plan``. The same prompts are decoded with the same trees, and only steps
-count that begin where the estimate counts them. Prints a table for each dataset, with 95% intervals over
-prompts; finished prompts are kept beside the dataset's parts.
+The estimates are those of ``otmd plan``. The same prompts are decoded with the same trees. A decoded step
+counts only if it begins where the estimate counts steps. Prints a table for each dataset, with 95% intervals
+over prompts. Finished prompts are kept beside the dataset's parts.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, TreeL
 from otmd.storage.parquet import read_parquet, write_parquet
 
 DEPTH = 6
-# The tree of eight likeliest paths is the same however many more than eight were grown.
+# The tree of the eight likeliest nodes is the same, however many more than eight were grown.
 LIKELIEST = "likeliest", Choice("", 1.0, (8,) * DEPTH, 8)
 Ways = Sequence[tuple[str, Choice]]
 WAYS: Ways = (
@@ -58,7 +58,7 @@ RESAMPLES = 2000
 
 
 class Means(NamedTuple):
-    """Tokens and steps of each prompt, shape (prompts, 2), by the two ways; and :func:`level_rates`."""
+    """Tokens and steps of each prompt (prompts, 2), estimated and decoded; and :func:`level_rates`."""
 
     estimated: FloatArray
     decoded: FloatArray
@@ -66,7 +66,7 @@ class Means(NamedTuple):
 
 
 def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
-    """The table of a plan for these ways, and the length of texts."""
+    """What a plan finds for these ways, and the length of the texts."""
     texts = read_texts(dataset)
     rules = tuple(rule for rule, _ in ways if CANDIDATES[rule].variants)
     settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
@@ -97,7 +97,7 @@ def product(sums: FloatArray) -> FloatArray:
 
 
 def decoded(dataset, ways: Ways, cut_at: int, repeats: int) -> pl.DataFrame:
-    """Tokens and steps of each prompt, way and repeat; what is on the disk is not decoded again."""
+    """Tokens and steps of each prompt, way and repeat. Prompts stored on disk are not decoded again."""
     target = load_target(device="cpu", progress=False)
     texts = read_texts(dataset)
     domains = list(dict.fromkeys(text.domain for text in texts))
@@ -135,7 +135,7 @@ def nested(nodes: Sequence[tuple[int, ...]], node: tuple[int, ...] = ()) -> tupl
 
 
 def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed: list[int]) -> dict:
-    """Tokens and steps of one decoded text, of the steps that the estimate counts."""
+    """Tokens and steps of one decoded text, over the steps that the estimate counts."""
     candidate = CANDIDATES[rule]
 
     def tree(model) -> TreeLaw:
@@ -168,9 +168,9 @@ def interval(value: float, samples: FloatArray) -> str:
 
 
 def print_table(found: dict[str, Means]) -> None:
-    """Print both, and by how much the estimate and the product of mean rates exceed what was decoded.
+    """Print all three, and by how much the estimate and the product of mean rates exceed what was decoded.
 
-    The product is also held against the estimate, which is of the same texts.
+    The product is also compared with the estimate, which is of the same texts.
     """
     heads = ("tree", "estimated", "decoded", "less decoded", "product of mean rates")
     heads += ("less estimated", "less decoded")

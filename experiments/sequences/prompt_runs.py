@@ -1,4 +1,4 @@
-"""Long runs prompt by prompt: what is measured of each is stored at once, and the time left is said."""
+"""Long runs, prompt by prompt. The rows of a prompt are stored at once, and the time left is printed."""
 
 import argparse
 import re
@@ -31,9 +31,9 @@ MINUTE = 60.0
 
 
 def options(description: str, output: Path, seconds_a_prompt: float) -> argparse.ArgumentParser:
-    """What the experiments on sampled texts have in common.
+    """The options that all experiments on sampled texts have.
 
-    How long a prompt took when somebody measured it, in the default setting, is for the first estimate.
+    ``seconds_a_prompt``, measured in the default setting, gives the first estimate of the time.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -53,7 +53,7 @@ def options(description: str, output: Path, seconds_a_prompt: float) -> argparse
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
-    """The options, once those that all experiments have are known to make sense."""
+    """Read the options, and check those that all experiments have."""
     chosen = parser.parse_args(arguments)
     for name, least in (("prompts", 2), ("length", 1), ("threads", 1)):
         if getattr(chosen, name) < least:
@@ -86,11 +86,11 @@ def run_prompts(
     Parameters
     ----------
     chosen : argparse.Namespace
-        Of :func:`options`.
+        The options, see :func:`options`.
     temperatures : list of float
-        Of the texts, and of both models along them.
+        The temperatures of the texts, and of both models along them.
     what : str
-        All that decides what is measured along a text; parts of other runs are left alone.
+        All that determines what is measured along a text. It is in the parts' names.
     measure : callable
         From the models, a text and a generator to its rows.
 

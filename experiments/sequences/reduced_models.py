@@ -1,9 +1,9 @@
 """Two real models reduced to V tokens: their distributions after a text, on a tree of few tokens.
 
-At every prefix the V − 1 tokens that target and draft together hold likeliest are kept, and all others are
-merged into one. After the merged token the models go on as after one of the others, drawn from the target.
-So every law of the small models is a real one with tokens merged, at a prefix that the target may write.
-Merging can hide differences between the two models, and adds none.
+At every prefix the V − 1 tokens with the largest sum of target and draft probability are kept, and all others
+are merged into one. After the merged token the models continue as after one of the merged tokens, drawn from
+the target. So every distribution of the small models is a real one with tokens merged, at a prefix that the
+target may write. Merging can hide differences between the two models, and adds none.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,9 +36,9 @@ def reduced_models(
     vocab_size : int
         V, at least 2.
     depth : int
-        Prefixes of up to so many tokens are read.
+        Prefixes of up to ``depth`` tokens are read.
     rng : numpy.random.Generator
-        Draws what stands for the rest. Equal seeds give equal models.
+        Draws the token that stands for the merged ones. Equal seeds give equal models.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def reduced_models(
 def merge_rest(
     target: FloatArray, draft: FloatArray, vocab_size: int
 ) -> tuple[np.ndarray, FloatArray]:
-    """The V − 1 tokens that two laws together hold likeliest, and both laws (2, V) with the rest merged."""
+    """The V − 1 tokens likeliest under the sum of both laws, and both laws (2, V) with the rest merged."""
     kept = np.argsort(-(target + draft), kind="stable")[: vocab_size - 1]
     both = np.stack([target, draft])
     own = both[:, kept]

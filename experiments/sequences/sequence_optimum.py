@@ -72,7 +72,7 @@ LAWS: dict[str, tuple[Law, tuple[str, ...]]] = {
         ("SpecHub", "optimal at each token"),
     ),
 }
-"""What is drafted from a draft model at a depth, and the rules that serve it."""
+"""The law of trees for a draft model and a depth, and the rules that serve it."""
 
 SIZES = {
     (4, 2): tuple(LAWS),
@@ -86,7 +86,7 @@ def measure_models(
 ) -> dict[str, float | None]:
     """Tokens a step of each rule that serves a law of trees, and the most that any could emit.
 
-    Where the solver gives the program up, nothing is known of the distance: all values are None.
+    If the solver gives up, the distance to the optimum is unknown, and all values are None.
     """
     law, rules = LAWS[name]
     trees = law(draft, depth)

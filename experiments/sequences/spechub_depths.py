@@ -31,7 +31,7 @@ RULES = {
 REFERENCE = "RRS"
 
 PUBLISHED = {1: (1.554, 1.600, 1.616), 4: (2.139, 2.315, 2.403)}
-"""By depth, of RRS, RRSw and SpecHub: Sun et al. (2024), JackFram-68m for Llama-2-7b-chat, CNN, T = 0.6."""
+"""RRS, RRSw and SpecHub by depth in Sun et al. (2024): JackFram-68m for Llama-2-7b-chat, CNN, T = 0.6."""
 
 
 def measure_laws(text: Laws, depth: int) -> Rows:
@@ -46,7 +46,7 @@ def measure_laws(text: Laws, depth: int) -> Rows:
         passing, rates = np.array(chances).T
         for size in range(1, depth + 1):
             found = token_level_starts(passing[:, None, None], rates[:, None], 0, size)
-            # Every depth is measured from the same tokens on.
+            # Every depth is measured over steps that begin at the same tokens.
             tokens, steps = decoded(Starts(found.reached[:starts], found.expected[:starts]))
             rows.append({"rule": name, "depth": size, "tokens": tokens, "steps": steps})
     return rows

@@ -31,7 +31,7 @@ REFERENCE = "RRS"
 BLOCK = "block verification"
 
 PUBLISHED = {(1, 4): 2.4, (8, 4): 3.1, (1, 8): 2.9, (8, 8): 4.0}
-"""By paths and depth: Sun et al. (2023), K-SEQ, PaLM-2 on LM1B."""
+"""K-SEQ by paths and depth in Sun et al. (2023): PaLM-2 on LM1B."""
 
 
 def measure_laws(
@@ -57,7 +57,7 @@ def measure_laws(
 
 
 def _row(rule: str, paths: int, depth: int, found: Starts, starts: int) -> dict[str, Any]:
-    # Every depth is measured from the same tokens on.
+    # Every depth is measured over steps that begin at the same tokens.
     tokens, steps = decoded(Starts(found.reached[:starts], found.expected[:starts]))
     return {"rule": rule, "paths": paths, "depth": depth, "tokens": tokens, "steps": steps}
 

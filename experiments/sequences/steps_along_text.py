@@ -1,8 +1,8 @@
 """The steps that a decoder takes along a given text: exactly, and without drafting anything.
 
-A lossless rule writes the target's texts, so that a step may be looked at given the text: how much of it is
-accepted is then a chain of chances, one a token, and where steps begin is a renewal process along the text.
-Averaged over texts of the target this is what a decoder that samples would measure, with less noise.
+A lossless rule writes the target's texts. So a step can be studied given the text: how much of the text it
+accepts follows from a probability at each token, and where steps begin is a renewal process along the text.
+The average over texts of the target is what a decoder that samples would measure, with less noise.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,8 @@ class Starts:
     reached : ndarray of float64, shape (S, depth + 1)
         P(at least k drafted tokens are accepted | the text), k = 0 … depth.
     expected : ndarray of float64, shape (S,)
-        Expected number of tokens emitted, given the text so far and, where it is seen, the rest of it.
+        The expected number of emitted tokens, given the text so far and as much of the rest as the
+        rule uses.
     """
 
     reached: FloatArray
@@ -39,11 +40,11 @@ def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth
         At each token of the text, in state i: P(the text's token is drafted and emitted, and the state
         below it is j | that token is emitted).
     rates : ndarray of float64, shape (N, S)
-        Acceptance rates; with them the last token looked at is averaged over all that the target may say.
+        Acceptance rates. They average the last token of a step over all tokens that the target may emit.
     state : int
-        The state at a root.
+        The state in which each step begins.
     depth : int
-        Of the tree.
+        The depth of the tree.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Texts that the target samples, and what both models say along them.
 
-A lossless rule writes the target's own texts, whatever it drafts: all rules are measured along the same ones.
-The texts of one prompt are sampled together, one token of each a call, as branches of one tree.
+A lossless rule writes the target's own texts, whatever it drafts. So all rules are measured along the same
+texts. The texts of one prompt are sampled together, as branches of one tree: a call yields one token of each.
 """
 
 import zlib
@@ -21,7 +21,7 @@ from otmd.sequences.trees import Prefix
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft over its tokens."""
+    """A target, and a draft over the target's tokens."""
 
     target: LanguageModel
     draft: Draft
@@ -34,11 +34,11 @@ class Text:
     Attributes
     ----------
     before, tokens : list of int
-        The prompt, and the N tokens that were sampled, whose last one may be one that ends a text.
+        The prompt, and the N tokens that were sampled. The last one may be a token that ends a text.
     temperature : float
-        At which they were sampled, and at which both models are looked at.
+        The temperature of the sampling, and of both models in measurements.
     target_logits, draft_logits : ndarray of float32, shape (N, V)
-        Of each token, given all before it.
+        The logits of each token, given all tokens before it.
     """
 
     before: list[int]
@@ -50,7 +50,7 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Laws:
-    """N tokens of a text, and the laws (N, V) that target and draft hold for each, given all before it."""
+    """N tokens of a text, and both models' distributions (N, V) of each, given all tokens before it."""
 
     tokens: list[int]
     target: FloatArray
@@ -85,6 +85,6 @@ def sample_texts(
 
 
 def laws_along(text: Text) -> Laws:
-    """What both models say at every token of a text."""
+    """Both models' distributions at every token of a text."""
     processing = Processing(text.temperature)
     return Laws(text.tokens, processing(text.target_logits), processing(text.draft_logits))
