@@ -16,9 +16,9 @@ from otmd.verifiers import RecursiveRejection
 
 RESAMPLES = 2000
 TAIL = 0.025
-Means = tuple[tuple[float, ...], list[float]]
+Means = tuple[tuple[float, float, float, float], list[float]]
 Key = tuple[str, str, float]
-UNKNOWN: Means = ((np.nan,) * 4, [])
+UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
 
 
 class Row(NamedTuple):
@@ -175,7 +175,8 @@ def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Mean
     chances = np.minimum(rows["chance"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    return tuple(told.tolist()), thirds
+    rate, optimal, proportional, fitted = told.tolist()
+    return (rate, optimal, proportional, fitted), thirds
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
