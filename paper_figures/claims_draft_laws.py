@@ -33,7 +33,7 @@ def rows() -> list[list[str]]:
 
 
 def of(table: pl.DataFrame, choice: str, base: str) -> pl.DataFrame:
-    """Differences of a choice to a base, one row a cell, in points, with p-values of a normal law."""
+    """Differences of a choice from a base in points, a row for each cell, with p-values of a normal test."""
     found = table.filter(choice=choice).select(
         *("draft", "temperature", "num_drafts"),
         value=100 * pl.col(f"value_over_{base}"),
@@ -88,7 +88,7 @@ def over_greedy(table: pl.DataFrame) -> list[str]:
 
 
 def over_certain(table: pl.DataFrame) -> list[str]:
-    """Certain tokens, what engines' trees run, against strata."""
+    """Certain tokens, which engines' trees draft, against strata."""
     cells = of(table, "certain", "stratified").with_columns(value=-pl.col("value"))
     return [
         "Certain top n, which trees in engines draft, accepts as much",
@@ -115,7 +115,7 @@ def rule(table: pl.DataFrame) -> list[str]:
 
 
 def gap(table: pl.DataFrame) -> list[str]:
-    """What the rule leaves of its laws' optima: in its own order, and in the better of two, its default."""
+    """How far the rule stays below the optimum of strata, in its own order and in the better of two."""
     without = of(table, "without, optimum", "stratified")
     rows = pl.read_parquet(ORDERS)
     cells = rows.group_by("draft", "temperature", "num_drafts").agg(
@@ -139,7 +139,7 @@ def gap(table: pl.DataFrame) -> list[str]:
 
 
 def by_pair(table: pl.DataFrame, name: str) -> str:
-    """Mean difference to plain strata, the overconfident draft apart."""
+    """Mean difference from plain strata, of all other pairs and of the overconfident draft."""
     cells = of(table, name, "stratified")
     value = [
         cells.filter((pl.col("draft") == SURE) == sure)["value"].mean() for sure in (False, True)
@@ -148,7 +148,7 @@ def by_pair(table: pl.DataFrame, name: str) -> str:
 
 
 def fitting(table: pl.DataFrame) -> list[str]:
-    """Fitted parameters, and what becomes of them elsewhere."""
+    """What fitted parameters gain, on the same pair and elsewhere."""
     names = {
         "stratified, fitted": "on the same pair and temperature",
         "stratified, of other pairs": "on other pairs of the same target",
@@ -169,7 +169,7 @@ def fitting(table: pl.DataFrame) -> list[str]:
 
 
 def ceiling(table: pl.DataFrame) -> list[str]:
-    """What no law that sees q alone exceeds."""
+    """How much more any law that sees q alone could accept."""
     names = {
         "ceiling, π ∝ q": "π ∝ q",
         "ceiling, fitted": "π fitted on other prompts",
@@ -194,7 +194,7 @@ def ceiling(table: pl.DataFrame) -> list[str]:
 
 
 def lines() -> list[list[str]]:
-    """Rates in per cent at two temperatures, a line each pair and number of drafts."""
+    """Rates in per cent at two temperatures, a line for each pair and number of drafts."""
     choices, found = read_choices(), []
     for draft, (label, _, _) in PAIRS.items():
         for temperature in (0.6, 1.0):
@@ -206,7 +206,7 @@ def lines() -> list[list[str]]:
 
 
 def _cells(by: dict[str, dict[str, Any]]) -> list[str]:
-    """The numbers of a line; none where a choice was not measured at all positions."""
+    """The cells of a line, with a dash for a choice that was not measured at all positions."""
     positions = by["stratified"]["positions"]
 
     def rate(name: str) -> str:

@@ -153,7 +153,7 @@ def measure(positions: list[Position], rounds: int, quick: bool) -> pl.DataFrame
 
 
 def print_table(table: pl.DataFrame) -> None:
-    """Print medians, and the worst where it is what counts."""
+    """Print medians, and the worst ratio and gap."""
     columns = r"sort, ms | α\*, ms | prepare, ms | prepare, sorts (worst) | worst gap"
     print(f"\n| drafts | positions | V | n | {columns} |\n{'|---' * 9}|")
     keys = ["method", "source", "vocab_size", "num_drafts"]

@@ -53,7 +53,7 @@ class TensorPreference:
         self, target: Tensor, accepted: Tensor, chance: Tensor, rank: Tensor, left: Tensor
     ) -> None:
         self._target, self.accepted = target, accepted
-        # Drafts are looked at in ascending order of rank. Each is accepted with its chance, c.
+        # Drafts are tried in ascending order of rank, and each is accepted with its chance c.
         self._chance, self._rank = chance, rank
         self.rate = (1.0 - left).clamp(0.0, 1.0)
 
