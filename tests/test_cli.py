@@ -369,6 +369,10 @@ def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):
     assert "groups" in json.loads(capsys.readouterr().out)
     assert png.exists()
     assert pdf.exists()
+    assert main(["report", str(results), "--figure", "gaps.bmp"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "--figure: got gaps.bmp" in err
     files = {name: tmp_path / f"report.{name}" for name in ("html", "markdown", "csv")}
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     assert main(["report", str(results), *options]) == 0

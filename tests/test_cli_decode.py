@@ -108,6 +108,7 @@ def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypa
     out, err = capsys.readouterr()
     assert f"interrupted. {finished} of 3 texts in each way were finished" in err
     assert ("target alone" in out) == bool(finished)
+    assert ("; what is printed is of whole repeats." in err) == bool(finished)
 
 
 def test_repeats_are_decoded_with_seeds_of_their_own_and_one_says_that_noise_is_unknown(

@@ -102,13 +102,9 @@ def decode(
     from otmd import harness
     from otmd.harness.progress import progress_bar
     from otmd.harness.prompts import prompt_tokens
-    from otmd.measurement.style import figure_paths
 
     processing = o.processing("", temperature, top_k, top_p)
-    try:
-        figures = figure_paths(figure or [], "--figure")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, wanted one to go on from")
     tree = read_tree(paths, branching, law, likeliest, depth, top)
@@ -138,9 +134,8 @@ def decode(
                     texts.append(text)
                     update(len(texts), "")
     except KeyboardInterrupt as stop:
-        stop.add_note(f"{len(texts)} of {total} texts in each way were finished")
-        if texts:
-            stop.add_note("and what is printed is of whole repeats.")
+        printed = "; what is printed is of whole repeats" if texts else ""
+        stop.add_note(f"{len(texts)} of {total} texts in each way were finished{printed}.")
         raise
     finally:
         if texts:

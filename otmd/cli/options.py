@@ -208,6 +208,16 @@ def split(option: str, text: str) -> list[str]:
     return pieces
 
 
+def figures(paths: list[Path] | None) -> list[Path]:
+    """The files of ``--figure``, whose endings name known formats."""
+    from otmd.measurement.style import figure_paths
+
+    try:
+        return figure_paths(paths or [], "--figure")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 @contextmanager
 def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
     """If the block is interrupted, say what was kept of its work."""

@@ -43,6 +43,7 @@ def report(
     from otmd.measurement.report import report_tables
     from otmd.measurement.summary import DEFAULT_BY
 
+    figures = o.figures(figure)
     _refuse_other_files(results)
     table = load_results(results)
     if table.is_empty():
@@ -63,9 +64,9 @@ def report(
         print(report_json(shown, confidence, str(results)))
     else:
         print_report(shown, confidence=confidence)
-    if figure:
+    if figures:
         drawn = shown if not by_domain else summary(DEFAULT_BY)
-        for path in draw_gaps(drawn, figure, source=f"otmd report {results}"):
+        for path in draw_gaps(drawn, figures, source=f"otmd report {results}"):
             if not json_output:
                 print(f"Figure: {path}")
 

@@ -359,8 +359,12 @@ def _labels(
         return []
     if shape != (count,):
         raise ValueError(f"{said}, got shape {shape}")
+    if not whole:
+        return found
+    if broken := [entry for entry in found if isinstance(entry, float) and not entry.is_integer()]:
+        raise ValueError(f"{said}, got {broken[0]}")
     try:
-        return [int(entry) for entry in found] if whole else found
+        return [int(entry) for entry in found]
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{said} ({error})") from error
 

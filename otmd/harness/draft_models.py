@@ -125,7 +125,8 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
         examples = ", ".join(
-            f"{t!r} is {ours.get(t)} there and {theirs.get(t)} here" for t in differing[:3]
+            f"{t!r} is {ours.get(t)} for the target and {theirs.get(t)} for the draft"
+            for t in differing[:3]
         )
         raise ValueError(
             f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "

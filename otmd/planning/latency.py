@@ -117,7 +117,9 @@ def _call(model: Any, size: int, context: int) -> float:
     """Median seconds of a call that reads so many tokens below a text, once warm."""
     from otmd.harness.continuations import continuations
 
-    text = continuations(model, np.random.default_rng(0).integers(100, 1000, context).tolist())
+    text = continuations(
+        model, np.random.default_rng(0).integers(model.vocab_size, size=context).tolist()
+    )
     seconds = []
     # As in a step: the last token that was emitted, and drafts below it. The first call reads the text.
     drafts = [(token,) for token in range(size - 1)]

@@ -126,7 +126,7 @@ def make_plan(
     prompts = len(evidence.report)
     about = {
         "dataset": f"{dataset.path.name}, {len(dataset)} positions",
-        "prompts": f"{len(texts)}, of which {prompts} are reported on",
+        "texts": f"{len(texts)}; values are of {prompts} of them",
         **{role: _short(dataset.metadata.get(role)) for role in ("target", "draft", "prompts")},
         "texts sampled with": str(sampled),
         "draft temperatures": ", ".join(f"{step.temperature:g}" for step in drafts),

@@ -172,9 +172,16 @@ def test_pickled_objects_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "position", [np.full(5, np.nan), np.array(["x"] * 5), np.zeros((5, 2)), np.full(5, np.inf)]
+    "position",
+    [
+        np.full(5, np.nan),
+        np.array(["x"] * 5),
+        np.zeros((5, 2)),
+        np.full(5, np.inf),
+        np.full(5, 1.7),
+    ],
 )
-def test_positions_that_are_no_numbers(tmp_path, position):
+def test_positions_that_are_no_whole_numbers(tmp_path, position):
     arrays = {"target_logits": TARGET, "draft_logits": DRAFT, "position": position}
     np.savez(tmp_path / "dump.npz", **arrays)
     with pytest.raises(ValueError, match=r"dump\.npz: position must hold whole numbers"):

@@ -58,7 +58,9 @@ def test_a_second_model(tiny, tmp_path):
 def test_another_vocabulary_is_an_error_even_of_equal_size(tiny, tmp_path):
     make_llama(layers=2).save_pretrained(tmp_path)
     make_tokenizer([*WORDS[:10], "other", *WORDS[11:]]).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"2 tokens differ.*'other' is None there and 12 here"):
+    with pytest.raises(
+        ValueError, match=r"2 tokens differ.*'other' is None for the target and 12 for the draft"
+    ):
         load_draft(str(tmp_path), tiny)
 
 

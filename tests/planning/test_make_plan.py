@@ -146,6 +146,7 @@ def test_advice_names_the_decision(plan):
     assert "α*" not in plan.said[0]
     assert re.search(r"no law of \d drafts? that was fitted here would exceed \d+", plan.said[2])
     assert plan.about["target"] == "large"
+    assert plan.about["texts"] == "8; values are of 4 of them"
 
 
 def test_times_rank_by_tokens_per_second(dump, plan, tmp_path):
@@ -172,13 +173,13 @@ def test_times_are_measured(monkeypatch, tmp_path):
     from otmd import harness
 
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1200}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 90}
 
     class Tokenizer:
         eos_token_id, chat_template = 1, None
 
         def get_vocab(self):
-            return {str(i): i for i in range(1200)}
+            return {str(i): i for i in range(90)}
 
     model = harness.LanguageModel(
         LlamaForCausalLM(LlamaConfig(**shape, **heads)), Tokenizer(), "tiny", "sha256:made-here"
