@@ -156,7 +156,7 @@ def _is_bfloat16(value: Any) -> bool:
 
 
 def in_float64(array: NDArray) -> FloatArray:
-    """The same numbers in float64. Those beyond its range become infinite; the caller refuses infinity."""
+    """The same numbers in float64. Those beyond it become infinite; callers refuse both infinity and NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
