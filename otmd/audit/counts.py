@@ -72,7 +72,7 @@ def mass_before(probs: FloatArray, key: FloatArray, token: int) -> float:
 
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
-    """Cut outcomes, in an order, into cells of about equal mass; the rarest share one of ``rare_mass``."""
+    """Cut outcomes, in an order, into cells of about equal mass; the rarest, of ``rare_mass``, share one."""
     middle = places_in_order(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells

@@ -226,7 +226,7 @@ Positions = Callable[[], Iterable[Position]]
 
 
 def explain_drafts(positions: Positions) -> Explanation | None:
-    """The mistake that explains the drafts best, if a thousand times likelier than their laws."""
+    """The mistake that explains the drafts best, if it makes them 1,000 times likelier than their laws do."""
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
         assert own.law is not None
@@ -238,7 +238,7 @@ def explain_drafts(positions: Positions) -> Explanation | None:
 
 
 def explain_output(positions: Positions) -> Explanation | None:
-    """The mistake that explains the output best, if a thousand times likelier than any lossless rule."""
+    """The mistake that explains the output best, if it is 1,000 times likelier than any lossless rule."""
     totals = np.zeros(len(_LOSSLESS))
     for own in positions():
         totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
