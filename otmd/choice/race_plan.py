@@ -310,10 +310,27 @@ def _values(rate, share, g, below, above):
 def _light_terms(terms):
     """The coefficients of share^a q^r with a < r ≤ 4, one row for each g; for a ≥ r they are 0."""
     light = np.zeros((terms.shape[0], 10))
-    for r in range(1, 5):
-        for a in range(min(r, terms.shape[1])):
-            light[:, r * (r - 1) // 2 + a] = terms[:, a, r]
+    for g in range(terms.shape[0]):
+        for r in range(1, 5):
+            for a in range(min(r, terms.shape[1])):
+                light[g, r * (r - 1) // 2 + a] = terms[g, a, r]
     return light
+
+
+@kernel()
+def _of_light_tokens(lows, highs, above, nodes):
+    """The mass below which a token is light, and between which nodes its place decides how it is chosen.
+
+    For light tokens, the terms from q^5 on are below the rounding of the first.
+    """
+    first, fifth, steep = 0.0, 1e-300, np.empty(nodes.size - 1, np.bool_)
+    # A loop compiles several times faster than expressions of arrays.
+    for g in range(steep.size):
+        low, high, gap = lows[g, 0], highs[g, 0], nodes[g + 1] - nodes[g]
+        first, steep[g] = max(first, high), (high - low) * nodes[g + 1] > _FLAT * high * gap
+        for a in range(above.shape[1]):
+            fifth = max(fifth, abs(above[g, a, 5]))
+    return min(_LIGHT, (1e-15 * first / fifth) ** 0.25), steep
 
 
 @kernel(fastmath=_CONTRACT)
@@ -363,12 +380,9 @@ def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chose
 
     Returns by how much the tokens were chosen less than p in all, and by how much more.
     """
-    short, excess = 0.0, 0.0
-    lows, highs, last = _light_terms(below), _light_terms(above), nodes.size - 2
-    # For light tokens, the terms from q^5 on are below the rounding of the first.
-    fifth, rise = np.abs(above[:, :, 5]).max(), highs[:, 0] - lows[:, 0]
-    lightest = min(_LIGHT, (1e-15 * highs[:, 0].max() / max(fifth, 1e-300)) ** 0.25)
-    steep = rise * nodes[1:] > _FLAT * highs[:, 0] * (nodes[1:] - nodes[:-1])
+    short, excess, last = 0.0, 0.0, nodes.size - 2
+    lows, highs = _light_terms(below), _light_terms(above)
+    lightest, steep = _of_light_tokens(lows, highs, above, nodes)
     for y in range(wanted.size):
         rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
         if rate < lightest:
