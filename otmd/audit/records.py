@@ -271,9 +271,8 @@ def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Lines that are not blank. One longer than :data:`LONGEST_LINE` is refused before it is read in full."""
     with path.open("rb") as stream:
-        number = 0
-        while line := stream.readline(LONGEST_LINE + 1):
-            number += 1
+        lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
             where = f"{path}: row {number}"
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"{where}: got a line of more than {LONGEST_LINE} bytes")

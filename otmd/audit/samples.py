@@ -185,7 +185,7 @@ _SERVED = (*LAWS_IN_WORDS, drafts.Hub, drafts.TopThen)
 # A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
-    **{law_name(own): own for own in (*_SERVED[:-1], CertainTop)},
+    **{law_name(own): own for own in (*LAWS_IN_WORDS, drafts.Hub, CertainTop)},
     "independent": drafts.WithReplacement,
     "fixed": None,
 }
