@@ -4,6 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -69,8 +70,9 @@ class DraftLaw(ABC):
     batch_shape: tuple[int, ...] = ()
 
     def definition(self) -> dict[str, Any]:
-        """The attributes that define the law, by name. Names that begin with _ hold derived values."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        """The attributes that define the law, by name: neither those that begin with _ nor cached values."""
+        derived = {k for k in vars(self) if isinstance(getattr(type(self), k, None), cached_property)}
+        return {k: v for k, v in vars(self).items() if k not in derived and k[0] != "_"}
 
     @abstractmethod
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:

@@ -81,13 +81,9 @@ class Stratified(ProposalLaw):
             strata[index] = self[index].position_strata.number
         return strata
 
-    @property
+    @cached_property
     def position_strata(self) -> Strata:
         """The strata of a law at a single position."""
-        return self._position_strata
-
-    @cached_property
-    def _position_strata(self) -> Strata:
         q, num_strata = self.draft_probs, self.num_drafts
         # Divided by the largest, and kept above zero, so that no power underflows.
         weights = q / q.max()

@@ -53,13 +53,9 @@ class WithoutReplacement(ProposalLaw):
             left[row] = others.sum()
         return left
 
-    @property
+    @cached_property
     def race(self) -> ExponentialRace:
         """The exponential race of a law at a single position."""
-        return self._race
-
-    @cached_property
-    def _race(self) -> ExponentialRace:
         return ExponentialRace(self.draft_probs, self.num_drafts)
 
     def position_containment(self, subset: BoolArray) -> float:
