@@ -71,8 +71,11 @@ class DraftLaw(ABC):
 
     def definition(self) -> dict[str, Any]:
         """The attributes that define the law, by name: neither those that begin with _ nor cached values."""
-        derived = {k for k in vars(self) if isinstance(getattr(type(self), k, None), cached_property)}
-        return {k: v for k, v in vars(self).items() if k not in derived and k[0] != "_"}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name[0] != "_" and not isinstance(getattr(type(self), name, None), cached_property)
+        }
 
     @abstractmethod
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
@@ -286,9 +289,9 @@ def validate_law(law: object) -> None:
     raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")
 
 
-def validate_target(target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
+def validate_target(target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:
     """Return the target (…, V) in float64; ValueError unless it fits the vocabulary and axes of a law."""
     validate_law(law)
-    target = validate_probs("target_probs", target_probs, copy=False)
+    target = validate_probs("target_probs", target_probs, copy)
     validate_same_vocabulary(target, law.vocab_size, law.batch_shape)
     return target

@@ -1,8 +1,6 @@
 """The likeliest tokens for certain, the other drafts by another law; greedy drafts and SpecHub's pairs."""
 
-import copy
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -147,15 +145,14 @@ class Greedy(TopThen):
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     """
 
-    def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
-        count = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
-        super().__init__(draft_probs, count, top=count - 1, rest=WithReplacement)
+    rest = WithReplacement
 
-    def with_num_drafts(self, num_drafts: int) -> Self:
-        # The number of top tokens is set first, since it is checked against the number of drafts.
-        other = self if num_drafts == self.num_drafts else copy.copy(self)
-        other.top = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS) - 1
-        return super(Greedy, other).with_num_drafts(num_drafts)
+    def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
+        ProposalLaw.__init__(self, draft_probs, num_drafts)
+
+    def _validate_count(self) -> None:
+        # The number of top tokens follows from the number of drafts.
+        self.top = self.num_drafts - 1
 
 
 class Hub(TopThen):

@@ -52,3 +52,13 @@ def test_inclusions_are_n_in_all(kind: str, num_drafts: int) -> None:
     drafted = otmd.WithoutReplacement(q, num_drafts).inclusion_probs()
     assert drafted.sum() == pytest.approx(num_drafts, abs=1e-9)
     assert (drafted >= q).all()
+
+
+def test_copies_do_not_keep_cached_values() -> None:
+    class Own(otmd.WithoutReplacement):
+        """A law of a user's."""
+
+    law = Own([0.5, 0.3, 0.2], 2)
+    assert law.race.num_drafts == 2
+    assert "race" not in law.definition()
+    assert law.with_num_drafts(3).race.num_drafts == 3
