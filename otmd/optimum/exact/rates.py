@@ -94,34 +94,22 @@ def recursive_rejection_rate(target_probs: Iterable[object], law: laws.ExactLaw)
     """
     p = laws.rational_probs("target_probs", target_probs)
     laws.require_law(law, (laws.WithReplacement, laws.WithoutReplacement, laws.Independent))
+    if isinstance(law, laws.WithoutReplacement):
+        return 1 - _all_rejected(p, law.read_probs(len(p), laws.rational_probs), law.num_drafts)
     if isinstance(law, laws.Independent):
-        return _independent(p, law.read_rows(len(p), laws.rational_probs))
-    assert isinstance(law, laws.WithReplacement | laws.WithoutReplacement)
-    q = law.read_probs(len(p), laws.rational_probs)
-    if isinstance(law, laws.WithReplacement):
-        return _independent(p, [q] * law.num_drafts)
-    return 1 - _all_rejected(p, q, law.num_drafts)
-
-
-def hockey_stick(target: Probs, draft: Probs, scale: Fraction) -> Fraction:
-    """W(C) = Σ (p − C q)₊."""
-    return sum(excess(target, draft, scale), Fraction(0))
+        rows = law.read_rows(len(p), laws.rational_probs)
+    else:
+        assert isinstance(law, laws.WithReplacement)
+        rows = [law.read_probs(len(p), laws.rational_probs)] * law.num_drafts
+    # What a rejection leaves of p is not divided by its mass, P(all drafts so far are rejected).
+    for q in rows:
+        p = excess(p, q, sum(p, Fraction(0)))
+    return 1 - sum(p, Fraction(0))
 
 
 def excess(target: Probs, draft: Probs, scale: Fraction | int = 1) -> Probs:
     """(p − C q)₊, token by token."""
     return [max(a - scale * b, Fraction(0)) for a, b in zip(target, draft, strict=True)]
-
-
-def _independent(p: Probs, rows: list[Probs]) -> Fraction:
-    rejected = Fraction(1)
-    for q in rows:
-        left = excess(p, q)
-        mass = sum(left, Fraction(0))
-        rejected *= mass
-        if mass:
-            p = [each / mass for each in left]
-    return 1 - rejected
 
 
 def _all_rejected(p: Probs, q: Probs, num_drafts: int) -> Fraction:
@@ -175,32 +163,12 @@ def k_sequential_scale(target_probs: Iterable[object], law: laws.WithReplacement
         Exact: ``.evalf(50)`` gives 50 digits, ``sympy.minimal_polynomial`` the polynomial. 1 for disjoint
         supports, where every ρ is a root. ImportError where sympy is missing.
     """
-    return _scale(*_read(target_probs, law))
-
-
-def k_sequential_rate(target_probs: Iterable[object], law: laws.WithReplacement) -> Any:
-    """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
-
-    Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
-    """
-    p, q, count = _read(target_probs, law)
-    scale = _scale(p, q, count)
-    rational = laws.require_sympy().Rational
-    return sum(min(rational(a), scale * rational(b)) for a, b in zip(p, q, strict=True))
-
-
-def _read(target_probs: object, law: laws.WithReplacement) -> tuple[Probs, Probs, int]:
-    p = laws.rational_probs("target_probs", target_probs)
-    laws.require_law(law, (laws.WithReplacement,))
-    return p, law.read_probs(len(p), laws.rational_probs), law.num_drafts
-
-
-def _scale(p: Probs, q: Probs, num_drafts: int) -> Any:
+    p, q, num_drafts = _read(target_probs, law)
     sympy = laws.require_sympy()
 
     def surplus(scale: Fraction) -> Fraction:
         """Falls with ρ, strictly where p and q overlap, and is zero at ρ*."""
-        left = hockey_stick(p, q, scale)
+        left = sum(excess(p, q, scale), Fraction(0))
         return left - (1 - (1 - left) / scale) ** num_drafts
 
     ratios = {a / b for a, b in zip(p, q, strict=True) if b > 0}
@@ -215,9 +183,22 @@ def _scale(p: Probs, q: Probs, num_drafts: int) -> Any:
     slope = sum((b for a, b in zip(p, q, strict=True) if a > low * b), Fraction(0))
     missed = rho - sympy.Rational(fixed) - sympy.Rational(slope) * rho
     tries = sum(missed**i * rho ** (num_drafts - 1 - i) for i in range(num_drafts))
-    for root in sympy.Poly(tries - rho**num_drafts, rho).real_roots():
-        if low < root <= high:
-            return root
-    raise ArithmeticError(
-        f"k_sequential_scale: no root in ({low}, {high}]; please report the input"
-    )
+    roots = sympy.Poly(tries - rho**num_drafts, rho).real_roots()
+    return next(root for root in roots if low < root <= high)
+
+
+def k_sequential_rate(target_probs: Iterable[object], law: laws.WithReplacement) -> Any:
+    """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
+
+    Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
+    """
+    p, q, _ = _read(target_probs, law)
+    scale = k_sequential_scale(p, law)
+    rational = laws.require_sympy().Rational
+    return sum(min(rational(a), scale * rational(b)) for a, b in zip(p, q, strict=True))
+
+
+def _read(target_probs: object, law: laws.WithReplacement) -> tuple[Probs, Probs, int]:
+    p = laws.rational_probs("target_probs", target_probs)
+    laws.require_law(law, (laws.WithReplacement,))
+    return p, law.read_probs(len(p), laws.rational_probs), law.num_drafts
