@@ -8,17 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_law, validate_rng
+from otmd.drafts.base import validate_law, validate_rng, validate_target
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import in_threads
 from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
-from otmd.probabilities import (
-    FloatArray,
-    IntArray,
-    validate_probs,
-    validate_same_vocabulary,
-    validate_tol,
-)
+from otmd.probabilities import FloatArray, IntArray, validate_tol, wrong
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
 
@@ -89,7 +83,7 @@ class Verifier(ABC):
         """
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            return [self.position_bounds(p, each, tol) for each in family(own, counts)]
+            return [self.position_bounds(p, each, tol) for each in map(own.with_num_drafts, counts)]
 
         return bounds_by_position(target, law, len(counts), bounds)
 
@@ -108,16 +102,16 @@ class Verifier(ABC):
         ValueError
             For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
-        return self.prepare_position(*self._one_position("prepare", target_probs, law))
+        return self.prepare_position(self._one_position("prepare", target_probs, law), law)
 
     def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
         """Compare the rule's rate at one position with α*, which is recomputed from a cut.
 
         Parameters and errors are those of :meth:`prepare`.
         """
-        p, own = self._one_position("certificate", target_probs, law)
-        upper = float(optimal_acceptance(p, own).rate)
-        attained = float(self.acceptance_bounds(p, own)[0])
+        p = self._one_position("certificate", target_probs, law)
+        upper = float(optimal_acceptance(p, law).rate)
+        attained = float(self.acceptance_bounds(p, law)[0])
         return OptimalityCertificate(upper, attained, upper - attained)
 
     def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
@@ -132,7 +126,7 @@ class Verifier(ABC):
         self._require(law)
         tol = validate_tol(tol)
         counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
-        for each in family(law, counts) if every_n else ():
+        for each in map(law.with_num_drafts, counts) if every_n else ():
             self._require(each)
         p = self._validate(target_probs, law)
         # Rounding may have moved sums outside [0, 1].
@@ -173,11 +167,10 @@ class Verifier(ABC):
         own = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
         batch = np.broadcast_shapes(own, ids.shape[:-1])
         ids = np.broadcast_to(ids, (*batch, law.num_drafts))
-        padded = (1,) * (len(batch) - len(own)) + own
         token, draft_index = np.empty(batch, np.int64), np.empty(batch, np.int64)
-        rules = np.empty(padded, dtype=object)
+        rules = np.empty(own, dtype=object)
         for index, target, own_law in positions(p, law):
-            rules.reshape(own)[index] = self.prepare_position(target, own_law)
+            rules[index] = self.prepare_position(target, own_law)
         for index, rule in np.ndenumerate(np.broadcast_to(rules, batch)):
             verdict = rule.verify(ids[index], rng)
             token[index], draft_index[index] = verdict.token, verdict.draft_index
@@ -202,19 +195,14 @@ class Verifier(ABC):
 
     def _validate(self, target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:
         self._require(law)
-        p = validate_probs("target_probs", target_probs, copy)
-        validate_same_vocabulary(p, law.vocab_size, law.batch_shape)
-        return p
+        return validate_target(target_probs, law, copy)
 
-    def _one_position(
-        self, method: str, target_probs: ArrayLike, law: DraftLaw
-    ) -> tuple[FloatArray, DraftLaw]:
+    def _one_position(self, method: str, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
         p = self._validate(target_probs, law, copy=True)
         if p.ndim != 1 or law.batch_shape:
-            raise ValueError(
-                f"{method}: got leading axes {p.shape[:-1]} and {law.batch_shape}, wanted one position"
-            )
-        return p, law[()]
+            axes = f"leading axes {p.shape[:-1]} and {law.batch_shape}"
+            raise wrong(method, axes, "one position")
+        return p
 
     def _require(self, law: DraftLaw) -> None:
         """Raise TypeError for what is not a law, UnsupportedLaw for a law that is not served."""
@@ -227,11 +215,6 @@ class Verifier(ABC):
                 f"{type(self).__name__} does not serve {law!r}; {names} "
                 f"{'do' if ',' in names else 'does'}"
             )
-
-
-def family(law: DraftLaw, counts: Sequence[int]) -> list[DraftLaw]:
-    """The laws of the family with these numbers of drafts."""
-    return [law if n == law.num_drafts else law.with_num_drafts(n) for n in counts]
 
 
 def beside_forced(

@@ -30,10 +30,9 @@ class GumbelList(InvariantCoupling):
     serves = (WithReplacement,)
 
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
-        return arrival_times(clocks, np.broadcast_to(draft, clocks.shape)).argmin(axis=1)
+        return arrival_times(clocks, draft).argmin(axis=1)
 
     def target_clocks(self, clocks: FloatArray) -> FloatArray:
-        """The clocks (V,) that the target reads: the smallest clock of each token."""
         return clocks.min(axis=0)
 
     def clocks_given(

@@ -7,7 +7,7 @@ from otmd.choice.choice_plan import clock_quadrature
 from otmd.drafts import DraftLaw, WithoutReplacement
 from otmd.drafts.proposal import ProposalLaw
 from otmd.kernel import kernel
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.race import quadrature as race
 from otmd.race.containment import count_one_more
 from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
@@ -35,10 +35,9 @@ class GumbelTop(InvariantCoupling):
     serves = (WithoutReplacement,)
 
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
-        if np.count_nonzero(draft) < len(clocks):
-            raise ValueError(
-                f"draft_probs: got {np.count_nonzero(draft)} tokens with mass, wanted {len(clocks)} or more"
-            )
+        support = np.count_nonzero(draft)
+        if support < len(clocks):
+            raise wrong("draft_probs", f"{support} tokens with mass", f"{len(clocks)} or more")
         return np.argsort(arrival_times(clocks[0], draft))[: len(clocks)]
 
     def clocks_given(

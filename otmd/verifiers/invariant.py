@@ -19,7 +19,7 @@ from otmd.curve._kernels import ratios_of
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.drafts.base import validate_rng
 from otmd.drafts.proposal import ProposalLaw
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
@@ -127,9 +127,8 @@ def arrival_times(clocks: FloatArray, probs: FloatArray) -> FloatArray:
 def _require_clocks(probs: FloatArray, clocks: FloatArray) -> None:
     shape = np.shape(clocks)
     if probs.ndim != 1 or len(shape) != 2 or shape[0] < 1 or shape[1] != probs.size:
-        raise ValueError(
-            f"clocks: got shape {shape} for probabilities of shape {probs.shape}, wanted (n, V) and (V,)"
-        )
+        given = f"shape {shape} for probabilities of shape {probs.shape}"
+        raise wrong("clocks", given, "(n, V) and (V,)")
 
 
 class _InvariantRule(PreparedVerifier):

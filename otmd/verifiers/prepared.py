@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, wrong
 
 # How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.
 _ROUNDING, _SAME_SUM = 1e-9, 1e-6
@@ -86,25 +86,19 @@ class PreparedVerifier(ABC):
         # Written so that NaN is refused as well.
         if chances.shape == draft_tokens.shape and low >= -_ROUNDING and high <= 1.0 + _ROUNDING:
             return chances
-        raise ValueError(
-            f"{type(self).__name__}.accept_probs: got {chances.tolist()}, wanted {draft_tokens.size} "
-            "probabilities in [0, 1]"
-        )
+        wanted = f"{draft_tokens.size} probabilities in [0, 1]"
+        raise wrong(f"{type(self).__name__}.accept_probs", chances.tolist(), wanted)
 
     def _checked_residual(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`residual`, checked."""
         law = np.asarray(self.residual(draft_tokens))
         total = float(law.sum())
-        if (
-            law.shape == self.target.shape
-            and abs(total - 1.0) <= _SAME_SUM
-            and law.min() >= -_ROUNDING
-        ):
+        whole = abs(total - 1.0) <= _SAME_SUM
+        if law.shape == self.target.shape and whole and law.min() >= -_ROUNDING:
             return law
-        raise ValueError(
-            f"{type(self).__name__}.residual: got shape {law.shape} and sum {total!r}, wanted a "
-            f"distribution of shape {self.target.shape}"
-        )
+        found = f"shape {law.shape} and sum {total!r}"
+        wanted = f"a distribution of shape {self.target.shape}"
+        raise wrong(f"{type(self).__name__}.residual", found, wanted)
 
 
 class Choice(Protocol):

@@ -7,7 +7,7 @@ import numpy as np
 from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, WithReplacement
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Verifier, bounds_by_position, family
+from otmd.verifiers.base import Verifier, bounds_by_position
 from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
@@ -35,7 +35,7 @@ class TargetOnly(Verifier):
             return rates, rates
 
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            hits = family(own, counts)[-1].hit_rates(p, counts)
+            hits = own.with_num_drafts(counts[-1]).hit_rates(p, counts)
             return [(hit, hit) for hit in hits]
 
         return bounds_by_position(target, law, len(counts), bounds)
