@@ -6,6 +6,7 @@ A rule asks a :class:`Chance` for each of its random choices. So the same code s
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -58,12 +59,12 @@ class _Scripted(Chance):
     probability of all choices made.
     """
 
-    def __init__(self, script: tuple[int, ...], tuples: dict[DraftLaw, tuple]) -> None:
+    def __init__(self, script: tuple[int, ...], listed: Callable[[DraftLaw], tuple]) -> None:
         self.script = list(script)
         self.made = 0
         self.prob = 1.0
         self.others: list[tuple[int, ...]] = []
-        self._tuples = tuples
+        self._listed = listed
 
     def token(self, probs: FloatArray) -> int:
         if self.made == len(self.script):
@@ -79,9 +80,7 @@ class _Scripted(Chance):
         return self.token(np.array([1.0 - prob, prob])) == 1
 
     def drafts(self, law: DraftLaw) -> IntArray:
-        if law not in self._tuples:
-            self._tuples[law] = law.enumerate()
-        tokens, probs = self._tuples[law]
+        tokens, probs = self._listed(law)
         return tokens[self.token(probs)]
 
 
@@ -93,10 +92,10 @@ def every_outcome(
     More than ``most`` sequences are a ValueError.
     """
     scripts: list[tuple[int, ...]] = [()]
-    tuples: dict[DraftLaw, tuple] = {}
+    listed = cache(lambda law: law.enumerate())
     done = 0
     while scripts:
-        chance = _Scripted(scripts.pop(), tuples)
+        chance = _Scripted(scripts.pop(), listed)
         result = run(chance)
         scripts += chance.others
         done += 1

@@ -63,14 +63,14 @@ def block_efficiency(
     UnsupportedLaw
         For a law that the rule does not serve.
     """
+    context = Context(target_model, law)
     if num_samples is None:
-        outcomes = every_outcome(partial(rule.run, Context(target_model, law)))
-        lengths = ((len(emitted), prob) for emitted, prob in outcomes)
-        return BlockEfficiency(sum(length * prob for length, prob in lengths))
+        outcomes = every_outcome(partial(rule.run, context))
+        return BlockEfficiency(sum(len(emitted) * prob for emitted, prob in outcomes))
     validate_count("num_samples", num_samples, minimum=2)
     validate_rng(rng)
     assert rng is not None
-    context, chance = Context(target_model, law), Sampled(rng)
+    chance = Sampled(rng)
     steps = (rule.run(context, chance) for _ in range(num_samples))
     lengths = np.fromiter(map(len, steps), np.int64, num_samples)
     error = float(lengths.std(ddof=1)) / num_samples**0.5

@@ -90,8 +90,7 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     rates = np.asarray(rank_rates, dtype=np.float64)
     proper = rates.ndim == 1 and rates.size and (rates >= 0).all() and (np.diff(rates) <= 0).all()
     if not proper or rates.sum() > 1.0 + 1e-9:
-        wanted = "probabilities of a sum of at most 1, descending"
-        raise wrong("rank_rates", rates.tolist(), wanted)
+        raise wrong("rank_rates", rates.tolist(), "probabilities of a sum of at most 1, descending")
     validate_count("depth", depth, minimum=1)
     validate_count("budget", budget, minimum=1)
     ranks = list(enumerate(rates.tolist()))

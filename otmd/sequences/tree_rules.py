@@ -80,7 +80,7 @@ class TokenLevel(SequenceRule):
         return (*prefix, chance.token(context.target(prefix)))
 
     def _decide(self, context: Context, prefix: Prefix, node: Node, chance: Chance) -> int:
-        rule = context.rule(self.verifier, prefix, node)
+        rule = context.rule(self.verifier, prefix, node.state)
         for token, prob in zip(node.tokens.tolist(), rule.accept_probs(node.tokens), strict=True):
             if chance.accepts(float(prob)):
                 return token

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.sequences.chance import Chance
-from otmd.verifiers import Verifier
-from otmd.verifiers.prepared import PreparedVerifier
 
 Prefix = tuple[int, ...]
 Model = Callable[[Prefix], ArrayLike]
@@ -115,7 +113,8 @@ class Context:
     """A target model and a law of trees, with a cache of their answers.
 
     ``target(prefix)`` and ``draft(prefix)`` are the distributions after a prefix, shape (V,).
-    ``node_law(prefix, state)`` is the law of the drafts there, None at a leaf.
+    ``node_law(prefix, state)`` is the law of the drafts there, None at a leaf, and
+    ``rule(verifier, prefix, state)`` the verifier prepared for them.
     """
 
     def __init__(self, target_model: Model, law: TreeLaw) -> None:
@@ -123,14 +122,11 @@ class Context:
         self.target = cache(partial(_distribution, "target_model", target_model))
         self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
         self.node_law = cache(lambda prefix, state: law.node_law(self.draft(prefix), state))
-        self._rules: dict[Hashable, PreparedVerifier] = {}
-
-    def rule(self, verifier: Verifier, prefix: Prefix, node: Node) -> PreparedVerifier:
-        """A verifier prepared for the drafts at a node."""
-        key = verifier, prefix, node.state
-        if key not in self._rules:
-            self._rules[key] = verifier.prepare(self.target(prefix), node.law)
-        return self._rules[key]
+        self.rule = cache(
+            lambda verifier, prefix, state: verifier.prepare(
+                self.target(prefix), self.node_law(prefix, state)
+            )
+        )
 
 
 def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
