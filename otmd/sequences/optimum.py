@@ -17,7 +17,7 @@ from otmd.probabilities import wrong
 from otmd.sequences.chance import every_outcome
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
 from otmd.transport import program as lp
-from otmd.transport.solvers import solve_highs
+from otmd.transport.solvers import HighsSession
 
 DEFAULT_MAX_BYTES = 2.0**30
 
@@ -79,9 +79,9 @@ def optimal_block_efficiency(
         raise wrong("law", f"{law!r}, whose program has {found}", f"at most {max_bytes:.3g} bytes")
     program = _program(context, trees)
     # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
-    answer = solve_highs(program, method="ipm")
+    answer = HighsSession("ipm").solve(program)
     if answer.values is None:
-        answer = solve_highs(program, method="simplex")
+        answer = HighsSession("simplex").solve(program)
     if answer.values is None or answer.row_duals is None:
         raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = lp.certify(program, answer.values, answer.row_duals)

@@ -169,7 +169,7 @@ def ask_solver(
 ) -> lp.SolverAnswer:
     """A solver's answer to a program, not yet checked."""
     if solver == "highs":
-        return solvers.solve_highs(program, method or "simplex", options)
+        return solvers.HighsSession(method or "simplex", options).solve(program)
     if solver == "cvxpy":
         return solvers.solve_cvxpy(program, method, options or {})
     return _GRAPH_SOLVERS[solver](problem, method, options or {})
@@ -183,34 +183,28 @@ def conclude(
 ) -> TransportSolution:
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
     status, certificate = answer.status, lp.Certificate(math.inf, math.inf, math.inf)
-    found, doubts = {}, ""
+    found: dict[str, Any] = {}
+    doubts = ""
     if answer.values is None or answer.row_duals is None:
         status = "failed" if status == "optimal" else status
     elif status == "optimal":
         certificate, apart = lp.certify(program, answer.values, answer.row_duals), 0.0
         if math.isfinite(certificate.worst):
-            read = forms.FORMS[program.form].read
-            found = _found(problem, read(problem, answer.values, answer.row_duals))
-            apart = found["bounds"][1] - found["rate"]
+            reading = forms.FORMS[program.form].read(problem, answer.values, answer.row_duals)
+            plan, subset = (
+                TransportPlan(problem, reading.accepted),
+                best_level_set(problem, reading),
+            )
+            bounds = plan.rate, problem.cut_value(subset)
+            apart = bounds[1] - bounds[0]
+            found = {"rate": plan.rate, "plan": plan, "subset": subset, "bounds": bounds}
+            found |= {"set_duals": reading.set_duals, "token_duals": reading.token_duals}
         if max(certificate.worst, apart) > lp.TOLERANCE:
             status, doubts = "not certified", f" ({certificate}; plan and cut {apart:.1e} apart)"
     message = f"{status}: {ADVICE[status]}{doubts}; the solver said {answer.detail!r}"
     if throw and status != "optimal":
         raise lp.SolverError(f"form {program.form!r}: {message}")
     return TransportSolution(status, message, certificate, answer.iterations, **found)
-
-
-def _found(problem: TransportProblem, reading: forms.Reading) -> dict[str, Any]:
-    """The fields of a solution whose solver gave a plan."""
-    plan, subset = TransportPlan(problem, reading.accepted), best_level_set(problem, reading)
-    return {
-        "rate": plan.rate,
-        "plan": plan,
-        "subset": subset,
-        "bounds": (plan.rate, problem.cut_value(subset)),
-        "set_duals": reading.set_duals,
-        "token_duals": reading.token_duals,
-    }
 
 
 def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:

@@ -104,13 +104,6 @@ class HighsSession:
             )
 
 
-def solve_highs(
-    program: LinearProgram, method: str = "simplex", options: Mapping[str, object] | None = None
-) -> SolverAnswer:
-    """Solve one program with a fresh :class:`HighsSession`."""
-    return HighsSession(method, options).solve(program)
-
-
 def _modeling_package(name: str) -> Any:
     """Import cvxpy or networkx; ImportError says how to install it."""
     try:

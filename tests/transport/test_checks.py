@@ -21,7 +21,7 @@ from otmd.transport import (
 )
 from otmd.transport.program import SolverAnswer, certify
 from otmd.transport.solve import ADVICE, conclude
-from otmd.transport.solvers import HighsSession, solve_cvxpy, solve_highs
+from otmd.transport.solvers import HighsSession, solve_cvxpy
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
@@ -31,7 +31,7 @@ LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
 def solved(request):
     problem = TransportProblem.of(P, LAW)
     program = build_program(problem, request.param)
-    return problem, program, solve_highs(program)
+    return problem, program, HighsSession().solve(program)
 
 
 def test_certificate_of_the_optimum_is_zero(solved):
@@ -90,7 +90,7 @@ def demands_too_much(problem: TransportProblem):
 def test_impossible_marginals_are_reported_as_infeasible():
     problem = TransportProblem.of(P, LAW)
     program = demands_too_much(problem)
-    answers = [solve_highs(program), solve_highs(program, "ipm")]
+    answers = [HighsSession().solve(program), HighsSession("ipm").solve(program)]
     for answer in answers:
         assert answer.status == "infeasible"
         with pytest.raises(SolverError, match=r"infeasible: .*check the marginals"):
@@ -109,7 +109,7 @@ def test_cvxpy_reports_infeasible_and_unbounded():
     compact = build_program(problem)
     free = replace(compact, row_upper=np.full(compact.size.constraints, np.inf))
     assert solve_cvxpy(free, "HIGHS", {}).status in {"unbounded", "infeasible"}
-    assert solve_highs(free).status in {"unbounded", "infeasible"}
+    assert HighsSession().solve(free).status in {"unbounded", "infeasible"}
 
 
 def test_limits_are_reported():
@@ -144,7 +144,7 @@ def test_a_session_survives_a_program_that_is_refused():
     program = build_program(TransportProblem.of(P, LAW))
     spoilt = replace(program, column_lower=np.full_like(program.column_lower, np.inf))
     with pytest.raises(ValueError, match="program: HiGHS refused its numbers"):
-        solve_highs(spoilt)
+        HighsSession().solve(spoilt)
     session = HighsSession()
     assert session.solve(program).status == "optimal"
     with pytest.raises(ValueError, match="program: HiGHS refused its numbers"):
