@@ -46,9 +46,6 @@ class TensorPreference:
         The probability that each token is accepted, at most p.
     """
 
-    rate: Tensor
-    accepted: Tensor
-
     def __init__(
         self, target: Tensor, accepted: Tensor, chance: Tensor, rank: Tensor, left: Tensor
     ) -> None:
@@ -149,9 +146,8 @@ class TensorPreference:
         drawn = torch.searchsorted(reached, uniform * total, right=True)
         drawn = drawn.clamp(max=self._target.shape[-1] - 1)
         token = torch.where(found, draft_tokens.gather(-1, index), drawn)
-        same = draft_tokens == token
-        index = torch.where(found, index, same.to(torch.int64).argmax(dim=-1, keepdim=True))
-        index = torch.where(same.any(dim=-1, keepdim=True), index, -1)
+        drafted, place = (draft_tokens == token).max(dim=-1, keepdim=True)
+        index = torch.where(found, index, torch.where(drafted, place, -1))
         known = ~self.rate.isnan()
         return TensorVerdict(
             torch.where(known, token[..., 0], -1), torch.where(known, index[..., 0], -1)
@@ -198,11 +194,9 @@ def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
         most = _taken_whole(s_here, q, count)
         # A token that is never drafted stays in the run, and takes nothing.
         breaks = torch.where(whole, most > p, most <= p) & (q > 0) & (places >= start)
-        end = torch.where(
-            breaks.any(dim=-1, keepdim=True),
-            breaks.to(torch.int8).argmax(dim=-1, keepdim=True),
-            size,
-        )
+        # The first break; max returns the place of the first of equals.
+        found, first = breaks.max(dim=-1, keepdim=True)
+        end = torch.where(found, first, size)
         own = (places >= start) & (places < end) & (q > 0)
         accepted = torch.where(own, torch.where(whole, most, p), accepted)
         before = torch.where(own, torch.where(whole, s_here**count, left_thinned), before)

@@ -40,8 +40,6 @@ class TensorRatioCurve:
         For wrong shapes, dtypes or devices; with ``validate`` for values that are no distribution.
     """
 
-    batch_shape: tuple[int, ...]
-
     def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = True) -> None:
         p, q = checked_pair(target_probs, draft_probs, validate)
         self.batch_shape = tuple(p.shape[:-1])

@@ -47,17 +47,15 @@ class TensorStrata(NamedTuple):
 
         The generator must be of the strata's device. Without it the device's default generator is used.
         """
-        count = self.num_drafts
+        first, last = self.starts[..., :-1], self.starts[..., 1:] - 1
         # The probabilities of each stratum sum to 1, so stratum j covers j to j + 1.
         reached = self.inclusion.gather(-1, self.order).cumsum(dim=-1)
-        shape = self.starts[..., :-1].shape
-        chance = torch.rand(
-            shape, generator=generator, dtype=torch.float64, device=reached.device
-        ) + torch.arange(count, device=reached.device)
+        options = {"dtype": reached.dtype, "device": reached.device}
+        chance = torch.rand(first.shape, generator=generator, **options)
+        chance += torch.arange(self.num_drafts, device=reached.device)
         place = torch.searchsorted(reached, chance, right=True)
         # Rounding may move a place into the next stratum.
-        place = torch.minimum(torch.maximum(place, self.starts[..., :-1]), self.starts[..., 1:] - 1)
-        return self.order.gather(-1, place.clamp(min=0))
+        return self.order.gather(-1, place.clamp(first, last).clamp(min=0))
 
 
 def stratify(
