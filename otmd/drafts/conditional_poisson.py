@@ -1,5 +1,6 @@
 """Subsets of n tokens with probability proportional to the product of their draft masses."""
 
+from functools import cached_property
 from math import factorial
 
 import numpy as np
@@ -41,9 +42,9 @@ class ConditionalPoisson(ProposalLaw):
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
-        log_odds = self._log_odds()
-        return expit(-log_odds), expit(log_odds)
+        return expit(-self._log_odds), expit(self._log_odds)
 
+    @cached_property
     def _log_odds(self) -> FloatArray:
         q, n = self.draft_probs, self.num_drafts
         with np.errstate(divide="ignore"):
@@ -70,14 +71,13 @@ class ConditionalPoisson(ProposalLaw):
         return rng.permuted(drawn, axis=-1)
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
-        log_odds = self._log_odds()
+        log_odds = self._log_odds
         none = -np.logaddexp(0.0, log_odds).sum()
         log_prob = np.where(
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
-        events = expit(-log_odds), expit(log_odds)
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (prefix_chances(*events, self.num_drafts)[-1] * orders)
+        return np.exp(log_prob) / (prefix_chances(*self._events(), self.num_drafts)[-1] * orders)
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()

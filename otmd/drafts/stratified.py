@@ -90,16 +90,14 @@ class Stratified(ProposalLaw):
         if self.sharpness != 1.0:
             weights **= self.sharpness
         weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
-        number = np.zeros(q.size, np.int16)
+        number, starts = np.zeros(q.size, np.int16), np.array([0, q.size])
         if num_strata > 1:
             order = _likeliest_first(q)
             shares = np.ones(num_strata) if self.shares is None else self.shares
             starts = _starts(weights[order], int(np.count_nonzero(q)), shares)
             number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
-        sizes = np.bincount(number, minlength=num_strata)
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
         tokens = np.argsort(number, kind="stable")
-        starts = np.concatenate([[0], sizes.cumsum()])
         return Strata(number, tokens, starts, inclusion, inclusion[tokens])
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:

@@ -7,7 +7,6 @@ has the least f-divergence for every f, if Σ (s − high p)₊ = ℓ = Σ (low 
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,18 +27,12 @@ from otmd.probabilities import FloatArray, IntArray, accumulated
 _HALVINGS = 60
 
 
-class _Divergence(NamedTuple):
-    """Σ p f(p′/p), f convex with minimum f(1) = 0; ``fresh`` = lim f(r)/r is the price of mass at p = 0."""
-
-    f: Callable[[FloatArray], FloatArray]
-    fresh: float
-
-
-_DIVERGENCES = {
-    "total_variation": _Divergence(lambda r: 0.5 * np.abs(r - 1.0), 0.5),
-    "kl": _Divergence(lambda r: kl_div(r, 1.0), np.inf),
-    "reverse_kl": _Divergence(lambda r: kl_div(1.0, r), 1.0),
-    "chi_squared": _Divergence(lambda r: (r - 1.0) ** 2, np.inf),
+# Of Σ p f(p′/p): f, convex with minimum f(1) = 0, and lim f(r)/r, the price of mass at p = 0.
+_DIVERGENCES: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
+    "total_variation": (lambda r: 0.5 * np.abs(r - 1.0), 0.5),
+    "kl": (lambda r: kl_div(r, 1.0), np.inf),
+    "reverse_kl": (lambda r: kl_div(1.0, r), 1.0),
+    "chi_squared": (lambda r: (r - 1.0) ** 2, np.inf),
 }
 
 
@@ -178,9 +171,9 @@ class _TautString:
         self._above = _Levels(p, self._mass, self._slope)
         self._below = _Levels(p[::-1], self._mass[::-1], self._slope[::-1])
         if divergence != "leniency":
+            f, _ = _DIVERGENCES[divergence]
             finite = np.where(np.isinf(self._slope), 1.0, self._slope)
-            costs = np.where(p > 0.0, p * _DIVERGENCES[divergence].f(finite), 0.0)
-            self._costs = accumulated(costs)
+            self._costs = accumulated(np.where(p > 0.0, p * f(finite), 0.0))
 
     def output_law(self, loss: float) -> FloatArray:
         """The cheapest output law (V,) with this loss."""
@@ -202,13 +195,13 @@ class _TautString:
         (lowered, high), (raised, low) = self._above.at(loss, -1.0), self._below.at(loss, 1.0)
         if lenient:
             return high
-        own = _DIVERGENCES[self._divergence]
+        f, price = _DIVERGENCES[self._divergence]
         fresh = max(self._fresh - loss, 0.0)
-        cost = own.fresh * fresh if fresh > 0.0 else 0.0
+        cost = price * fresh if fresh > 0.0 else 0.0
         between = self._costs[self._slope.size - raised] - self._costs[lowered]
         for mass, level in ((self._above.p[lowered], high), (self._below.p[raised], low)):
             if mass > 0.0 and np.isfinite(level):
-                cost += mass * float(own.f(np.array(level)))
+                cost += mass * float(f(np.array(level)))
         return float(cost + between)
 
     def loss_at(self, budget: float) -> float:

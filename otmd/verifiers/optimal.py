@@ -22,14 +22,7 @@ class Optimal(Verifier):
         How far below α* the acceptance rate may stay; positive.
     """
 
-    serves = (
-        drafts.WithReplacement,
-        drafts.WithoutReplacement,
-        drafts.Stratified,
-        drafts.TopThen,
-        drafts.Greedy,
-        drafts.Hub,
-    )
+    serves = (drafts.WithReplacement, drafts.WithoutReplacement, drafts.Stratified, drafts.TopThen)
 
     def __init__(self, tol: float = 1e-10) -> None:
         self.tol = validate_tol(tol)

@@ -46,14 +46,7 @@ class Preference(Verifier):
         as 0 for these, and the law is that of the other drafts.
     """
 
-    serves = (
-        drafts.WithReplacement,
-        drafts.Independent,
-        drafts.Stratified,
-        drafts.TopThen,
-        drafts.Greedy,
-        drafts.Hub,
-    )
+    serves = (drafts.WithReplacement, drafts.Independent, drafts.Stratified, drafts.TopThen)
 
     def __init__(self, order: Order | None = None) -> None:
         self.order = order

@@ -105,6 +105,7 @@ class Choice(Protocol):
     """How one of the drafts by chance (those that are not certain), or none, is accepted at one position."""
 
     @cached_property
+    @abstractmethod
     def accepted(self) -> FloatArray:
         """Probability that each token is accepted, shape (V,)."""
         ...

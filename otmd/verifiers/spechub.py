@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from otmd.curve._kernels import hockey_stick
 from otmd.drafts import DraftLaw, Hub
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
+from otmd.verifiers.preference import Preference
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 
 
@@ -23,10 +23,8 @@ class SpecHub(Verifier):
         return _SpecHubRule(target, law)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, Hub)
-        rejected = hockey_stick(target, law.mass_beside_forced(), 1.0) - target[law.hub_token]
-        rate = 1.0 - max(float(rejected), 0.0)
-        return rate, rate
+        # The preference rule accepts as often.
+        return Preference().position_bounds(target, law, tol)
 
 
 class _SpecHubRule(PreparedVerifier):

@@ -11,7 +11,7 @@ change within a cell. So a(y) = min(p(y), T_j q_j(y)) in any order of its tokens
 Nothing is sorted.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
 from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.prepared import accept_prob
+from otmd.verifiers.prepared import Choice, accept_prob
 
 Order = Callable[[FloatArray, DraftLaw], IntArray]
 
@@ -35,27 +35,20 @@ _MOST_STEPS = 100
 _WHOLE, _THINNED, _SORTED, _UNKNOWN = range(4)
 
 
-class Taken(ABC):
+class Taken(Choice):
     """The outcome of taking all tokens in order. ``left`` is Π_j s_j at the end."""
 
     left: float
 
     @cached_property
     def rate(self) -> float:
-        """The probability that some draft is accepted."""
         return 1.0 - self.left
-
-    @cached_property
-    @abstractmethod
-    def accepted(self) -> FloatArray:
-        """The probability a that each token is accepted, shape (V,)."""
 
     @abstractmethod
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         """For tokens (m,) drafted together: numbers that ascend in the order of preference, and c."""
 
     def chances(self, tokens: IntArray, /) -> FloatArray:
-        """Probability that each of the drafts (m,) is accepted, given these drafts."""
         rank, chance = self.preferred(tokens)
         chosen, left = np.empty(tokens.size), 1.0
         for i in np.argsort(rank, kind="stable"):
@@ -158,20 +151,17 @@ class TakenInCells(Taken):
 
 
 class _TakenByRatio(Taken):
-    """Tokens taken by p/q descending, for drafts with replacement.
-
-    Within a group that is all whole or all thinned, tokens are taken by id; those of other groups are sorted.
-    """
+    """Tokens taken by p/q descending, for drafts with replacement; by id in groups that are not sorted."""
 
     def __init__(self, target: FloatArray, law: WithReplacement) -> None:
-        self._target, self._draft, self._num_drafts = target, law.draft_probs, law.num_drafts
-        self._group, sums = np.zeros(target.size, np.int16), np.zeros((blocks.NUM_GROUPS, 2))
+        group, sums = np.zeros(target.size, np.int16), np.zeros((blocks.NUM_GROUPS, 2))
+        self._known = group, target, law.draft_probs, law.num_drafts
         self._how, self._before = np.full(blocks.NUM_GROUPS, _UNKNOWN), np.empty(blocks.NUM_GROUPS)
-        blocks.sum_groups(target, law.draft_probs, self._group, sums)
+        blocks.sum_groups(target, law.draft_probs, group, sums)
         unsure = np.ones(blocks.NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
-            tokens = blocks.tokens_of_groups(self._group, sort)
+            tokens = blocks.tokens_of_groups(group, sort)
             # The sort is stable, since the order of equal ratios may change the rate.
             descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
             self._tokens = tokens[descending]
@@ -180,14 +170,10 @@ class _TakenByRatio(Taken):
             )
             self._how[unsure] = _SORTED
 
-    @property
-    def _known(self) -> tuple[NDArray[np.int16], FloatArray, FloatArray, int]:
-        return self._group, self._target, self._draft, self._num_drafts
-
     @cached_property
     def _each(self) -> tuple[FloatArray, FloatArray]:
         """For each token, a and Π_j s_j before it, both (V,)."""
-        accepted, before = np.zeros((2, self._target.size))
+        accepted, before = np.zeros((2, self._known[0].size))
         _take_each(self._how, self._before, self._tokens, *self._known, accepted, before)
         return accepted, before
 
@@ -196,12 +182,13 @@ class _TakenByRatio(Taken):
         return self._each[0]
 
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
+        _, _, draft, num_drafts = self._known
         accepted, before = (each[tokens] for each in self._each)
         # The c with a = Π s − Π (s − c q). The product only falls, so it gives the order of preference, too.
         part = np.divide(accepted, before, out=np.zeros(accepted.size), where=before > 0.0)
         with np.errstate(divide="ignore"):
-            step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / self._num_drafts)
-        chance = before ** (1.0 / self._num_drafts) * step / self._draft[tokens]
+            step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / num_drafts)
+        chance = before ** (1.0 / num_drafts) * step / draft[tokens]
         return -before, np.minimum(chance, 1.0)
 
 
