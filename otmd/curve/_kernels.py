@@ -1,7 +1,7 @@
 """Kernels of the ratio curve: rates that need a few passes over p and q, and no sort.
 
-``target`` and ``draft`` are p and q of one position, shape (V,). Kernels named ``fill_…_rows`` serve many
-positions: position b reads row p_row[b] of p and row q_row[b] of q.
+``target`` and ``draft`` are p and q of one position, shape (V,). Kernels with ``p_row`` and ``q_row`` serve
+many positions: position b reads row p_row[b] of p and row q_row[b] of q.
 """
 
 import numpy as np

@@ -27,7 +27,8 @@ class OptimalAcceptance:
     Parameters
     ----------
     rate : float or ndarray of float64, shape (…) or (…, n)
-        α*, computed over the subset by the law's own containment: 1 + p(H*) − g(H*).
+        α* = 1 + p(H*) − g(H*). With replacement it is the least value of the search; for other laws it is
+        computed once more over the subset, by the law's own containment, and must agree.
     subset : ndarray of bool, shape (…, V) or (…, n, V), or a function that returns it
         A function is called when the subset is first asked for.
     """
@@ -111,7 +112,7 @@ def optimal_rates(
 
     def work(start: int, stop: int) -> None:
         for index, p, own_law in every[start:stop]:
-            for i, (own, contained, found) in enumerate(_cuts(p, own_law, counts)):
+            for i, (own, contained, found) in enumerate(_cuts_by_count(p, own_law, counts)):
                 value = np.array(1.0 + (sum_where(p, own) - contained))
                 subset[(*index, i)], rate[(*index, i)] = own, _certified(value, found)
 
@@ -140,7 +141,7 @@ def positions(
         yield index, own, law[broadcast_index(index, law.batch_shape)]
 
 
-def _cuts(
+def _cuts_by_count(
     target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
@@ -152,11 +153,11 @@ def _cuts(
         return
     for count in counts:
         own = law if count == law.num_drafts else law.with_num_drafts(count)
-        subset, found = _cut(target, own)
+        subset, found = _cut_of_other_law(target, own)
         yield subset, float(own.position_containment(subset)), found
 
 
-def _cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
+def _cut_of_other_law(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut and its rate under any other law, at a single position."""
     if not isinstance(law, drafts.ProposalLaw):
         return minimum_cut(target, law)

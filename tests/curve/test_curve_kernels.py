@@ -12,12 +12,15 @@ from strategies import Array, instances
 
 import otmd
 from otmd.curve._kernels import (
+    count_above,
     fill_chain,
     fill_ratios,
     hockey_stick,
     inclusion_probs,
     k_sequential_scale,
+    likeliest,
     power,
+    sum_of,
     sum_where,
 )
 
@@ -84,18 +87,23 @@ def test_a_single_draft_needs_no_scale() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 32])
 def test_inclusion_probabilities(n: int) -> None:
-    for p, _ in HOSTILE:
+    for p, _ in HOSTILE + LARGE[:1]:
         found = np.empty(p.size)
         inclusion_probs(p, n, found)
         wanted = [float(1 - (1 - Fraction(mass)) ** n) for mass in p.tolist()]
         np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=0)
 
 
-def test_sums_over_a_subset() -> None:
+@pytest.mark.parametrize("size", [1, 1024, 5000])
+def test_sums_counts_and_the_largest(size: int) -> None:
+    """They work in parts of 1,024 numbers."""
     rng = np.random.default_rng(0)
-    for size in (1, 1024, 5000):
-        values, subset = rng.random(size), rng.random(size) < 0.3
-        assert sum_where(values, subset) == pytest.approx(values[subset].sum(), abs=1e-12)
+    values, subset = rng.integers(0, 1000, size) / 1000.0, rng.random(size) < 0.3
+    assert sum_where(values, subset) == pytest.approx(values[subset].sum(), abs=1e-12)
+    assert sum_of(values) == pytest.approx(values.sum(), abs=1e-12)
+    assert count_above(values, 0.5) == (values > 0.5).sum()
+    order = np.argsort(-values, kind="stable")
+    assert likeliest(values, min(7, size)).tolist() == order[:7].tolist()
 
 
 def test_power() -> None:
@@ -162,6 +170,13 @@ def test_hits() -> None:
             for pair in exact_pairs(p, q)
         ]
         np.testing.assert_allclose(rates, np.array(wanted, float), rtol=1e-13, atol=1e-300)
+
+
+def test_hits_at_a_large_vocabulary() -> None:
+    for p, q in LARGE:
+        rates = otmd.RatioCurve(p, q).target_only_rates(COUNTS)
+        wanted = [(p * (1.0 - (1.0 - q) ** n)).sum() for n in COUNTS]
+        np.testing.assert_allclose(rates, wanted, rtol=1e-12)
 
 
 def beside(target: list[Fraction], draft: list[Fraction], top: int) -> Fraction | float:
