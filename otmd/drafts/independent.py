@@ -53,8 +53,7 @@ class Independent(DraftLaw):
         return fewer
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        columns = [draw_tokens(q, rng, count) for q in self.draft_probs]
-        return np.stack(columns, axis=-1)
+        return np.stack([draw_tokens(q, rng, count) for q in self.draft_probs], axis=-1)
 
     def position_support(self) -> IntArray:
         return np.flatnonzero((self.draft_probs > 0).any(axis=0))

@@ -55,8 +55,7 @@ class Joint(DraftLaw):
     def enumerate(self) -> tuple[IntArray, FloatArray]:
         """List every tuple with positive probability once; see :meth:`DraftLaw.enumerate`."""
         tokens, row = np.unique(self.tuples[self.probs > 0], axis=0, return_inverse=True)
-        probs = np.bincount(row.ravel(), self.probs[self.probs > 0]).astype(np.float64)
-        return tokens, probs
+        return tokens, np.bincount(row.ravel(), self.probs[self.probs > 0]).astype(np.float64)
 
     def can_enumerate(self) -> bool:
         """True: the tuples are stored."""

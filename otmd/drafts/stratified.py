@@ -126,12 +126,11 @@ class Stratified(ProposalLaw):
         return float(np.minimum(inside, 1.0).prod())
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        number, inclusion = self.position_strata.number, self.position_strata.inclusion
-        ordered_number, ordered = number[order], inclusion[order]
-        contained = np.ones(order.size + 1)
+        strata, contained = self.position_strata, np.ones(order.size + 1)
+        number, inclusion = strata.number[order], strata.inclusion[order]
         contained[0] = 0.0
         for j in range(self.num_drafts):
-            inside = np.where(ordered_number == j, ordered, 0.0).cumsum()
+            inside = np.where(number == j, inclusion, 0.0).cumsum()
             contained[1:] *= np.minimum(inside, 1.0)
         return contained
 

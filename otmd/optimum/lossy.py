@@ -153,8 +153,7 @@ class _TautString:
     def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
         assert isinstance(law, ProposalLaw)
         self.target, self._divergence = target, divergence
-        forced = law.forced_tokens()
-        order = order_from(_order_of_corners(target, law), forced)
+        order = order_from(_order_of_corners(target, law), law.forced_tokens())
         x, contained = accumulated(target[order]), law.prefix_containment(order)
         contained[-1] = 1.0
         corners = np.empty(x.size, np.int64)

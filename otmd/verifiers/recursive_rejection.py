@@ -39,8 +39,7 @@ class RecursiveRejection(Verifier):
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
         if isinstance(law, WithReplacement):
-            curve = RatioCurve.unchecked(target, law.draft_probs)
-            rates = curve.recursive_rejection_rates(counts)
+            rates = RatioCurve.unchecked(target, law.draft_probs).recursive_rejection_rates(counts)
             return rates, rates
         if not isinstance(law, WithoutReplacement):
             return super().family_bounds(target, law, counts, tol)
