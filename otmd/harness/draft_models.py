@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.harness.models import LanguageModel, describe_tokenizer, load_target
+from otmd.harness.models import LanguageModel, description, load_target
 from otmd.harness.ngram import LONGEST, ContextNGram, NGram
 from otmd.harness.variants import skip_layers
 
@@ -67,12 +67,8 @@ class NGramDraft:
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""
         counted = f", runs of up to {self.context} tokens of the text counted" * bool(self.context)
-        return {
-            "name": self.name,
-            "revision": f"sha256:{self.model.sha256()}",
-            "backend": f"otmd interpolated n-gram (Witten-Bell){counted}",
-            "tokenizer": describe_tokenizer(self.tokenizer),
-        }
+        backend = f"otmd interpolated n-gram (Witten-Bell){counted}"
+        return description(self.name, f"sha256:{self.model.sha256()}", backend, self.tokenizer)
 
 
 def load_draft(

@@ -75,11 +75,7 @@ class LanguageModel:
             raise ValueError(f"token_ids must lie in [0, {self.vocab_size}), got {ids.max()}")
         wanted = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
         inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
-        with torch.inference_mode():
-            output = forward_logits(
-                self.model, wanted.to(inputs.device), input_ids=inputs, use_cache=False
-            )
-        logits = output.float().cpu().numpy()
+        logits = forward_logits(self.model, wanted.to(inputs.device), input_ids=inputs)
         return logits if ids.ndim == 2 else logits[0]
 
     def generate(
@@ -108,17 +104,15 @@ class LanguageModel:
         running = [*range(len(prompts))]
         cache = DynamicCache(config=self.model.config)
         for _ in range(max_new_tokens):
-            with torch.inference_mode():
-                output = forward_logits(
-                    self.model,
-                    torch.tensor([inputs.shape[1] - 1], device=inputs.device),
-                    position_ids=places,
-                    input_ids=inputs,
-                    attention_mask=mask,
-                    cache=cache,
-                    use_cache=True,
-                )
-            logits = output[:, 0, : self.token_count].float().cpu().numpy()
+            output = forward_logits(
+                self.model,
+                torch.tensor([inputs.shape[1] - 1], device=inputs.device),
+                position_ids=places,
+                input_ids=inputs,
+                attention_mask=mask,
+                cache=cache,
+            )
+            logits = output[:, 0, : self.token_count]
             for row in running:
                 new[row].append(sample_token(logits[row], temperature, rngs[row]))
             running = [row for row in running if new[row][-1] not in self.stop_tokens]
@@ -138,36 +132,36 @@ class LanguageModel:
 
     def describe(self) -> dict[str, Any]:
         """Name, revision, backend and tokenizer, for the metadata of a data set."""
-        return {
-            "name": self.name,
-            "revision": self.revision,
-            "backend": self.backend,
-            "tokenizer": describe_tokenizer(self.tokenizer),
-        }
+        return description(self.name, self.revision, self.backend, self.tokenizer)
 
 
-def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Class, size and a hash of the token map."""
+def description(name: str, revision: str, backend: str, tokenizer: Any) -> dict[str, Any]:
+    """A model's description for JSON, with the class, the size and a hash of its token map."""
     vocab = sorted(tokenizer.get_vocab().items())
     digest = hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
-    return {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
+    about = {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
+    return {"name": name, "revision": revision, "backend": backend, "tokenizer": about}
 
 
-def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> Any:
-    """Call a decoder-only model: logits (B, K, V) at the K positions ``keep`` (an integer tensor) alone.
+@torch.inference_mode()
+def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> np.ndarray:
+    """Compute a model's logits (B, K, V), float32, at the K positions ``keep`` (an integer tensor) alone.
 
     ``position_ids`` (B, T) go to models that take them; others count positions by the attention mask.
     """
     takes = inspect.signature(model.forward).parameters
     if "position_ids" not in takes:
         inputs.pop("position_ids", None)
+    inputs["use_cache"] = cache is not None
     if cache is not None:
         # transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before.
         inputs["cache" if "cache" in takes else "past_key_values"] = cache
     if "logits_to_keep" in takes:
         # The output layer, the largest of all, is then computed at the wanted positions only.
-        return model(**inputs, logits_to_keep=keep).logits
-    return model(**inputs).logits[:, keep]
+        logits = model(**inputs, logits_to_keep=keep).logits
+    else:
+        logits = model(**inputs).logits[:, keep]
+    return logits.float().cpu().numpy()
 
 
 def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:

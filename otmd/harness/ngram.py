@@ -120,8 +120,18 @@ class NGram:
         if set(named) != expected or not whole:
             raise ValueError(f"{path} is no n-gram model: it holds {sorted(named)}")
         keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
-        _check_counts(path, named["unigrams"], keys, counts)
-        return cls(named["unigrams"], keys, counts)
+        unigrams = named["unigrams"]
+        # In counts that no sequences have, lookups could run out of bounds.
+        sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
+        grams_before = unigrams.size
+        for grams, times in zip(keys, counts, strict=True):
+            sound = sound and grams.size == times.size and (times > 0).all()
+            sound = sound and (np.diff(grams) > 0).all() and grams.min(initial=0) >= 0
+            sound = sound and grams.max(initial=0) // unigrams.size < max(grams_before, 1)
+            grams_before = grams.size
+        if not sound:
+            raise ValueError(f"{path} is no n-gram model: its counts are not those of sequences")
+        return cls(unigrams, keys, counts)
 
 
 def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
@@ -129,21 +139,6 @@ def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
     total = times.sum() + tokens.size
     probs *= tokens.size / total
     probs[tokens] += times / total
-
-
-def _check_counts(
-    path: str | Path, unigrams: np.ndarray, keys: list[np.ndarray], counts: list[np.ndarray]
-) -> None:
-    """Raise ValueError for counts that no sequences have: lookups in them could run out of bounds."""
-    sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
-    grams_before = unigrams.size
-    for own_keys, own_counts in zip(keys, counts, strict=True):
-        sound = sound and own_keys.size == own_counts.size and (own_counts > 0).all()
-        sound = sound and (np.diff(own_keys) > 0).all() and own_keys.min(initial=0) >= 0
-        sound = sound and own_keys.max(initial=0) // unigrams.size < max(grams_before, 1)
-        grams_before = own_keys.size
-    if not sound:
-        raise ValueError(f"{path} is no n-gram model: its counts are not those of sequences")
 
 
 class ContextNGram:
