@@ -79,11 +79,10 @@ class StaticTrees(NamedTuple):
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
-        means = {
-            n: np.concatenate([own[i] for i in self.fit]).mean(axis=0)
+        rates = {
+            n: tuple(np.concatenate([own[i] for i in self.fit]).mean(axis=0).tolist())
             for n, own in self.slots.items()
         }
-        rates = {n: tuple(own.tolist()) for n, own in means.items()}
         for levels, best in enumerate(best_shapes(rates, max(budgets), self.depth), 1):
             for budget in budgets:
                 nodes = tuple(_nodes(best[budget]))

@@ -21,6 +21,8 @@ EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.lin
 EDGES = np.append(EDGES, np.inf)
 # A q below this counts as this: there, p is no longer a multiple of q.
 LEAST = EDGES[0] / 2
+# A probability in the middle of each range.
+MIDDLES = np.sqrt(np.append(LEAST, EDGES[:-1]) * np.append(EDGES[:-1], 1.0))
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
 # At most this many probabilities of each model are fitted, which takes 400 MB.
@@ -91,14 +93,8 @@ def quantiles(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
     inclusion = np.zeros((EDGES.size, LEVELS.size))
     for b in np.unique(number):
         inclusion[b] = np.quantile(ratio[number == b], 1.0 - LEVELS)
-    middle = middles()[:, None]
+    middle = MIDDLES[:, None]
     return np.maximum.accumulate(inclusion * middle, axis=0) / middle
-
-
-def middles() -> FloatArray:
-    """A probability in the middle of each range of q."""
-    low = np.append(LEAST, EDGES[:-1])
-    return np.sqrt(low * np.append(EDGES[:-1], 1.0))
 
 
 def newsvendor(

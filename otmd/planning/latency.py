@@ -50,9 +50,8 @@ class Latency(NamedTuple):
         sizes = np.array(shape) if budget else np.cumprod(shape)
         reads = [1, *sizes[:-1].tolist()]
         nodes = budget or int(sizes.sum())
-        drafts, target = np.transpose(self.draft), np.transpose(self.target)
-        calls = np.interp(reads, drafts[0], drafts[1]).sum()
-        calls += np.interp(nodes + 1, target[0], target[1])
+        calls = np.interp(reads, *np.transpose(self.draft)).sum()
+        calls += np.interp(nodes + 1, *np.transpose(self.target))
         return float(calls + nodes * self.verification)
 
     def check(self, budget: int) -> None:

@@ -19,9 +19,8 @@ from otmd.probabilities import Processing
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
-ONLY_IF_NAMED = tuple(name for name in CANDIDATES if name.removesuffix("-paths") in _SLOW)
+DEFAULT_RULES = tuple(name for name in CANDIDATES if name.removesuffix("-paths") not in _SLOW)
 NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect --paths 10)"
-DEFAULT_RULES = tuple(rule for rule in CANDIDATES if rule not in ONLY_IF_NAMED)
 
 
 class Plan(NamedTuple):

@@ -1,5 +1,6 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,19 +109,18 @@ class Evidence:
         self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
         self.fit, self.report = halves(texts)
         self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
-        self.columns: dict[Key, dict[int, list[FloatArray]]] = {}
-        slots: dict[Key, dict[int, list[FloatArray]]] = {}
+        self.columns: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
+        slots: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
         self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
         for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
             rule, variant, draft, n = group.select(keys).row(0)
             parts = group.partition_by("text", maintain_order=True)
-            column = self.columns.setdefault((rule, variant, draft), {})
-            column[n] = [part["chance"].to_numpy() for part in parts]
+            key = rule, variant, draft
+            self.columns[key][n] = [part["chance"].to_numpy() for part in parts]
             if group["parts"].null_count() == 0:
-                own = slots.setdefault((rule, variant, draft), {})
-                own[n] = [np.array(part["parts"].to_list()) for part in parts]
+                slots[key][n] = [np.array(part["parts"].to_list()) for part in parts]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
         for key, column in self.columns.items():

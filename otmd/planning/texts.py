@@ -19,13 +19,10 @@ from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
 
 # The residual of these rules is the same whatever was drafted, and gives no token that was drafted by chance.
-_ONE_RESIDUAL = (
-    verifiers.MaximalCoupling,
-    verifiers.GreedyCoupling,
-    verifiers.SpecHub,
-    verifiers.Preference,
-    verifiers.Optimal,
-)
+# Maximal and greedy coupling are preference rules too.
+_ONE_RESIDUAL = (verifiers.SpecHub, verifiers.Preference, verifiers.Optimal)
+# Each of these rules is maximal coupling if there is one draft.
+_MAXIMAL = (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
 SAMPLES = 4
 LEAST_PROMPTS = 4
 
@@ -142,11 +139,7 @@ def drafted_chance(
         return float(law.inclusion_probs()[token])
     if isinstance(law, WithReplacement) and type(verifier) in COUNTED:
         return min(float(copies(verifier, target, law, token).sum()), 1.0)
-    known = isinstance(
-        verifier, (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
-    ) and verifier.supports(law)
-    if law.num_drafts == 1 and known:
-        # One draft: each of these rules is maximal coupling.
+    if law.num_drafts == 1 and isinstance(verifier, _MAXIMAL) and verifier.supports(law):
         return min(1.0, float(law.inclusion_probs()[token] / target[token]))
     prepared = verifier.prepare(target, law)
     if isinstance(verifier, _ONE_RESIDUAL):
