@@ -17,8 +17,6 @@ from otmd.probabilities import FloatArray, IntArray, wrong
 
 Result = TypeVar("Result")
 
-MOST_OUTCOMES = 2_000_000
-
 
 class Chance(ABC):
     """Makes the random choices of a procedure."""
@@ -85,7 +83,7 @@ class _Scripted(Chance):
 
 
 def every_outcome(
-    run: Callable[[Chance], Result], most: int = MOST_OUTCOMES
+    run: Callable[[Chance], Result], most: int = 2_000_000
 ) -> Iterator[tuple[Result, float]]:
     """Run a procedure once for each sequence of its random choices; yield results and probabilities.
 

@@ -70,8 +70,7 @@ def block_efficiency(
     validate_count("num_samples", num_samples, minimum=2)
     validate_rng(rng)
     assert rng is not None
-    chance = Sampled(rng)
-    steps = (rule.run(context, chance) for _ in range(num_samples))
+    steps = (rule.run(context, Sampled(rng)) for _ in range(num_samples))
     lengths = np.fromiter(map(len, steps), np.int64, num_samples)
     error = float(lengths.std(ddof=1)) / num_samples**0.5
     return BlockEfficiency(float(lengths.mean()), error, num_samples)

@@ -158,8 +158,7 @@ class TransportProblem:
         if not abs(self.supply.sum() - 1.0) <= _SUPPLY_TOLERANCE:
             raise ValueError(f"supply: got a sum of {self.supply.sum()!r}, wanted 1")
         validate_probs("target", self.target)
-        sizes = np.diff(self.starts)
-        if self.starts.size != self.supply.size + 1 or (sizes < 1).any():
+        if self.starts.size != self.supply.size + 1 or (np.diff(self.starts) < 1).any():
             raise ValueError("starts: got an empty draft set, wanted S + 1 increasing entries")
         if self.starts[0] != 0 or self.starts[-1] != self.tokens.size:
             raise ValueError(f"starts: wanted to run from 0 to {self.tokens.size}, one arc a token")

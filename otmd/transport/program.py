@@ -176,14 +176,12 @@ def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -
     fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
     if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return Certificate(np.inf, np.inf, np.inf)
-    activity = program.matrix @ values
+    rows = program.row_lower, program.row_upper
+    columns = program.column_lower, program.column_upper
+    primal = max(_violation(program.matrix @ values, *rows), _violation(values, *columns))
     reduced = program.costs - program.matrix.T @ row_duals
-    primal = max(
-        _violation(activity, program.row_lower, program.row_upper),
-        _violation(values, program.column_lower, program.column_upper),
-    )
-    row_value, row_excess = _dual_value(row_duals, program.row_lower, program.row_upper)
-    column_value, column_excess = _dual_value(reduced, program.column_lower, program.column_upper)
+    row_value, row_excess = _dual_value(row_duals, *rows)
+    column_value, column_excess = _dual_value(reduced, *columns)
     gap = abs(float(program.costs @ values) - row_value - column_value)
     return Certificate(primal, max(row_excess, column_excess), gap)
 

@@ -210,6 +210,5 @@ def conclude(
 def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:
     """The level set {v ≥ t} (V,) of the token duals with the least cut value, at most the dual objective."""
     levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
-    thresholds = np.unique(levels[levels > 0])
-    cuts = [levels >= threshold for threshold in thresholds]
+    cuts = [levels >= threshold for threshold in np.unique(levels[levels > 0])]
     return min([np.zeros(problem.vocab_size, dtype=bool), *cuts], key=problem.cut_value)

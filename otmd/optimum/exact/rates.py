@@ -163,7 +163,9 @@ def k_sequential_scale(target_probs: Iterable[object], law: laws.WithReplacement
         Exact: ``.evalf(50)`` gives 50 digits, ``sympy.minimal_polynomial`` the polynomial. 1 for disjoint
         supports, where every ρ is a root. ImportError where sympy is missing.
     """
-    p, q, num_drafts = _read(target_probs, law)
+    p = laws.rational_probs("target_probs", target_probs)
+    laws.require_law(law, (laws.WithReplacement,))
+    q, num_drafts = law.read_probs(len(p), laws.rational_probs), law.num_drafts
     sympy = laws.require_sympy()
 
     def surplus(scale: Fraction) -> Fraction:
@@ -192,13 +194,8 @@ def k_sequential_rate(target_probs: Iterable[object], law: laws.WithReplacement)
 
     Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
     """
-    p, q, _ = _read(target_probs, law)
+    p = laws.rational_probs("target_probs", target_probs)
     scale = k_sequential_scale(p, law)
+    q = law.read_probs(len(p), laws.rational_probs)
     rational = laws.require_sympy().Rational
     return sum(min(rational(a), scale * rational(b)) for a, b in zip(p, q, strict=True))
-
-
-def _read(target_probs: object, law: laws.WithReplacement) -> tuple[Probs, Probs, int]:
-    p = laws.rational_probs("target_probs", target_probs)
-    laws.require_law(law, (laws.WithReplacement,))
-    return p, law.read_probs(len(p), laws.rational_probs), law.num_drafts
