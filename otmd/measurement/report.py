@@ -51,16 +51,10 @@ def verifier_label(name: str) -> str:
     return LITERATURE.get(name) or law_label(name)
 
 
-def processing_label(
-    temperature: float,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> str:
-    """The processing of logits in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
-    cuts = {"top-k": top_k, "top-p": top_p, "min-p": min_p}
-    given = [f"{name} {value:.9g}" for name, value in cuts.items() if value is not None]
-    return ", ".join([f"T = {temperature:.9g}", *given])
+def processing_label(*values: float | None) -> str:
+    """The values of the columns PROCESSING in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
+    named = zip(("T =", "top-k", "top-p", "min-p"), values, strict=False)
+    return ", ".join(f"{name} {value:.9g}" for name, value in named if value is not None)
 
 
 def in_order(names: set[str], order: list[str]) -> list[str]:
