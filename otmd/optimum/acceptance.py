@@ -102,7 +102,8 @@ def optimal_rates(
 
     The rates are of shape (…, N), the subsets of (…, N, V).
     """
-    if isinstance(law, drafts.WithReplacement):
+    # Only otmd's own classes have a short way: a class derived from one of them may be another law.
+    if type(law) is drafts.WithReplacement:
         cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
         return OptimalAcceptance(np.clip(1.0 + cuts.value, 0.0, 1.0), cuts.subsets)
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
@@ -145,14 +146,14 @@ def _cuts_by_count(
     target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
 ) -> Iterator[tuple[BoolArray, float, float]]:
     """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
-    if isinstance(law, drafts.WithoutReplacement):
+    if type(law) is drafts.WithoutReplacement:
         curve = RaceCurve(target, law.race, counts)
         for n, cut in zip(counts, curve.smallest_cuts(), strict=True):
             subset = curve.subset(cut.end)
             yield subset, law.race.containment(subset, n), 1.0 + cut.value
         return
     for count in counts:
-        own = law if count == law.num_drafts else law.with_num_drafts(count)
+        own = law.with_num_drafts(count)
         subset, found = _cut_of_other_law(target, own)
         yield subset, float(own.position_containment(subset)), found
 
@@ -162,9 +163,8 @@ def _cut_of_other_law(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArr
     if not isinstance(law, drafts.ProposalLaw):
         return minimum_cut(target, law)
     forced, rest = drafts_by_chance(law)
-    if isinstance(law, drafts.TopThen | drafts.Stratified) and not isinstance(
-        rest, drafts.ConditionalPoisson
-    ):
+    known = (drafts.TopThen, drafts.Greedy, drafts.Hub, drafts.Stratified)
+    if type(law) in known and not isinstance(rest, drafts.ConditionalPoisson):
         return _cut_beside(target, forced, rest)
     order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
     return best_prefix(target, order, law.prefix_containment(order))

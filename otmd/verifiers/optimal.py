@@ -22,7 +22,14 @@ class Optimal(Verifier):
         How far below α* the acceptance rate may stay; positive.
     """
 
-    serves = (drafts.WithReplacement, drafts.WithoutReplacement, drafts.Stratified, drafts.TopThen)
+    serves = (
+        drafts.WithReplacement,
+        drafts.WithoutReplacement,
+        drafts.Stratified,
+        drafts.TopThen,
+        drafts.Greedy,
+        drafts.Hub,
+    )
 
     def __init__(self, tol: float = 1e-10) -> None:
         self.tol = validate_tol(tol)
@@ -31,9 +38,10 @@ class Optimal(Verifier):
         return f"Optimal(tol={self.tol:g})"
 
     def supports(self, law: drafts.DraftLaw) -> bool:
-        if isinstance(law, drafts.TopThen):
-            return law.top == law.num_drafts or law.rest in self.serves
-        return type(law) in self.serves
+        served = super().supports(law)
+        if served and isinstance(law, drafts.TopThen):
+            served = law.top == law.num_drafts or law.rest in self.serves
+        return served
 
     def prepare_position(self, target: FloatArray, law: drafts.DraftLaw) -> ChoosingVerifier:
         always, wanted, rest = beside_forced(target, law)

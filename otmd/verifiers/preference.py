@@ -46,15 +46,23 @@ class Preference(Verifier):
         as 0 for these, and the law is that of the other drafts.
     """
 
-    serves = (drafts.WithReplacement, drafts.Independent, drafts.Stratified, drafts.TopThen)
+    serves = (
+        drafts.WithReplacement,
+        drafts.Independent,
+        drafts.Stratified,
+        drafts.TopThen,
+        drafts.Greedy,
+        drafts.Hub,
+    )
 
     def __init__(self, order: Order | None = None) -> None:
         self.order = order
 
     def supports(self, law: drafts.DraftLaw) -> bool:
-        if isinstance(law, drafts.TopThen):
-            return law.top >= law.num_drafts - 1 or law.rest in self.serves
-        return type(law) in self.serves
+        served = super().supports(law)
+        if served and isinstance(law, drafts.TopThen):
+            served = law.top >= law.num_drafts - 1 or law.rest in self.serves
+        return served
 
     def prepare_position(self, target: FloatArray, law: drafts.DraftLaw) -> ChoosingVerifier:
         always, wanted, rest = beside_forced(target, law)
@@ -78,16 +86,23 @@ class MaximalCoupling(Preference):
     """Accept the one draft x with probability min(1, p(x)/q(x)), else draw from the residual ∝ (p − q)₊.
 
     α = Σ min(p, q), the optimum for n = 1 (Leviathan et al. 2023; Chen et al. 2023). The verifier serves
-    every law that makes one draft from one draft distribution; q is the law of this draft.
+    every law of otmd that makes one draft from one draft distribution; q is the law of this draft.
     """
 
-    serves = (drafts.WithReplacement,)
+    serves = (
+        drafts.WithReplacement,
+        drafts.WithoutReplacement,
+        drafts.ConditionalPoisson,
+        drafts.Stratified,
+        drafts.TopThen,
+        drafts.Greedy,
+    )
 
     def __init__(self) -> None:
         super().__init__()
 
     def supports(self, law: drafts.DraftLaw) -> bool:
-        return isinstance(law, drafts.ProposalLaw) and law.num_drafts == 1
+        return type(law) in self.serves and law.num_drafts == 1
 
 
 class GreedyCoupling(Preference):

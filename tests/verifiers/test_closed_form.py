@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import otmd
+from otmd.verifiers import verifiers_serving
 from otmd.verifiers.prepared import PreparedVerifier
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
@@ -55,6 +56,20 @@ def test_a_law_derived_from_one_with_a_kernel_is_asked_itself() -> None:
 
     assert otmd.acceptance_rate(otmd.TargetOnly(), P, Always(Q, 2)) == 1.0
     assert otmd.acceptance_rate(otmd.TargetOnly(), P, otmd.WithReplacement(Q, 2)) < 1.0
+
+
+@pytest.mark.parametrize(
+    "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Hub, otmd.Stratified]
+)
+def test_a_derived_law_takes_no_short_way(kind: type[otmd.DraftLaw]) -> None:
+    """It may be another law. What is computed from its methods is the same where it changes none."""
+    derived = type("Derived", (kind,), {})
+    law, own = kind(Q, 2), derived(Q, 2)
+    assert [type(verifier) for verifier in verifiers_serving(own)] == [otmd.TargetOnly]
+    best = otmd.optimal_acceptance(P, own).rate
+    assert best == pytest.approx(otmd.solve_transport(P, law).rate, abs=1e-12)
+    if kind is not otmd.Hub:
+        assert not otmd.MaximalCoupling().supports(derived(Q, 1))
 
 
 def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:
