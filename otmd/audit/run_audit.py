@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
 
 _ROWS_SHOWN = 5
-# The bounds of the classes BY_RATIO and BY_MASS of evidence; where q = 0 the ratio is infinite.
+_CLASSES = {run_report.OUTPUT: evidence.BY_RATIO, run_report.OUTPUT_BY_MASS: evidence.BY_MASS}
+# The bounds of these classes; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (0.001, 0.01, 0.1)
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
@@ -85,29 +85,27 @@ def recorded_run(
     recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
     claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
+    kinds = [own for own, rows in tally.cases.items() if rows]
     # A token that cannot come out has a likely cause of its own; what explains the other tokens may mislead.
-    proved = not run_report.OUTCOMES.isdisjoint(tally.cases)
+    proved = not run_report.OUTCOMES.isdisjoint(kinds)
     return run_report.RecordedRunAudit(
         num_rows=len(tally.positions),
         law=samples.law_name(law),
         false_alarm=false_alarm,
         bias=float(bias),
-        cases=tuple(
-            run_report.BoundaryCase(own, *tally.cases[own])
-            for own in run_report.KINDS
-            if own in tally.cases
-        ),
-        vocabularies=dict(tally.vocabularies),
+        cases=tuple(run_report.BoundaryCase(own, *_counted(tally.cases[own])) for own in kinds),
+        vocabularies={size: _counted(rows) for size, rows in tally.vocabularies.items()},
         claims=claims,
         acceptance=tally.acceptance(level),
-        bands=(
-            evidence.bands_of(evidence.BY_RATIO, tally.evidence[run_report.OUTPUT]),
-            evidence.bands_of(evidence.BY_MASS, tally.evidence[run_report.OUTPUT_BY_MASS]),
-        ),
+        bands=tuple(evidence.bands_of(own, tally.evidence[name]) for name, own in _CLASSES.items()),
         explanations={} if proved else _explanations(refuted, read, make),
         most_repeated=tally.dependence.most_repeated() if run_report.SLOTS in refuted else "",
         metrics=run_report.metrics_of(tally.positions, tally.ceilings),
     )
+
+
+def _counted(rows: list[int]) -> tuple[int, tuple[int, ...]]:
+    return len(rows), tuple(rows[:_ROWS_SHOWN])
 
 
 def _explanations(
@@ -153,15 +151,6 @@ def _position(record: Record, make: samples.LawMaker | None, side: str) -> Posit
     return Position(p, law, tokens, output)
 
 
-class RowLists(dict[Any, tuple[int, tuple[int, ...]]]):
-    """For each kind, how many rows are of it, and the first of them."""
-
-    def count(self, kind: str | int, row: int) -> None:
-        """Count one row."""
-        count, first = self.get(kind, (0, ()))
-        self[kind] = count + 1, first if count >= _ROWS_SHOWN else (*first, row)
-
-
 class Tally:
     """What is kept of the rows: evidence, boundary cases, metrics. ``make`` is None for fixed drafts."""
 
@@ -170,11 +159,11 @@ class Tally:
         self._last: dict[str, tuple[int | None, int, bool]] = {}
         # Of each row: depth, number of drafts, whether it was reached, whether a draft was accepted.
         self.positions: list[tuple[int, int, bool, bool]] = []
-        self.cases, self.vocabularies = RowLists(), RowLists()
+        # The rows of each kind of boundary case, and of each size of a vocabulary.
+        self.cases: dict[str, list[int]] = {kind: [] for kind in run_report.KINDS}
+        self.vocabularies: dict[int, list[int]] = defaultdict(list)
         self.dependence = Dependence(rng)
-        self.evidence = {
-            run_report.OUTPUT: evidence.Evidence.empty(1),
-            run_report.OUTPUT_BY_MASS: evidence.Evidence.empty(1),
+        self.evidence = {claim: evidence.Evidence.empty(1) for claim in _CLASSES} | {
             run_report.DRAFTS: evidence.Evidence.empty(0),
             run_report.SLOTS: self.dependence.slots,
             run_report.ROWS: self.dependence.rows,
@@ -189,7 +178,7 @@ class Tally:
         accepted = decided and bool((tokens == output).any())
         self.positions.append((record.depth, tokens.size, decided, accepted))
         if record.is_full:
-            self.vocabularies.count(record.vocab_size, record.row)
+            self.vocabularies[record.vocab_size].append(record.row)
         misplaced, beyond = self._misplaced(record, accepted), []
         if ((tokens < 0) | (tokens >= record.vocab_size)).any():
             beyond.append("draft_out_of_range")
@@ -198,7 +187,7 @@ class Tally:
         sides = (("target", record.target), ("draft", record.draft))
         unsound = [f"{side}_{own}" for side, own in sides if isinstance(own, str)]
         for kind in filter(None, [misplaced, *unsound, *beyond]):
-            self.cases.count(kind, record.row)
+            self.cases[kind].append(record.row)
         if beyond:
             return
         law = self._look_at_drafts(record) if tokens.size and self._make else None
@@ -218,14 +207,13 @@ class Tally:
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
         """What is wrong with the place of a row in its step: a kind of boundary case, or None."""
-        last = self._last.get(record.request)
+        step, depth, was_accepted = self._last.get(record.request, (None, -1, True))
         self._last[record.request] = (record.step, record.depth, accepted)
-        if last is None or last[0] != record.step or (record.step is None and record.depth == 0):
-            return "depth_gap" if record.depth else None
-        if record.depth != last[1] + 1:
+        begins = record.step != step or (record.step is None and record.depth == 0)
+        if record.depth != (0 if begins else depth + 1):
             return "depth_gap"
         decided = record.output_token != NOT_DECIDED
-        return "after_rejection" if decided and not last[2] else None
+        return "after_rejection" if decided and not (begins or was_accepted) else None
 
     def _point(self, place: float, mass: float) -> float:
         """Draw a uniform point of [place, place + mass): the randomised probability integral transform."""
@@ -234,12 +222,12 @@ class Tally:
     def _look_at_drafts(self, record: Record) -> DraftLaw | None:
         """Record evidence of the drafts and return their law; None if it is unknown or did not draw them."""
         if record.draft is None:
-            self.cases.count("draft_missing", record.row)
+            self.cases["draft_missing"].append(record.row)
         if not isinstance(record.draft, np.ndarray) or self._make is None:
             return None
         declared = samples.declared_law(self._make, record.draft, record.draft_tokens)
         if isinstance(declared, str):
-            self.cases.count(declared, record.row)
+            self.cases[declared].append(record.row)
             self.evidence[run_report.DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
@@ -255,18 +243,18 @@ class Tally:
         accepted, mass = bool((tokens == output).any()), float(target[output])
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
-            self.cases.count(kind, record.row)
+            self.cases[kind].append(record.row)
 
-        def add(claim: str, key: FloatArray, bands: IntArray, num_bands: int) -> None:
+        def add(claim: str, key: FloatArray, bands: IntArray) -> None:
             point = self._point(counts.mass_before(target, key, output), mass)
-            masses = np.bincount(bands, target, minlength=num_bands)
+            masses = np.bincount(bands, target, minlength=len(_CLASSES[claim]))
             own = int(bands[output]), masses / masses.sum()
             self.evidence[claim].add(point, mass == 0, own)
 
         by_mass = np.digitize(target, _MASSES)
         # The likeliest token is a class of its own.
         by_mass[target.argmax()] = len(_MASSES) + 1
-        add(run_report.OUTPUT_BY_MASS, -target, by_mass, len(evidence.BY_MASS))
+        add(run_report.OUTPUT_BY_MASS, -target, by_mass)
         if not tokens.size:
             return
         draft = record.draft
@@ -277,7 +265,7 @@ class Tally:
             highest = min(1.0, float(target @ draft) + samples.SLACK)
         if isinstance(draft, np.ndarray):
             ratio = counts.ratios(target, draft)
-            add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS), len(evidence.BY_RATIO))
+            add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS))
         if highest is not None:
             self._accepted.append(accepted)
             self.ceilings.append(highest)
@@ -317,12 +305,9 @@ class Dependence:
 
     def most_repeated(self) -> str:
         """The two slots whose drafts are equal too often, in words; empty if none are."""
-        every = [(seen - wanted, own) for own, (seen, wanted) in self.pairs.items()]
-        excess, (first, second) = max(every, key=lambda own: own[0], default=(0.0, (0, 0)))
-        if excess <= 0:
-            return ""
-        seen, wanted = self.pairs[first, second]
-        return f"drafts {first} and {second} are equal {seen:,.0f} times, expected {wanted:,.1f}"
+        slots, (seen, wanted) = max(self.pairs.items(), key=lambda own: own[1][0] - own[1][1])
+        told = "drafts {} and {} are equal {:,.0f} times, expected {:,.1f}"
+        return told.format(*slots, seen, wanted) if seen > wanted else ""
 
 
 def _link(links: evidence.Evidence, number: float, last: float, again: bool, chance: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.run_audit import RowLists, recorded_run
-from otmd.audit.run_report import KINDS, BoundaryCase
+from otmd.audit.run_audit import recorded_run
+from otmd.audit.run_report import KINDS
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 
@@ -193,8 +193,5 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
 
 
 def test_only_the_first_rows_are_listed():
-    cases = RowLists()
-    for row in range(1, 9):
-        cases.count("target_nan", row)
-    found = BoundaryCase("target_nan", *cases["target_nan"])
+    (found,) = audited([WRONG_ROWS["target_nan"]] * 8).cases
     assert str(found).startswith("8 rows (1, 2, 3, 4, 5, …): NaN in the target; usually")
