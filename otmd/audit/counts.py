@@ -3,9 +3,9 @@
 P-values and bounds are valid for any number of samples; only the power is approximate.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
@@ -111,7 +111,7 @@ def exact_p_value(
     validate_rng(rng)
     total, cells, fair = int(counts.sum()), probs.size, probs / probs.sum()
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
-        every = np.array(list(every_count(total, cells)))
+        every = every_count(total, cells)
         observed = float(g_statistic(counts, probs))
         extreme = every[g_statistic(every, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
@@ -161,11 +161,10 @@ def _p_value_by_draws(
     return (1 + found) / (1 + drawn)
 
 
-def every_count(total: int, cells: int) -> Iterator[list[int]]:
-    """All counts in this many cells that sum to ``total``."""
-    for bars in combinations(range(total + cells - 1), cells - 1):
-        edges = [-1, *bars, total + cells - 1]
-        yield [right - left - 1 for left, right in pairwise(edges)]
+def every_count(total: int, cells: int) -> IntArray:
+    """All counts in this many cells that sum to ``total``, shape (…, K)."""
+    bars = np.array([*combinations(range(total + cells - 1), cells - 1)], np.int64)
+    return np.diff(bars, prepend=-1, append=total + cells - 1) - 1
 
 
 def chance_at_least(hits: int, trials: int, level: float) -> float:

@@ -162,16 +162,13 @@ class SequentialAudit:
 
     def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
         """Logarithm of the wealth after each of the samples (M,)."""
-        impossible = self._target[tokens] == 0
-        possible = tokens[~impossible]
-        on_cells = [bet.update(own.labels[possible], own.probs) for own, bet in self._bets]
-        on_chance = [bet.update(accepted[~impossible], self._ceiling) for bet in self._chances]
+        impossible = self.impossible + np.cumsum(self._target[tokens] == 0)
+        self.impossible = int(impossible.max(initial=self.impossible))
+        before = impossible == 0
+        on_cells = [bet.update(own.labels[tokens[before]], own.probs) for own, bet in self._bets]
+        on_chance = [bet.update(accepted[before], self._ceiling) for bet in self._chances]
         path = np.full(tokens.size, np.inf)
-        if self.impossible == 0:
-            before = np.cumsum(impossible) == 0
-            whole = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
-            path[before] = whole[: np.count_nonzero(before)]
-        self.impossible += int(np.count_nonzero(impossible))
+        path[before] = mean_wealth([mean_wealth(on_cells), mean_wealth(on_chance)])
         return path
 
     @property

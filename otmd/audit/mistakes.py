@@ -96,8 +96,8 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
     if n > 1 and type(law) is Stratified:
         kind = "one draw from each stratum, the tail first"
         yield Mistake(kind, "", lambda x: law.tuple_prob(x[:, ::-1]))
-    always = partial(_prob_of_copies, (np.arange(q.size) == q.argmax()).astype(float), 1.0)
-    yield Mistake("always the likeliest token", "", always)
+    best = q.argmax()
+    yield Mistake("always the likeliest token", "", lambda x: (x == best).all(-1).astype(float))
     for kind, settings, laws in other_distributions(q):
         for setting, probs in zip(settings, laws, strict=True):
             if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
@@ -175,11 +175,11 @@ class RejectionSteps:
 
     def __call__(self, draft_tokens: IntArray) -> FloatArray:
         """Law of the output token given the drafts (n,), of the shape of the targets."""
-        p, fault, rejected = self.target_probs, self.fault, []
+        p, fault = self.target_probs, self.fault
         laws = next_draft_laws(self.law, draft_tokens)
         output, undecided = np.zeros(p.shape), np.ones(p.shape[:-1])
-        for token, q in zip(draft_tokens.tolist(), laws, strict=True):
-            if fault is RuleFault.DUPLICATES_SKIPPED and token in rejected:
+        for j, (token, q) in enumerate(zip(draft_tokens, laws, strict=True)):
+            if fault is RuleFault.DUPLICATES_SKIPPED and token in draft_tokens[:j]:
                 continue
             # P(u < p/q) for a uniform u; 0 for a draft that q cannot draw.
             chance = np.minimum(p[..., token], q[token]) / (q[token] or 1.0)
@@ -190,7 +190,6 @@ class RejectionSteps:
                 chance = np.minimum(1.0, coins / self.coin_values)
             output[..., token] += undecided * chance
             undecided = undecided * (1.0 - chance)
-            rejected.append(token)
             left = np.maximum(p - q, 0.0)
             total = left.sum(axis=-1, keepdims=True)
             if fault is not RuleFault.NOT_NORMALISED:

@@ -32,7 +32,6 @@ MOST_ROWS = 2_000_000
 MOST_NUMBERS = 1 << 22
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
-_BFLOAT16_TOLERANCE = float(np.sqrt(2.0**-7))
 _WARPERS = ("temperature", "top_k", "top_p", "min_p")
 FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
@@ -148,7 +147,7 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     tolerance = sum_tolerance(values.dtype if hasattr(value, "dtype") else np.dtype(np.float32))
     # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0.
     if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
-        tolerance = _BFLOAT16_TOLERANCE
+        tolerance = sum_tolerance("torch.bfloat16")
     ids = None
     if f"{side}_ids" in given:
         ids = _read_ids(f"{side}_ids", given[f"{side}_ids"])
@@ -206,8 +205,6 @@ def _processing(
 
 
 def _read_ids(name: str, value: Any) -> IntArray:
-    if isinstance(value, list | tuple) and not value:
-        return np.empty(0, np.int64)
     return _vector(name, value, "iu", at_least=0).astype(np.int64)
 
 

@@ -21,7 +21,6 @@ from otmd.probabilities import (
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
-# The test of the law, the bound of the total variation and the acceptance share the false-alarm rate.
 NUM_STATEMENTS = 3
 
 

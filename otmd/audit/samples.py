@@ -87,7 +87,7 @@ def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
     """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
     own = validate_law(law, target_probs)
     p = validate_probs("target_probs", target_probs)
-    validate_same_vocabulary(p, own.vocab_size, own.batch_shape)
+    validate_same_vocabulary(p, own.vocab_size)
     if p.ndim != 1:
         raise wrong("target_probs", f"leading axes {p.shape[:-1]}", "one position")
     return p
@@ -213,7 +213,13 @@ def declared_law(
         return "draft_never"
     if not isinstance(law, _SERVED):
         raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in _SERVED)}")
-    law = with_ties_as_drawn(law, draft_tokens)
+    first = draft_tokens[: num_forced(law)]
+    if isinstance(law, drafts.TopThen) and 0 < first.size == np.unique(first).size:
+        tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
+        # Certain drafts may differ from those of the law in how ties are broken.
+        if tied.all():
+            law = copy.copy(law)
+            vars(law)["_top_tokens"] = first
     laws = next_draft_laws(law, draft_tokens)
     drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
     return (law, laws) if drawn else "draft_never"
@@ -225,28 +231,15 @@ def num_forced(law: drafts.DraftLaw) -> int:
     return law.top if isinstance(law, drafts.TopThen) and not isinstance(law, drafts.Hub) else 0
 
 
-def with_ties_as_drawn(law: drafts.DraftLaw, draft_tokens: IntArray) -> drafts.DraftLaw:
-    """The law with the certain drafts that were drawn (n,), if they differ only in how ties are broken."""
-    first = draft_tokens[: num_forced(law)]
-    if isinstance(law, drafts.TopThen) and first.size and np.unique(first).size == first.size:
-        tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
-        if tied.all():
-            law = copy.copy(law)
-            vars(law)["_top_tokens"] = first
-    return law
-
-
 def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
     certain, rest = drafts_by_chance(law) if num_forced(law) else (draft_tokens[:0], law)
     laws = [np.eye(1, law.vocab_size, token)[0] for token in certain]
-    if rest is not None:
-        later = draft_tokens[certain.size :]
-        laws += [_next_law(rest, later[:j]) for j in range(later.size)]
-    return laws
+    later = draft_tokens[certain.size :]
+    return laws + [_next_law(rest, later[:j]) for j in range(later.size)]
 
 
-def _next_law(law: drafts.DraftLaw, before: IntArray) -> FloatArray:
+def _next_law(law: drafts.DraftLaw | None, before: IntArray) -> FloatArray:
     assert isinstance(law, drafts.ProposalLaw)
     q, left, wanted = law.draft_probs, law.draft_probs, law.num_drafts - before.size
     if isinstance(law, drafts.WithReplacement):
