@@ -119,7 +119,7 @@ def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
     return apart, max(float(rel_entr(output, target).sum()), 0.0)
 
 
-_RULES = (
+CATALOGUE = {rule.name: rule for rule in (
     EngineRule("match-argmax", "the draft's argmax, accepted if the target samples it",
                ("llama-match", "llama-draft"), TargetOnly(), CertainTop, 1),
     EngineRule("one-hot", "the draft's argmax, accepted with probability p; the default of vLLM",
@@ -146,6 +146,5 @@ _RULES = (
                ("medusa",), lossy.typical(0.09, 0.3)),
     EngineRule("relaxed", "the draft's argmax, if in the target's top 10 and 0.6 of its best",
                ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
-)  # fmt: skip
-CATALOGUE: dict[str, EngineRule] = {rule.name: rule for rule in _RULES}
+)}  # fmt: skip
 """The rules that engines run, by name."""

@@ -61,12 +61,10 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     try:
         # Without threads: pyarrow can abort a process that ends right after it started them.
         stored = pq.ParquetFile(data, page_checksum_verification=True, pre_buffer=False)
-        table = pl.from_arrow(stored.read(use_threads=False))
+        return pl.DataFrame(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0]
         raise ValueError(f"{path}: torn, altered or no Parquet file ({said})") from error
-    assert isinstance(table, pl.DataFrame)
-    return table
 
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:

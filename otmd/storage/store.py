@@ -79,8 +79,7 @@ class Store(Generic[Part]):
     def check(self) -> None:
         """Raise ValueError if the folder holds a run with another description, or other files."""
         self._check_files()
-        difference = "" if self.overwrite else self._difference()
-        if difference:
+        if not self.overwrite and (difference := self._difference()):
             raise ValueError(
                 f"{self.layout.argument}: {self.folder} {difference}; give --overwrite to replace it, "
                 f"or another {self.layout.argument}"
