@@ -157,24 +157,21 @@ class CachedContinuations(Continuations):
             self._compute(missing)
         return [self._logits[prefix] for prefix in prefixes]
 
+    @torch.inference_mode()
     def extend(self, tokens: Sequence[int]) -> None:
         # The last token is left out, so that the next call computes the logits after it.
         paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
         kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
-            self._keep(kept)
+            # The accepted path's entries move up to the text's, and all others behind them are dropped.
+            end = self._held + len(kept)
+            for layer in self._cache.layers:
+                for stored in (layer.keys, layer.values):
+                    stored[:, :, self._held : end] = stored[:, :, kept]
+                layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
         self._held += len(kept)
         self.text += tokens
         self._slots, self._logits = {}, {}
-
-    def _keep(self, slots: list[int]) -> None:
-        """Move these entries of the cache to the end of the text's, and drop all others behind them."""
-        end = self._held + len(slots)
-        with torch.inference_mode():
-            for layer in self._cache.layers:
-                for stored in (layer.keys, layer.values):
-                    stored[:, :, self._held : end] = stored[:, :, slots]
-                layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
 
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
@@ -185,29 +182,25 @@ class CachedContinuations(Continuations):
         places = [*range(self._held, len(self.text))]
         places += [len(self.text) - 1 + len(prefix) for prefix in nodes]
         self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
-        first = max(len(pending) - 1, 0)
         device = self.model.model.device
-        with torch.inference_mode():
-            output = forward_logits(
-                self.model.model,
-                torch.arange(first, len(places), device=device),
-                position_ids=torch.tensor([places], device=device),
-                input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
-                attention_mask=self._mask(size, len(pending), nodes),
-                cache=self._cache,
-                use_cache=True,
-            )
-        rows = output[0, :, : self.model.token_count].float().cpu().numpy()
+        output = forward_logits(
+            self.model.model,
+            torch.arange(max(len(pending) - 1, 0), len(places), device=device),
+            position_ids=torch.tensor([places], device=device),
+            input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
+            attention_mask=self._mask(size, len(pending), nodes),
+            cache=self._cache,
+        )
+        rows = output[0, :, : self.model.token_count]
         self._logits |= dict(zip(missing, rows, strict=True))
         self._held = len(self.text)
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
         """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""
-        text = self._held + pending
         count = pending + len(nodes)
         # A token of the text sees the text up to itself. A node sees the whole text, its ancestors, itself.
         seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
-        seen[:, text:] = False
+        seen[:, self._held + pending :] = False
         for i, prefix in enumerate(nodes):
             seen[pending + i, [self._slots[prefix[: k + 1]] for k in range(len(prefix))]] = True
         dtype = self.model.model.dtype

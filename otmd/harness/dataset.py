@@ -284,9 +284,8 @@ def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def _open_dump(path: Path) -> Dataset:
     if path.suffix == ".npz":
         arrays = {name: StoredArray(array) for name, array in read_npz(path).items()}
-        texts = {}
-        if "metadata" in arrays:
-            texts["metadata"] = str(arrays.pop("metadata").raw)
+        about = arrays.pop("metadata", None)
+        texts = {"metadata": str(about.raw)} if about else {}
     elif path.suffix == ".safetensors":
         arrays, texts = read_safetensors(path)
     else:

@@ -210,11 +210,10 @@ class _Decoder:
         self._spent("target")
         emitted = speculation.rule.emit(context, tree, self.chance)
         self._spent("verification")
-        for depth in range(len(emitted)):
-            node = tree.node(emitted[:depth])
-            if node is not None:
-                self.decoded.reached[depth + 1] += 1
-                self.decoded.kept[depth + 1] += depth + 1 < len(emitted)
+        for depth in range(1, len(emitted) + 1):
+            if tree.node(emitted[: depth - 1]) is not None:
+                self.decoded.reached[depth] += 1
+                self.decoded.kept[depth] += depth < len(emitted)
         return emitted, len(prefixes) - 1
 
     def _spent(self, stage: str) -> None:

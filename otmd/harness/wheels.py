@@ -67,13 +67,10 @@ def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
             shutil.rmtree(leftover)
         if not folder.is_dir():
             folder.parent.mkdir(exist_ok=True)
-            temporary = tempfile.mkdtemp(prefix=f".{name}.", suffix=PART, dir=folder.parent)
-            try:
+            with tempfile.TemporaryDirectory(PART, f".{name}.", folder.parent) as temporary:
                 fill(Path(temporary))
                 os.chmod(temporary, 0o755)
                 os.rename(temporary, folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
