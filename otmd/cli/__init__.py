@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from otmd.storage.files import one_line
+
 OK, FAILED, USAGE, FAULT_FOUND, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -57,8 +59,6 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _fail(message: str, code: int = FAILED) -> int:
-    from otmd.storage.files import one_line
-
     print(f"otmd: {one_line(message)}", file=sys.stderr)
     return code
 

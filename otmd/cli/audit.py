@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
@@ -65,8 +66,6 @@ def audit(
     json_output : bool
         Print a JSON object instead of the report.
     """
-    import numpy as np
-
     from otmd.audit import recorded_run
     from otmd.audit.samples import MAKERS
     from otmd.drafts import TopThen

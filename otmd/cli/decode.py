@@ -226,8 +226,7 @@ def read_tree(
     if branching is not None:
         if depth is not None:
             raise UsageError("--depth: got it beside --branching, which says how deep it is")
-        sizes = o.split("--branching", branching)
-        shape = tuple(o.counts("--branching", size, ranges=False)[0] for size in sizes)
+        shape = tuple(o.counts("--branching", branching, ranges=False))
         name = law or "without-replacement"
         _, node_law = o.read_law(name, top)
         label = f"tree {'×'.join(map(str, shape))}, {name}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
-from otmd.storage.files import parse_json
+from otmd.storage.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     from otmd.harness import Dataset
@@ -94,7 +94,6 @@ def demo(
 def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
     from otmd import harness
-    from otmd.storage.files import write_atomically
 
     record, place = folder / "demo.json", folder / "dataset"
     if record.exists():

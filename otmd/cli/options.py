@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
+from otmd import __version__
 from otmd.cli import UsageError
-from otmd.storage.files import shortened
+from otmd.storage.files import shortened, write_atomically
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
@@ -92,7 +93,6 @@ Figure = Annotated[
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
 
-Value = TypeVar("Value")
 MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
 
@@ -146,7 +146,7 @@ def _known(option: str, text: str, known: dict[str, str]) -> list[str]:
 
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:
-    """Read ``1,2,4``, or ``1-4`` where there may be ranges, as whole numbers ≥ 1."""
+    """Read ``1,2,4`` as whole numbers ≥ 1; with ``ranges``, also ``1-4``, and as a set in order."""
     from otmd.drafts.base import MOST_DRAFTS
 
     found: list[int] = []
@@ -159,15 +159,12 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
                 f"{option}: got {piece!r}, wanted numbers such as {example}, from 1 to {MOST_DRAFTS}"
             )
         found += range(first, last + 1)
-    return sorted(set(found))
+    return sorted(set(found)) if ranges else found
 
 
 def steps(temperature: str, *cuts: Any) -> "list[Processing]":
     """Read ``0.6,1`` as one processing a temperature; ``cuts`` are top-k, top-p and min-p."""
-    values = [
-        _number("--temperature", piece, float, "0.6 or 0.6,1.0")
-        for piece in split("--temperature", temperature)
-    ]
+    values = numbers("--temperature", temperature, float, "0.6 or 0.6,1.0")
     return [processing("", value, *cuts) for value in dict.fromkeys(values)]
 
 
@@ -194,10 +191,16 @@ def exact_number(value: Any) -> float:
     return float(Fraction(value))
 
 
-def fractions(option: str, text: str) -> list[float]:
-    """Read ``1/3,0,2/3`` or ``0.2,0.8`` as numbers."""
-    example = "1/3,0,2/3 or 0.2,0.8"
-    return [_number(option, piece, exact_number, example) for piece in split(option, text)]
+def numbers(option: str, text: str, read: Callable[[str], float], example: str) -> list[float]:
+    """Read comma-separated numbers; an error message shows the ``example``."""
+    found = []
+    for piece in split(option, text):
+        try:
+            found.append(read(piece))
+        except (ValueError, ArithmeticError) as error:
+            said = f"got {shortened(piece)!r}, wanted numbers such as {example}"
+            raise UsageError(f"{option}: {said}") from error
+    return found
 
 
 def split(option: str, text: str) -> list[str]:
@@ -252,9 +255,8 @@ class Pages:
     ) -> None:
         """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
         from otmd.measurement.page import to_csv, to_html, to_markdown
-        from otmd.storage.files import write_atomically
 
-        about = about | {"made again by": shlex.join(["otmd", *sys.argv[1:]])}
+        about = {**about, "otmd": __version__, "made again by": shlex.join(["otmd", *sys.argv[1:]])}
         for path, text in (
             (self.html, to_html(title, said, tables, about)),
             (self.markdown, to_markdown(title, said, tables)),
@@ -266,11 +268,3 @@ class Pages:
 
 
 NO_PAGES = Pages()
-
-
-def _number(option: str, text: str, read: Callable[[str], Value], example: str) -> Value:
-    try:
-        return read(text)
-    except (ValueError, ArithmeticError) as error:
-        said = f"got {shortened(text)!r}, wanted numbers such as {example}"
-        raise UsageError(f"{option}: {said}") from error

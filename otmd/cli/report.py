@@ -37,7 +37,6 @@ def report(
     resamples : int
         How many times the prompts are drawn anew for the intervals.
     """
-    from otmd import __version__
     from otmd.measurement import draw_gaps, load_results, print_report, report_json, summarise
     from otmd.measurement.page import Table
     from otmd.measurement.report import report_tables
@@ -49,14 +48,12 @@ def report(
     if table.is_empty():
         raise ValueError(f"{results}: holds a table of no rows; `otmd measure` makes one with rows")
 
-    def summary(by: tuple[str, ...]):
-        return summarise(table, by, confidence, resamples, seed)
-
-    shown = summary(("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
+    intervals = confidence, resamples, seed
+    by = ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY
+    shown = summarise(table, by, *intervals)
     about = {
         "results": str(results),
         "intervals": f"{100 * confidence:g}%, {resamples} resamples of the prompts, seed {seed}",
-        "otmd": __version__,
     }
     own = Table("", shown.columns, shown.rows())
     pages.write(f"Report on {results.stem}", *report_tables(shown, confidence), about, own)
@@ -65,7 +62,7 @@ def report(
     else:
         print_report(shown, confidence=confidence)
     if figures:
-        drawn = shown if not by_domain else summary(DEFAULT_BY)
+        drawn = summarise(table, DEFAULT_BY, *intervals) if by_domain else shown
         for path in draw_gaps(drawn, figures, source=f"otmd report {results}"):
             if not json_output:
                 print(f"Figure: {path}")

@@ -67,12 +67,7 @@ def solve(
 
 
 def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Read the target's and the draft's distribution.
-
-    Each is numbers (``1/3,0,2/3``), or a ``.npy`` or ``.json`` file with one array; ``draft`` may be None
-    where ``target`` is an ``.npz`` or ``.json`` file with ``target_probs`` and ``draft_probs``. The arrays
-    come as given, not checked.
-    """
+    """Read the target's and the draft's distribution, in the forms of :func:`solve`; neither is checked."""
     found = _load("TARGET", target)
     if draft is not None:
         return _array("TARGET", target, found), _array("DRAFT", draft, _load("DRAFT", draft))
@@ -87,7 +82,7 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
 def _load(argument: str, text: str) -> Any:
     """The content of the file that the text names, or the numbers that it lists."""
     if not text.endswith(SUFFIXES):
-        return np.array(o.fractions(argument, text))
+        return np.array(o.numbers(argument, text, o.exact_number, "1/3,0,2/3 or 0.2,0.8"))
     path = Path(text)
     if not path.is_file():
         raise UsageError(f"{argument}: there is no file {text}")
