@@ -140,8 +140,7 @@ class Evidence:
             elif rule == "block":
                 reached = reached_by_block(column[1][i], len(choice.shape))
             else:
-                levels = np.stack([column[n][i] for n in choice.shape], axis=1)
-                reached = reached_by_chances(levels)
+                reached = reached_by_chances(np.stack([column[n][i] for n in choice.shape], axis=1))
             found.append(steps_along(reached, self.cut_at, self.depth))
         return tuple(map(np.array, zip(*found, strict=True)))
 
