@@ -116,7 +116,7 @@ def test_the_ceiling_bounds_what_laws_accept() -> None:
     ]
     assert np.mean(rates) < fitted.mean() <= 1
     assert np.mean(rates) < plain[:, 2].mean() < fitted.mean() + 0.02
-    middle = ceiling.middles()[:, None]
+    middle = ceiling.MIDDLES[:, None]
     assert (np.diff(ratios * middle, axis=0) >= -1e-12).all()
     entropy = np.array([-(q * np.log(q)).sum() for _, q in many])
     budget = law_ceiling.budgets(entropy, plain, 3)[law_ceiling.levels(entropy)]
