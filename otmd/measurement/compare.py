@@ -89,9 +89,10 @@ def compare(
     verifiers: Iterable[Any] = ALL_VERIFIERS,
     tol: float = 1e-4,
 ) -> Comparison:
-    """Rate every verifier with every law that it serves.
+    """Rate every verifier with each of the laws that it serves.
 
-    The result prints as a table. Rows are ranked by their mean rate; of equal ones, fewer drafts come first.
+    By default the laws are those that a draft distribution and a number of drafts define. The result prints
+    as a table. Rows are ranked by their mean rate; of equal ones, fewer drafts come first.
 
     Parameters
     ----------
