@@ -112,6 +112,10 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
 def _check_groups(path: Path, metadata: "FileMetaData") -> None:
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)
+        # At a negative number of rows pyarrow ends the process.
+        if group.num_rows < 0 or (group.num_rows > 0 and group.num_columns == 0):
+            told = f"a row group of {group.num_rows} rows in {group.num_columns} columns"
+            raise ValueError(f"{path}: got {told}, wanted rows that are stored")
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)

@@ -120,3 +120,15 @@ def test_a_footer_that_is_too_long_is_refused_unread(tmp_path):
         stream.write((1 << 29).to_bytes(4, "little") + b"PAR1")
     with pytest.raises(ValueError, match="got a footer of 536870912 bytes"):
         next(read_batches(path))
+
+
+@pytest.mark.parametrize(("byte", "rows"), [(b"\x91", -2441), (b"\x92", 2441)])
+def test_rows_that_no_column_stores_are_refused(tmp_path, byte, rows):
+    """The changed byte makes the next one a part of the number of rows."""
+    path = written(tmp_path / "a.parquet", {})
+    content = path.read_bytes()
+    damaged = content.replace(b"\x16\x00\x16\x00\x26", b"\x16\x00\x16" + byte + b"\x26")
+    assert damaged != content
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=f"got a row group of {rows} rows in 0 columns"):
+        next(read_batches(path))
