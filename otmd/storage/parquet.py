@@ -61,6 +61,9 @@ def read_parquet(path: Path) -> "pl.DataFrame":
     try:
         # Without threads: pyarrow can abort a process that ends right after it started them.
         stored = pq.ParquetFile(data, page_checksum_verification=True, pre_buffer=False)
+        # Polars panics at metadata that are no UTF-8, for which the text has U+FFFD.
+        if "\ufffd" in stored.schema_arrow.to_string(truncate_metadata=False):
+            raise ValueError("metadata that are no UTF-8")
         return pl.DataFrame(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from otmd.storage.parquet import read_batches
+from otmd.storage.parquet import read_batches, read_parquet
 
 MOST_MEGABYTES = 256
 READ = """
@@ -132,3 +132,14 @@ def test_rows_that_no_column_stores_are_refused(tmp_path, byte, rows):
     path.write_bytes(damaged)
     with pytest.raises(ValueError, match=f"got a row group of {rows} rows in 0 columns"):
         next(read_batches(path))
+
+
+@pytest.mark.parametrize("place", ["field", "schema"])
+def test_metadata_that_are_no_text_are_refused(tmp_path, place):
+    damaged = {b"key": b"\xff\xfe"}
+    field = pa.field("a", pa.int64(), metadata=damaged if place == "field" else None)
+    schema = pa.schema([field], metadata=damaged if place == "schema" else None)
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [1]}, schema=schema), path)
+    with pytest.raises(ValueError, match=r"a\.parquet: .*metadata that are no UTF-8"):
+        read_parquet(path)
