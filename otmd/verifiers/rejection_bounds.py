@@ -5,8 +5,9 @@ rejected tokens, divided by the mass left, 1 − R. The next constant is C' = C 
 drawn and rejected with weight (C'q(x) − max(p(x), Cq(x)))₊, which sums to W(C'). The probability that all n
 drafts are rejected is the mean of the last W(C') over the paths.
 
-A path of classes of tokens stands for all its paths of tokens. The draft mass of a class lies in a range, so
-C and R lie in intervals. These are certain, because C' is convex in C and increases with R.
+Tokens are grouped into classes of similar draft mass, and paths of classes are followed. The masses along
+such a path are known up to the range of each class, so C and R are known up to intervals. These are certain,
+because C' is convex in C and increases with R.
 """
 
 from typing import NamedTuple
@@ -22,8 +23,8 @@ from otmd.verifiers.rejection_classes import FARTHEST, ONE, RejectionPosition
 
 # Half a second at most for up to eight drafts. A node takes longer the more drafts are left below it.
 _MOST_NODES = 3_000_000
-# The first classes' mass times range, and by how much the bounds of a path's rest differ that is not looked
-# into, in units of the tolerance.
+# In units of the tolerance: the largest mass times range of the first classes, and the largest difference of
+# the bounds of a path that is not followed further.
 _WIDEST, _UNOPENED = 0.25, 1e-3
 _ROUNDING = 1e-14
 # Rounding of a draft mass left, relative.
@@ -44,7 +45,7 @@ def rejection_bounds(
             rejected = _two_rejected(position.curve, position.target, draft, position.first, beside)
         return rejected, rejected
     curve, low, high, work, count = position.curve, 0.0, 1.0, 0, 0
-    # What was too wide for fewer drafts is too wide for these.
+    # Classes that were too wide for fewer drafts are too wide for these.
     widest, negligible = min(_WIDEST * tol, position.widest), _UNOPENED * tol
     while True:
         # One set of classes is held at a time: they are as large as the vocabulary.
@@ -52,6 +53,7 @@ def rejection_bounds(
         classes = position.classes(widest)
         equal = bool((classes.smallest == classes.largest).all())
         if classes.size.size == count and not equal:
+            # No class was split.
             widest *= 2.0**-10
             continue
         count = classes.size.size
@@ -60,7 +62,7 @@ def rejection_bounds(
         work += looked
         if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
             return low, high
-        # Mass times range: half the width has a quarter of it.
+        # A class of half the width has a quarter of the mass times range.
         widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
 
 
@@ -184,7 +186,7 @@ def _fill_deficits(classes, C, deficit):
 def _fill_shares(classes, times, before, state, deficit_before, deficit, share):
     """Bounds of the probability that the next token rejected is of each class, shape (K, 2).
 
-    The ``deficit`` (2, K) is at both ends of C in ``state``, and of ``deficit_before`` in the one ``before``.
+    ``deficit`` (2, K) is that at both ends of C in ``state``, and ``deficit_before`` in the state ``before``.
     """
     most, least = state.C_high - before.C_low, max(state.C_low - before.C_high, 0.0)
     for c in range(times.size):
@@ -235,7 +237,7 @@ def _fill_values(curve, state, share, left, heads, floors, value):
 def _mean(share, value):
     """Bounds of the mean over the children, whose shares (K, 2) are known up to intervals but sum to 1.
 
-    An uncertain share multiplies only what a child differs by from the least, or the most, of them.
+    An uncertain share multiplies only the difference of a child's value from the least value, or the largest.
     """
     least, most = np.inf, -np.inf
     for c in range(share.shape[0]):
@@ -254,11 +256,13 @@ def _mean(share, value):
 
 
 class Walk(NamedTuple):
-    """What a walk knows. A node of row r is a path of r − 1 rejected tokens, its children add one of a class.
+    """What a walk keeps of the current path, row by row.
 
-    ``times`` (K,) tokens of each class were rejected. Row by row: the ``deficit`` (n, 2, K) at both ends of C
-    of the node, and for its children bounds of their ``share`` of the node, of the draft mass ``left`` and of
-    the mean last W, the ``value``, (n, K, 2) each. ``heads`` and ``floors`` (n,) are of the largest tokens.
+    The node of row r is the path's first r − 1 rejected tokens; each child adds one token of a class.
+    ``times`` (K,) says how many tokens of each class are on the path. ``deficit`` (n, 2, K) is that of the
+    node at both ends of C. For the children of a node, ``share``, ``left`` and ``value`` (n, K, 2) bound the
+    probability of the child, the draft mass left and the mean last W. ``heads`` and ``floors`` (n,) are those
+    of :func:`_largest_tokens`.
     """
 
     times: IntArray

@@ -80,7 +80,7 @@ class RejectionPosition:
         return RATE_UNIT * self.law.draft_probs
 
     def _farthest(self, law: WithoutReplacement) -> float:
-        """A bound of every C: W falls, so each step is at most W over the mass the largest token leaves."""
+        """A bound of every C. W falls, so a step is at most W over the mass left by the largest tokens."""
         q, count = law.draft_probs, law.num_drafts - 1
         left = 1.0 - float(q.max()) * np.arange(1, count + 1) - _MARGIN
         if count == 0 or left[-1] <= 0.0:
