@@ -57,12 +57,12 @@ class NGramDraft:
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
         """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
-        laws = []
-        for row in range(len(token_ids)) if rows is None else rows:
-            counted = ContextNGram(self.model, self.context)
-            counted.extend(token_ids[: row + 1])
-            laws.append(counted.probs())
-        return np.log(laws).astype(np.float32)
+        wanted = range(len(token_ids)) if rows is None else rows
+        counted, read, laws = ContextNGram(self.model, self.context), 0, {}
+        for row in sorted(wanted):
+            counted.extend(token_ids[read : row + 1])
+            laws[row], read = counted.probs(), row + 1
+        return np.log([laws[row] for row in wanted]).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""

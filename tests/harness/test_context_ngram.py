@@ -71,6 +71,9 @@ def test_a_draft_of_both_kinds_by_its_text(tiny):
     text = [9, 10, 11, 9, 10]
     before, after = (np.exp(draft.logits(text)[-1][11]) for draft in (plain, learning))
     assert after > 10 * before
+    rows = [3, 1, 4, 3]
+    alone = [learning.logits(text[: row + 1])[-1] for row in rows]
+    assert (learning.logits(text, rows) == alone).all()
     counted = CountedContinuations(learning, text[:3])
     counted.extend(text[3:])
     np.testing.assert_allclose(counted.logits([()])[0], learning.logits(text)[-1], rtol=1e-5)
