@@ -1,24 +1,23 @@
 """The optimal plan for drafts drawn one after another without replacement.
 
 Each heavy token, one with a large q, is a class of its own. The other tokens are the tail, and share few
-classes, each with a node of p/q. A token's place is a pair of neighbouring nodes and a ``share``: the token
-is of the lower node's class with probability ``share``, and otherwise of the upper one's. Within a class the
-probability to be chosen is nearly proportional to q. Places and weights are found in turn. Given the weights,
-each token moves to the place where it is chosen with probability p; given the places, the weights are solved
-for again. The race needs only the moments Σ share^a q^r of the tail.
+classes, each with a node of p/q: a token's place is between two neighbouring nodes
+(:mod:`otmd.choice.race_tail`). Within a class the probability to be chosen is nearly proportional to q.
+Places and weights are found in turn. Given the weights, each token moves to the place where it is chosen with
+probability p; given the places, the weights are solved for again. The race needs only the moments
+Σ share^a q^r of the tail.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from otmd.choice import choice_plan
-from otmd.choice.race import ClassRates, NodeValues, RaceWeights, TailSums, TimedRace, TimedRates
+from otmd.choice.race import ClassRates, RaceWeights, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
+from otmd.choice.race_tail import Tail, ratio_values
 from otmd.choice.weights import balance
-from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
@@ -32,15 +31,6 @@ _GRIDS, _LOOSE = 3, 1e3
 _SURE = 1e100
 # The parts of the tolerance for each side of the cut, and on each side for grouping tokens into classes.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.1
-# The most moves of a token, each across a node or between two, and the most Newton steps of a light token.
-_MOST_MOVES, _MOST_STEPS = 20, 4
-# Two nodes whose values differ by less than this, relative to their distance, count as equal.
-_FLAT = 1e-3
-# Between two nodes of equal values a token stays if it is chosen with its p up to this part of it.
-_ALIKE = 1e-12
-# Tokens with a smaller q may be light, which means that four powers of q are exact to rounding.
-_LIGHT = 1e-3
-_CONTRACT = {"contract", "nsz"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,75 +134,6 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
     return choice_plan.Side(clocks, weights.rejection, quadrature, position.locate)
 
 
-@dataclass(frozen=True, eq=False)
-class Tail(TailSums):
-    """T tokens of the tail and their places among G nodes, which ascend from 0, the class never chosen.
-
-    ``rates`` (T,) are q in the unit of the race, ``wanted`` (T,) is p. No token is placed below the node
-    ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
-    the node ``lower`` with probability ``share``, and otherwise of the next one's. ``mass`` (G,) is q by
-    class. ``by_node`` (G,) is p by class: a token's p is divided between its two classes in proportion to how
-    often it is chosen in each.
-    """
-
-    rates: FloatArray
-    wanted: FloatArray
-    lowest: int
-    inert: FloatArray
-    lower: NDArray[np.int16]
-    share: FloatArray
-    mass: FloatArray
-    by_node: FloatArray
-
-    @classmethod
-    def at_ratios(
-        cls,
-        rates: FloatArray,
-        wanted: FloatArray,
-        ratio: FloatArray,
-        nodes: FloatArray,
-        lowest: int,
-        inert: FloatArray,
-    ) -> Self:
-        """Place each token at its p/q, the ``ratio`` (T,); the sums are empty until :meth:`placed`."""
-        lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
-        share = nodes[1:][lower]
-        share -= ratio
-        share /= np.diff(nodes)[lower]
-        np.clip(share, 0.0, 1.0, out=share)
-        lower = lower.astype(np.int16)
-        none = np.empty(0)
-        return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
-
-    def placed(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
-        """Move each token to the place where it is chosen with its p, and add up the moments there.
-
-        Returns the moved tail, how often each token is chosen at its old place (T,), and by how much these
-        are below p in all, and above.
-        """
-        lower, share = self.lower.copy(), self.share.copy()
-        chosen, by_node = np.empty(share.size), np.zeros(self.nodes.size)
-        moments = np.zeros((self.nodes.size - 1, values.below.shape[1] + 1, POWERS))
-        known = self.rates, self.wanted, *values, self.nodes, self.lowest
-        wrong = place_tokens(*known, lower, share, chosen, moments, by_node)
-        mass, every = np.append(moments[:, 1, 1], 0.0), moments[:, 0, 1]
-        mass[1:] += np.maximum(every - moments[:, 1, 1], 0.0)
-        # A node that holds tokens may be chosen, even where their p is almost 0.
-        held = mass > 1e-14 * np.append(every, every[-1])
-        by_node[held] = np.maximum(by_node[held], 1e-300)
-        by_node[0] = 0.0
-        moments[0] += self.inert
-        sums = {"moments": moments, "mass": mass, "by_node": by_node}
-        return replace(self, lower=lower, share=share, **sums), chosen, wrong
-
-
-def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
-    """The values with which a token is chosen with its p at the place of its p/q; rates are ``unit`` q."""
-    values = np.zeros((nodes.size, num_drafts, POWERS))
-    values[:, 0, 1] = nodes / unit
-    return NodeValues(values[:-1], values[1:])
-
-
 class RaceSearch(NamedTuple):
     """The search for the weights and places of one side.
 
@@ -278,138 +199,3 @@ class RaceSearch(NamedTuple):
         chosen, count = np.zeros(self.heavy.size), np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]
         return classes, log_weights, chosen
-
-
-# These helpers take whole arrays and a node's index: a slice for each token would cost more than the work.
-@kernel()
-def _add_powers(rate, share, g, count, sums):
-    """sums[g, a, r] += share^a q^r for r < ``count``."""
-    power = 1.0
-    for r in range(count):
-        value = power
-        for a in range(sums.shape[1]):
-            sums[g, a, r] += value
-            value *= share
-        power *= rate
-
-
-@kernel(fastmath=_CONTRACT)
-def _values(rate, share, g, below, above):
-    """The polynomials Σ terms[g, a, r] share^a q^r of both nodes around a token."""
-    low, high = 0.0, 0.0
-    for a in range(below.shape[1] - 1, -1, -1):
-        of_low, of_high = 0.0, 0.0
-        for r in range(below.shape[2] - 1, -1, -1):
-            of_low = of_low * rate + below[g, a, r]
-            of_high = of_high * rate + above[g, a, r]
-        low, high = low * share + of_low, high * share + of_high
-    return low, high
-
-
-@kernel()
-def _light_terms(terms):
-    """The coefficients of share^a q^r with a < r ≤ 4, one row for each g; for a ≥ r they are 0."""
-    light = np.zeros((terms.shape[0], 10))
-    for g in range(terms.shape[0]):
-        for r in range(1, 5):
-            for a in range(min(r, terms.shape[1])):
-                light[g, r * (r - 1) // 2 + a] = terms[g, a, r]
-    return light
-
-
-@kernel()
-def _of_light_tokens(lows, highs, above, nodes):
-    """The mass below which a token is light, and between which nodes its place decides how it is chosen.
-
-    For light tokens, the terms from q^5 on are below the rounding of the first.
-    """
-    first, fifth, steep = 0.0, 1e-300, np.empty(nodes.size - 1, np.bool_)
-    # A loop compiles several times faster than expressions of arrays.
-    for g in range(steep.size):
-        low, high, gap = lows[g, 0], highs[g, 0], nodes[g + 1] - nodes[g]
-        first, steep[g] = max(first, high), (high - low) * nodes[g + 1] > _FLAT * high * gap
-        for a in range(above.shape[1]):
-            fifth = max(fifth, abs(above[g, a, 5]))
-    return min(_LIGHT, (1e-15 * first / fifth) ** 0.25), steep
-
-
-@kernel(fastmath=_CONTRACT)
-def _light_value(q, s, g, t):
-    """The polynomial of a light token at one node, from a row of :func:`_light_terms`."""
-    fourth = t[g, 6] + s * (t[g, 7] + s * (t[g, 8] + s * t[g, 9]))
-    third = t[g, 3] + s * (t[g, 4] + s * t[g, 5]) + q * fourth
-    return q * (t[g, 0] + q * (t[g, 1] + s * t[g, 2] + q * third))
-
-
-@kernel(error_model="numpy", fastmath=_CONTRACT)
-def _walk(rate, want, g, s, below, above, nodes, lowest):
-    """Walk from place (g, s) to the one where a token is chosen with probability ``want``.
-
-    Returns the place and the values of its two nodes. Between two nodes with equal values the place does not
-    matter: the token stays, unless its p lies beyond them. A token whose p is above the value of the last
-    node is placed at that node; anywhere else, the class below would have to give the rest.
-    """
-    last = nodes.size - 2
-    low, high = _values(rate, s, g, below, above)
-    for _ in range(_MOST_MOVES):
-        if g == last and want > high and high > 0.0:
-            moved = 0.0
-        elif (high - low) * nodes[g + 1] > _FLAT * high * (nodes[g + 1] - nodes[g]):
-            moved = s - (want - (s * low + (1.0 - s) * high)) / (high - low)
-        elif want < (1.0 - _ALIKE) * min(low, high):
-            moved = 2.0
-        elif want > (1.0 + _ALIKE) * max(low, high):
-            moved = -1.0
-        else:
-            break
-        crosses = 1 if moved < 0.0 and g < last else -1 if moved > 1.0 and g > lowest else 0
-        step = abs(moved - s)
-        if crosses != 0:
-            g, s = g + crosses, 1.0 if crosses > 0 else 0.0
-        else:
-            s = min(max(moved, 0.0), 1.0)
-        low, high = _values(rate, s, g, below, above)
-        if crosses == 0 and (step < 1e-9 or moved != s):
-            break
-    return g, s, low, high
-
-
-@kernel(error_model="numpy", fastmath=_CONTRACT)
-def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
-    """Fill how often each token is chosen, move it to where this is its p, add up its moments and its p.
-
-    Returns by how much the tokens were chosen less than p in all, and by how much more.
-    """
-    short, excess, last = 0.0, 0.0, nodes.size - 2
-    lows, highs = _light_terms(below), _light_terms(above)
-    lightest, steep = _of_light_tokens(lows, highs, above, nodes)
-    for y in range(wanted.size):
-        rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
-        if rate < lightest:
-            low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
-            chosen[y] = s * low + (1.0 - s) * high
-            if not steep[g] and abs(want - chosen[y]) > _ALIKE * want:
-                s = -1.0
-            for _ in range(_MOST_STEPS if steep[g] else 0):
-                step = (want - (s * low + (1.0 - s) * high)) / (high - low)
-                s -= step
-                low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
-                if abs(step) * rate < 1e-12:
-                    break
-            if steep[g]:
-                s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s
-        else:
-            low, high = _values(rate, s, g, below, above)
-            chosen[y], s = s * low + (1.0 - s) * high, -1.0
-        if 0.0 <= s <= 1.0:
-            _add_powers(rate, s, g, 5, sums)
-        else:
-            g, s, low, high = _walk(rate, want, g, share[y], below, above, nodes, lowest)
-            _add_powers(rate, s, g, POWERS, sums)
-        short, excess = short + max(want - chosen[y], 0.0), excess + max(chosen[y] - want, 0.0)
-        lower[y], share[y] = g, s
-        part_low, part_high = s * low, (1.0 - s) * high
-        part = want / (part_low + part_high) if part_low + part_high > 0.0 else 0.0
-        by_node[g] += part_low * part
-        by_node[g + 1] += part_high * part
-    return short, excess

@@ -9,7 +9,7 @@ from strategies import Array
 
 import otmd
 from otmd.choice import ChoicePlan
-from otmd.choice.race_plan import Tail, ratio_values
+from otmd.choice.race_tail import Tail, ratio_values
 from otmd.verifiers.prepared import ChoosingVerifier
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otmd.choice.race import silent_winners
-from otmd.choice.race_plan import Tail, place_tokens
+from otmd.choice.race_tail import Tail, place_tokens
 from otmd.race.quadrature import POWERS
 
 ROUNDING = 1e-13
