@@ -223,7 +223,10 @@ class BlockedCurve:
     """How many columns the sums have."""
 
     smallest_grouped = 1025
-    """The tokens of a smaller vocabulary are sorted without being grouped first, which is quicker."""
+    """The tokens of a smaller vocabulary are sorted without being grouped first, which is quicker.
+
+    There :class:`~otmd.curve.RatioCurve` uses no blocks at all.
+    """
 
     most_sorted = num_parts = 64
     """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
