@@ -15,13 +15,17 @@ of the others. Then Π_j s_j = g(H) when the first token of H is reached, and ea
 So the rate is 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+import numpy as np
+
 from otmd import drafts
 from otmd.curve._kernels import hockey_stick
-from otmd.drafts.top_then import drafts_by_chance
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier, beside_forced
 from otmd.verifiers.prepared import ChoosingVerifier
 from otmd.verifiers.taking import Order, take_tokens
+
+# If the certain tokens leave less mass than this, the others are summed up.
+_MOSTLY_CERTAIN = 0.01
 
 
 class Preference(Verifier):
@@ -72,14 +76,28 @@ class Preference(Verifier):
     def position_bounds(
         self, target: FloatArray, law: drafts.DraftLaw, tol: float
     ) -> tuple[float, float]:
-        always, rest = drafts_by_chance(law)
-        if self.order is None and type(rest) is drafts.WithReplacement and rest.num_drafts == 1:
-            # The rejected mass is Σ (p − q)₊ over the other tokens: no order is needed.
-            rejected = hockey_stick(target, rest.draft_probs, 1.0) - target[always].sum()
-            rate = 1.0 - max(float(rejected), 0.0)
-        else:
+        rate = _single_rate(target, law) if self.order is None else None
+        if rate is None:
             rate = self.prepare_position(target, law).rate
         return rate, rate
+
+
+def _single_rate(target: FloatArray, law: drafts.DraftLaw) -> float | None:
+    """The rate if one draft is by chance and drawn by q, which needs no order; otherwise None.
+
+    The rejected mass is Σ (p − q/left)₊ over the tokens that are not certain, whose mass is ``left``.
+    """
+    if not isinstance(law, drafts.ProposalLaw) or isinstance(law, drafts.Stratified):
+        return None
+    certain, q = law.forced_tokens(), law.draft_probs
+    if law.num_drafts - certain.size != 1:
+        return None
+    left, p = 1.0 - float(q[certain].sum()), target[certain]
+    if left < _MOSTLY_CERTAIN:
+        # Here the difference has lost digits.
+        q, left = law.mass_beside_forced(), 1.0
+    rejected = hockey_stick(target, q, 1.0 / left) - np.maximum(p - q[certain] / left, 0.0).sum()
+    return 1.0 - max(float(rejected), 0.0)
 
 
 class MaximalCoupling(Preference):
