@@ -185,8 +185,12 @@ def k_sequential_scale(target_probs: Iterable[object], law: laws.WithReplacement
     slope = sum((b for a, b in zip(p, q, strict=True) if a > low * b), Fraction(0))
     missed = rho - sympy.Rational(fixed) - sympy.Rational(slope) * rho
     tries = sum(missed**i * rho ** (num_drafts - 1 - i) for i in range(num_drafts))
-    roots = sympy.Poly(tries - rho**num_drafts, rho).real_roots()
-    return next(root for root in roots if low < root <= high)
+    for root in sympy.Poly(tries - rho**num_drafts, rho).real_roots():
+        if low < root <= high:
+            return root
+    raise ArithmeticError(
+        f"k_sequential_scale: no root in ({low}, {high}]; please report the input"
+    )
 
 
 def k_sequential_rate(target_probs: Iterable[object], law: laws.WithReplacement) -> Any:
