@@ -1,7 +1,8 @@
 """The audit of a recorded run, in one pass: a claim becomes numbers that are uniform if it holds."""
 
+from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -104,7 +105,7 @@ def recorded_run(
     )
 
 
-def _counted(rows: list[int]) -> tuple[int, tuple[int, ...]]:
+def _counted(rows: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     return len(rows), tuple(rows[:_ROWS_SHOWN])
 
 
@@ -161,7 +162,7 @@ class Tally:
         self.positions: list[tuple[int, int, bool, bool]] = []
         # The rows of each kind of boundary case, and of each size of a vocabulary.
         self.cases: dict[str, list[int]] = {kind: [] for kind in run_report.KINDS}
-        self.vocabularies: dict[int, list[int]] = defaultdict(list)
+        self.vocabularies: dict[int, array[int]] = defaultdict(lambda: array("q"))
         self.dependence = Dependence(rng)
         self.evidence = {claim: evidence.Evidence.empty(1) for claim in _CLASSES} | {
             run_report.DRAFTS: evidence.Evidence.empty(0),
