@@ -60,19 +60,17 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     known = array.dtype in (np.float32, np.float64)
     rows = np.ascontiguousarray(array if known else in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
-    totals = np.empty(len(rows))
-    in_threads(lambda a, b: _sum_rows(rows[a:b], totals[a:b]), *rows.shape)
-    off = np.abs(totals - 1.0)
-    worst = float(off.max(initial=0.0))
-    # A negative number makes its sum NaN, which no comparison accepts.
-    if not worst <= sum_tolerance(dtype):
+    totals, off = np.empty(len(rows)), [0.0]
+    in_threads(lambda a, b: off.append(_sum_rows(rows[a:b], totals[a:b])), *rows.shape)
+    worst = max(off)
+    if worst > sum_tolerance(dtype):
         _refuse(name, rows.reshape(array.shape), totals, dtype)
     if rows.dtype == np.float64 and worst <= _ROUNDING:
         own = rows is not array and not np.may_share_memory(rows, array)
         # A read-only array is copied, since Numba would compile the kernels once more for it.
         fits = own or (not copy and array.flags.writeable)
         return (rows if fits else rows.copy()).reshape(array.shape)
-    totals[off <= _ROUNDING] = 1.0
+    totals[np.abs(totals - 1.0) <= _ROUNDING] = 1.0
     probs = np.empty(rows.shape)
     in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
     return probs.reshape(array.shape)
@@ -91,12 +89,19 @@ def _sum_part(values):
 
 @kernel()
 def _sum_rows(values, totals):
-    """Fill the sums (B,) of the rows of values (B, V); NaN for a row with a negative number."""
+    """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number.
+
+    Returns the largest difference of a sum from 1, inf if a sum is NaN.
+    """
+    worst = 0.0
     for b in range(values.shape[0]):
         row, total = values[b], 0.0
         for start in range(0, row.size, _SUMMED_AT_ONCE):
             total += _sum_part(row[start : start + _SUMMED_AT_ONCE])
         totals[b] = total
+        # A comparison with NaN is false.
+        worst = max(worst, abs(total - 1.0)) if abs(total) < np.inf else np.inf
+    return worst
 
 
 def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:
@@ -161,7 +166,7 @@ def in_float64(array: NDArray) -> FloatArray:
         return array.astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows:
     """Distributions ``values`` (R, V), and which of them each of B positions has, ``row`` (B,)."""
 
@@ -222,7 +227,9 @@ def validate_count(
     name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
 ) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is a whole number in the range."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+    # Python takes long to tell whether a class is of whole numbers.
+    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    if not whole or value < minimum:
         raise wrong(name, repr(value), f"a whole number ≥ {minimum}")
     if int(value) > maximum:
         raise wrong(name, repr(value), f"a whole number ≤ {maximum}")
@@ -231,6 +238,8 @@ def validate_count(
 
 def as_float(value: object) -> float:
     """Return a real number as a float; NaN for anything that is not a real number."""
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or not isinstance(value, Real):
         return np.nan
     try:

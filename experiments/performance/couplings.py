@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
             taken, at = seconds[name, n], f"{position.label} | {position.temperature}"
             rate = f"{0.5 * (low + high):.6f} | {high - low:.1e}"
             sorts = taken / seconds["sort"]
-            print(f"| {at} | `{name}` | {n} | {1e3 * taken:.1f} | {sorts:.1f} | {rate} |")
+            print(f"| {at} | `{name}` | {n} | {1e3 * taken:.2f} | {sorts:.1f} | {rate} |")
     print(f"\nOne sort of {numbers.size:,} random numbers: {1e3 * seconds['sort']:.2f} ms.")
 
 

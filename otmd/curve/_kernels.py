@@ -13,6 +13,9 @@ AT_A_TIME = 1024
 # Larger ratios are compressed, or p/q would overflow where q is subnormal.
 _LARGE_RATIO = 2.0**1020
 
+SLACK = 1e-13
+"""Values of p − g that differ by less count as equal: the difference may be rounding."""
+
 # Steps of the search for K-SEQ's scale; Newton's method takes about eight.
 _MOST_STEPS = 200
 # Newton's method has converged when its bracket is this narrow, relative to its upper end.
@@ -84,6 +87,37 @@ def fill_below(target, draft, ends, subsets):
             own, end = subsets[i, start : start + AT_A_TIME], ends[i]
             for y in range(p.size):
                 own[y] = ratio[y] < end
+
+
+@kernel()
+def fill_sorted_cuts(target, draft, ratio, order, counts, value, ends):
+    """Fill the smallest minimiser of p(H) − q(H)^n for the ``counts`` (N,) of drafts, shapes (B, N).
+
+    ``order`` (B, V) are the tokens by p/q ascending. ``value`` becomes p(H) − q(H)^n, and ``ends`` the ratio
+    that H ends below.
+    """
+    p_before, q_before, edge, values = np.empty((4, order.shape[1] + 1))
+    for b in range(order.shape[0]):
+        k, p, q, last = 0, 0.0, 0.0, -1.0
+        for j in range(order.shape[1]):
+            y = order[b, j]
+            # A cut holds all tokens of one ratio or none.
+            if ratio[b, y] > last:
+                last = ratio[b, y]
+                p_before[k], q_before[k], edge[k] = p, q, last
+                k += 1
+            p += target[b, y]
+            q += draft[b, y]
+        p_before[k], q_before[k], edge[k] = p, q, np.inf
+        for i in range(counts.size):
+            least = np.inf
+            for j in range(k + 1):
+                values[j] = p_before[j] - power(min(q_before[j], 1.0), counts[i])
+                least = min(least, values[j])
+            j = 0
+            while values[j] > least + SLACK:
+                j += 1
+            value[b, i], ends[b, i] = values[j], edge[j]
 
 
 @kernel(fastmath=REASSOCIATE)

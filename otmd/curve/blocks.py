@@ -6,8 +6,7 @@ through each end with the smallest or the largest ratio as slope, and g below it
 the smallest of the bounds at the two ends and where the lines cross.
 
 Only blocks that may hold the minimum are split: octaves of p/q, with which a coarse curve begins, into groups
-of 1/32 octave, groups into some 64 parts with about equal numbers of tokens, and parts of at most 64 tokens
-into single ratios.
+of 1/32 octave, and these at once, or part by part where they hold many tokens, into single ratios.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,15 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, fill_below, fill_ratios, power, ratios_of
+from otmd.curve._kernels import AT_A_TIME, SLACK, fill_below, fill_ratios, power, ratios_of
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 
 TARGET, DRAFT = 0, 1
 """Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more."""
-
-SLACK = 1e-13
-"""Values of p − g that differ by less count as equal: the difference may be rounding."""
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 5
@@ -228,8 +224,8 @@ class BlockedCurve:
     There :class:`~otmd.curve.RatioCurve` uses no blocks at all.
     """
 
-    most_sorted = num_parts = 64
-    """At most ``most_sorted`` tokens are sorted at once. More are split into some ``num_parts`` parts."""
+    most_sorted, num_parts = 1024, 64
+    """At most ``most_sorted`` tokens become blocks of one ratio. More become some ``num_parts`` parts."""
 
     def __init__(
         self, target: FloatArray, draft: FloatArray, counts: Sequence[int], coarse: bool = False
@@ -304,7 +300,7 @@ class BlockedCurve:
 
     def _open(self, tokens: NDArray[np.int32]) -> None:
         """Add tokens to those that are kept by p/q."""
-        tokens = np.append(self._opened[0], tokens)
+        tokens = np.concatenate([self._opened[0], tokens])
         ratio = ratios_of(self.target, self.draft, tokens)
         order = np.argsort(ratio)
         self._opened = tokens[order], ratio[order]

@@ -9,7 +9,6 @@ the vocabulary is small, and blocks of them are refined where it is large (:mod:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.curve import _kernels
-from otmd.curve.blocks import SLACK, BlockedCurve
+from otmd.curve.blocks import BlockedCurve
 from otmd.kernel import in_threads
 from otmd.probabilities import (
     BoolArray,
@@ -80,7 +79,10 @@ class RatioCurve:
 
     def _set(self, target: FloatArray, draft: FloatArray, *shape: tuple[int, ...]) -> None:
         self._given = target, draft
-        self.batch_shape = np.broadcast_shapes(target.shape[:-1], draft.shape[:-1], *shape)
+        leading = target.shape[:-1], draft.shape[:-1], *shape
+        # NumPy takes a microsecond to compare shapes.
+        alike = leading.count(leading[0]) == len(leading)
+        self.batch_shape = leading[0] if alike else np.broadcast_shapes(*leading)
         self._target = Rows.of(target, self.batch_shape)
         self._draft = Rows.of(draft, self.batch_shape)
 
@@ -146,7 +148,9 @@ class RatioCurve:
         ndarray of float64, shape (…, N)
         """
         counts = _counts(num_drafts)
-        return 1.0 - self.recursive_rejection_chain(int(counts.max()))[1][..., counts]
+        steps = max(counts.tolist()) + 1
+        _, W = self._filled(_kernels.fill_chains, (), steps, steps)
+        return 1.0 - self._shaped(W.take(counts, axis=-1))
 
     def k_sequential_scale(self, num_drafts: int) -> FloatArray | float:
         """ρ* of K-SEQ (SpecTr, Algorithm 3) for n drafts, see :meth:`k_sequential_scales`."""
@@ -180,42 +184,24 @@ class RatioCurve:
 
     def optimal_rates(self, num_drafts: int | Sequence[int]) -> FloatArray:
         """α* for 1 … n drafts with replacement, or for several n: 1 + min over prefixes of p(H) − q(H)^n."""
-        cuts = self.cuts(num_drafts)
-        return np.clip(1.0 + cuts.value, 0.0, 1.0)
+        return (1.0 + self.cuts(num_drafts)[0]).clip(0.0, 1.0)
 
-    def cuts(self, num_drafts: int | Sequence[int]) -> "RatioCuts":
-        """The smallest minimisers H of p(H) − q(H)^n, for 1 … n drafts with replacement, or for several n."""
+    def cuts(self, num_drafts: int | Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """The smallest minimisers H of p(H) − q(H)^n, for 1 … n drafts with replacement, or for several n.
+
+        Returns
+        -------
+        value, ends : ndarray of float64, shape (…, N)
+            p(H) − q(H)^n, and the ratio below which H has all tokens: 0 for no token, inf for all. See
+            :meth:`subsets_below`.
+        """
         counts = _counts(num_drafts)
-        value, ends = np.empty((2, self._draft.row.size, counts.size))
-        if self._draft.values.shape[1] < BlockedCurve.smallest_grouped:
-            self._sorted_cuts(counts, value, ends)
-        else:
+        small = self._draft.values.shape[1] < BlockedCurve.smallest_grouped
+        fill = _fill_sorted_cuts if small else _fill_blocked_cuts
+        value, ends = self._filled(fill, (counts,), counts.size, counts.size)
+        return self._shaped(value), self._shaped(ends)
 
-            def work(start: int, stop: int) -> None:
-                for b in range(start, stop):
-                    cuts = BlockedCurve(*self._position(b), counts.tolist()).smallest_cuts()
-                    value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
-
-            in_threads(work, len(value), self._draft.values.shape[1])
-        return RatioCuts(self._shaped(ends), self._shaped(value), self._subsets)
-
-    def _sorted_cuts(self, counts: IntArray, value: FloatArray, ends: FloatArray) -> None:
-        """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), from the sorted tokens."""
-        size, position = self._draft.values.shape[1], np.arange(len(value))
-        target = self.target_mass.reshape(-1, size + 1)
-        draft = np.minimum(self.draft_mass.reshape(-1, size + 1), 1.0)
-        edges = np.full((len(value), size + 1), np.inf)
-        edges[:, :-1] = self._by_ratio[1]
-        # A cut holds all tokens of one ratio or none.
-        tied = np.zeros(edges.shape, dtype=bool)
-        tied[:, 1:-1] = edges[:, 1:-1] == edges[:, :-2]
-        for i, count in enumerate(counts.tolist()):
-            values = np.where(tied, np.inf, target - draft**count)
-            enough = values.min(axis=1, keepdims=True) + SLACK
-            place = position, (values <= enough).argmax(axis=1)
-            value[:, i], ends[:, i] = values[place], edges[place]
-
-    def _subsets(self, ends: FloatArray) -> BoolArray:
+    def subsets_below(self, ends: FloatArray) -> BoolArray:
         """The tokens with p/q below the ends (…, N), shape (…, N, V)."""
         size = self._draft.values.shape[1]
         subset = np.empty((*ends.shape, size), dtype=bool)
@@ -252,9 +238,7 @@ class RatioCurve:
     @cached_property
     def _by_ratio(self) -> tuple[IntArray, FloatArray]:
         """The tokens by p/q ascending, ties by id, and their p/q, shape (B, V) each."""
-        p, q = (rows.values[rows.row] for rows in (self._target, self._draft))
-        ratio = np.empty(p.shape)
-        _kernels.fill_ratios(p.ravel(), q.ravel(), ratio.ravel())
+        ratio = _ratios(*(rows.values[rows.row] for rows in (self._target, self._draft)))
         order = np.argsort(ratio, axis=-1, kind="stable")
         return order, ratio[np.arange(len(ratio))[:, None], order]
 
@@ -296,21 +280,35 @@ class RatioCurve:
         return flat.reshape(*self.batch_shape, flat.shape[-1])
 
 
-@dataclass(frozen=True, eq=False)
-class RatioCuts:
-    """The smallest minimisers H of p(H) − q(H)^n for N numbers of drafts at each position.
+def _ratios(target: FloatArray, draft: FloatArray) -> FloatArray:
+    """p/q, in the shape of both."""
+    ratio = np.empty(target.shape)
+    _kernels.fill_ratios(target.ravel(), draft.ravel(), ratio.ravel())
+    return ratio
 
-    H holds the tokens with p/q below its entry of ``ends`` (…, N), 0 for no token and inf for all;
-    ``value`` (…, N) is p(H) − q(H)^n.
-    """
 
-    ends: FloatArray
-    value: FloatArray
-    _subsets: Callable[[FloatArray], BoolArray]
+def _fill_sorted_cuts(
+    p: FloatArray, p_row: IntArray, q: FloatArray, q_row: IntArray, *counts_and_out: Any
+) -> None:
+    """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), from all tokens, sorted."""
+    target, draft = p[p_row], q[q_row]
+    ratio = _ratios(target, draft)
+    _kernels.fill_sorted_cuts(target, draft, ratio, ratio.argsort(), *counts_and_out)
 
-    def subsets(self) -> BoolArray:
-        """H as a mask, shape (…, N, V), worked out from p and q as they are now."""
-        return self._subsets(self.ends)
+
+def _fill_blocked_cuts(
+    p: FloatArray,
+    p_row: IntArray,
+    q: FloatArray,
+    q_row: IntArray,
+    counts: IntArray,
+    value: FloatArray,
+    ends: FloatArray,
+) -> None:
+    """Fill the same, from blocks of tokens."""
+    for b in range(p_row.size):
+        cuts = BlockedCurve(p[p_row[b]], q[q_row[b]], counts.tolist()).smallest_cuts()
+        value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
 
 
 def _counts(num_drafts: int | Sequence[int]) -> IntArray:

@@ -1,6 +1,7 @@
 """The optimal acceptance rate α* = 1 + min over subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +19,7 @@ from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
 from otmd.race.containment import RaceCurve
 
+# A rate that is computed from its cut may differ so much from what the search found.
 _CERTIFICATE_TOLERANCE = 1e-10
 
 
@@ -27,8 +29,7 @@ class OptimalAcceptance:
     Parameters
     ----------
     rate : float or ndarray of float64, shape (…) or (…, n)
-        α* = 1 + p(H*) − g(H*). With replacement it is the least value of the search; for other laws it is
-        computed once more over the subset, by the law's own containment, and must agree.
+        α* = 1 + p(H*) − g(H*).
     subset : ndarray of bool, shape (…, V) or (…, n, V), or a function that returns it
         A function is called when the subset is first asked for.
     """
@@ -43,7 +44,9 @@ class OptimalAcceptance:
     def subset(self) -> BoolArray:
         """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
 
-        With replacement it is computed at the first access, from the distributions as they are then.
+        With and without replacement it is worked out at the first access. Then α* is computed once more,
+        over the subset and by the law's own containment, as it is at once for other laws. If it differs, as
+        after a change of the target, that is an ArithmeticError.
         """
         if callable(self._subset):
             self._subset = self._subset()
@@ -103,22 +106,77 @@ def optimal_rates(
     The rates are of shape (…, N), the subsets of (…, N, V).
     """
     # Only otmd's own classes have a short way: a class derived from one of them may be another law.
-    if type(law) is drafts.WithReplacement:
-        cuts = RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
-        return OptimalAcceptance(np.clip(1.0 + cuts.value, 0.0, 1.0), cuts.subsets)
+    if type(law) is drafts.WithReplacement or type(law) is drafts.WithoutReplacement:
+        value, ends = _cuts(target, law, counts)
+        rate = (1.0 + value).clip(0.0, 1.0)
+
+        def subset() -> BoolArray:
+            subset = RatioCurve.unchecked(target, law.draft_probs).subsets_below(ends)
+            # The target may have been changed since.
+            _recomputed(target, law, counts, subset, rate)
+            return subset
+
+        return OptimalAcceptance(rate, subset)
+    every = list(positions(target, law))
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
     rate = np.empty((*batch, len(counts)))
-    subset = np.empty((*batch, len(counts), law.vocab_size), dtype=bool)
-    every = list(positions(target, law))
+    cuts = np.empty((*batch, len(counts), law.vocab_size), dtype=bool)
 
     def work(start: int, stop: int) -> None:
-        for index, p, own_law in every[start:stop]:
-            for i, (own, contained, found) in enumerate(_cuts_by_count(p, own_law, counts)):
-                value = np.array(1.0 + (sum_where(p, own) - contained))
-                subset[(*index, i)], rate[(*index, i)] = own, _certified(value, found)
+        for index, p, own in every[start:stop]:
+            for i, each in enumerate(map(own.with_num_drafts, counts)):
+                cuts[(*index, i)], rate[(*index, i)] = _smallest_cut(p, each)
 
     in_threads(work, len(every), law.vocab_size)
-    return OptimalAcceptance(rate, subset)
+    return OptimalAcceptance(_recomputed(target, law, counts, cuts, rate), cuts)
+
+
+def _recomputed(
+    target: FloatArray,
+    law: drafts.DraftLaw,
+    counts: Sequence[int],
+    subset: BoolArray,
+    found: FloatArray,
+) -> FloatArray:
+    """1 + p(H) − g(H) of the cuts (…, N, V), after a check that the search found the same (…, N)."""
+    every, rate = list(positions(target, law)), np.empty(found.shape)
+
+    def work(start: int, stop: int) -> None:
+        for index, p, own in every[start:stop]:
+            for i, each in enumerate(map(own.with_num_drafts, counts)):
+                cut = subset[(*index, i)]
+                contained = float(each.position_containment(cut))
+                rate[(*index, i)] = 1.0 + (sum_where(p, cut) - contained)
+
+    in_threads(work, len(every), law.vocab_size)
+    off = np.abs(rate - found) > _CERTIFICATE_TOLERANCE
+    if off.any():
+        searched, given = float(found[off][0]), float(rate[off][0])
+        raise ArithmeticError(
+            f"optimal_acceptance: the search found {searched!r} and its cut gives {given!r}, which should "
+            f"agree to {_CERTIFICATE_TOLERANCE:g}; unless the target was changed in between, please report "
+            "the target and draft distributions"
+        )
+    return rate.clip(0.0, 1.0)
+
+
+def _cuts(
+    target: FloatArray, law: drafts.ProposalLaw, counts: Sequence[int]
+) -> tuple[FloatArray, FloatArray]:
+    """The smallest best cuts of drafts with or without replacement, see :meth:`RatioCurve.cuts`."""
+    if not isinstance(law, drafts.WithoutReplacement):
+        return RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
+    every = list(positions(target, law))
+    value, ends = np.empty((2, len(every), len(counts)))
+
+    def work(start: int, stop: int) -> None:
+        for b, (_, p, own) in enumerate(every[start:stop], start):
+            cuts = RaceCurve(p, own.race, counts).smallest_cuts()
+            value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
+
+    in_threads(work, len(every), law.vocab_size)
+    shape = (*np.broadcast_shapes(target.shape[:-1], law.batch_shape), len(counts))
+    return value.reshape(shape), ends.reshape(shape)
 
 
 def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
@@ -137,29 +195,14 @@ def positions(
 ) -> Iterator[tuple[tuple[int, ...], FloatArray, drafts.DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-    for index in np.ndindex(batch):
+    # NumPy's ndindex takes microseconds to begin.
+    for index in product(*map(range, batch)):
         own = target[broadcast_index(index, target.shape[:-1])]
         yield index, own, law[broadcast_index(index, law.batch_shape)]
 
 
-def _cuts_by_count(
-    target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
-) -> Iterator[tuple[BoolArray, float, float]]:
-    """The smallest best cut at a single position, its g and its rate, for each number of drafts."""
-    if type(law) is drafts.WithoutReplacement:
-        curve = RaceCurve(target, law.race, counts)
-        for n, cut in zip(counts, curve.smallest_cuts(), strict=True):
-            subset = curve.subset(cut.end)
-            yield subset, law.race.containment(subset, n), 1.0 + cut.value
-        return
-    for count in counts:
-        own = law.with_num_drafts(count)
-        subset, found = _cut_of_other_law(target, own)
-        yield subset, float(own.position_containment(subset)), found
-
-
-def _cut_of_other_law(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest best cut and its rate under any other law, at a single position."""
+def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
+    """The smallest best cut and its rate at a single position, for any law without a short way."""
     if not isinstance(law, drafts.ProposalLaw):
         return minimum_cut(target, law)
     forced, rest = drafts_by_chance(law)
@@ -188,8 +231,9 @@ def _cut_beside(
         subset = target < rest.draft_probs
         value = sum_where(target, subset) - sum_where(rest.draft_probs, subset)
     elif isinstance(rest, drafts.WithReplacement):
-        cuts = RatioCurve.unchecked(target, rest.draft_probs).cuts([rest.num_drafts])
-        subset, value = cuts.subsets()[0], float(cuts.value[0])
+        curve = RatioCurve.unchecked(target, rest.draft_probs)
+        values, ends = curve.cuts([rest.num_drafts])
+        subset, value = curve.subsets_below(ends)[0], float(values[0])
     elif isinstance(rest, drafts.WithoutReplacement):
         curve = RaceCurve(target, rest.race, [rest.num_drafts])
         (cut,) = curve.smallest_cuts()
@@ -213,15 +257,3 @@ def best_prefix(
     subset = np.zeros(order.size, dtype=bool)
     subset[order[:size]] = True
     return subset, 1.0 + float(values[size])
-
-
-def _certified(rate: FloatArray, found: FloatArray | float) -> FloatArray:
-    """The rates computed from the cuts, after a check that the search found the same."""
-    off = np.abs(rate - found) > _CERTIFICATE_TOLERANCE
-    if off.any():
-        raise ArithmeticError(
-            f"optimal_acceptance: the search found {np.ravel(found)[np.ravel(off)][0]!r} and its cut "
-            f"gives {rate[off][0]!r}, which should agree to {_CERTIFICATE_TOLERANCE:g}; please report "
-            "the target and draft distributions"
-        )
-    return np.clip(rate, 0.0, 1.0)

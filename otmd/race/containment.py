@@ -79,16 +79,17 @@ class ExponentialRace:
         where a count is above 2.
         """
         # The rate of all tokens from each block on.
-        outside = RATE_UNIT * np.append(sums[::-1, DRAFT].cumsum()[::-1], 0.0)
-        waits = 1.0 / RATE_UNIT + np.append(0.0, sums[:, ALONE].cumsum())
-        waits = np.tile(waits, (len(counts), 1))
+        outside = np.zeros(len(sums) + 1)
+        outside[:-1] = RATE_UNIT * sums[::-1, DRAFT].cumsum()[::-1]
+        waits = np.full((len(counts), len(sums) + 1), 1.0 / RATE_UNIT)
+        waits[:, 1:] += sums[:, ALONE].cumsum()
         if self._arrivals and max(counts) > 2:
             heavy = np.argsort(block, kind="stable")
             moments = np.ascontiguousarray(sums[:, ALONE:])
             times = self._arrivals.times(moments, heavy, block[heavy], outside)
             for own, count in zip(waits, counts, strict=True):
                 own += times[count - 3] if count > 2 else 0.0
-        contained = np.clip(1.0 - outside * waits, 0.0, 1.0)
+        contained = (1.0 - outside * waits).clip(0.0, 1.0)
         if 1 in counts:
             contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
         return contained
@@ -139,6 +140,9 @@ class RaceCurve(BlockedCurve):
     def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
         self.race = race
         self.width = race.width if max(counts) > 2 else POWER
+        if self.width > POWER:
+            # For three drafts and more each block costs an integral.
+            self.most_sorted = self.num_parts
         self._heavy_ratio = ratios_of(target, race.draft, race.heavy.astype(np.int32))
         super().__init__(target, race.draft, counts, coarse=True)
 

@@ -128,9 +128,10 @@ class Verifier(ABC):
         counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
         for each in map(law.with_num_drafts, counts) if every_n else ():
             self._require(each)
-        p = self._validate(target_probs, law)
+        p = validate_target(target_probs, law)
+        low, high = self.family_bounds(p, law, counts, tol)
         # Rounding may have moved sums outside [0, 1].
-        low, high = (x.clip(0.0, 1.0) for x in self.family_bounds(p, law, counts, tol))
+        low, high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
         if not every_n:
             low, high = low[..., 0], high[..., 0]
         return (low, high) if low.shape else (float(low), float(high))

@@ -1,4 +1,4 @@
-"""The cut of drafts with replacement, whose tokens are only listed when they are asked for."""
+"""The cut of drafts with and without replacement, whose tokens are only listed when they are asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import otmd
 
 B, V, N = 6, 20_000, 4
+EACH_LAW = pytest.mark.parametrize("law", [otmd.WithReplacement, otmd.WithoutReplacement])
 
 
 def pair(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -41,10 +42,11 @@ def test_memory_of_a_rate_alone() -> None:
     assert peak(subset) >= size
 
 
+@EACH_LAW
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_subset_proves_the_rate(dtype: type) -> None:
+def test_the_subset_proves_the_rate(law: type, dtype: type) -> None:
     p, q = pair()
-    law = otmd.WithReplacement(q, N)
+    law = law(q, N)
     best = otmd.optimal_acceptance(p.astype(dtype), law)
     assert best.subset is best.subset
     assert best.subset.shape == (B, V)
@@ -53,12 +55,24 @@ def test_the_subset_proves_the_rate(dtype: type) -> None:
     np.testing.assert_allclose(proof, best.rate, rtol=0, atol=1e-12)
 
 
-def test_once_asked_for_it_is_kept() -> None:
+@EACH_LAW
+def test_once_asked_for_it_is_kept(law: type) -> None:
     p, q = pair()
-    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, N))
+    best = otmd.optimal_acceptance(p, law(q, N))
     before = best.subset.copy()
     p[:] = 1.0 / V
     np.testing.assert_array_equal(best.subset, before)
+
+
+@EACH_LAW
+@pytest.mark.parametrize("vocab_size", [5, V])
+def test_a_target_changed_before_is_noticed(law: type, vocab_size: int) -> None:
+    p, q = np.random.default_rng(1).dirichlet(np.ones(vocab_size), (2, B))
+    best = otmd.optimal_acceptance(p, law(q, 2))
+    assert best.rate[-1] < 1
+    p[-1] = q[-1]
+    with pytest.raises(ArithmeticError, match="unless the target was changed"):
+        _ = best.subset
 
 
 @pytest.mark.parametrize(
