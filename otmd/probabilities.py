@@ -60,44 +60,53 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     known = array.dtype in (np.float32, np.float64)
     rows = np.ascontiguousarray(array if known else in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
-    totals, off = np.empty(len(rows)), [0.0]
-    in_threads(lambda a, b: off.append(_sum_rows(rows[a:b], totals[a:b])), *rows.shape)
+    given, in_double = np.may_share_memory(rows, array), rows.dtype == np.float64
+    # A read-only array is copied, since Numba would compile the kernels once more for it.
+    kept = in_double and not (given and (copy or not array.flags.writeable))
+    probs = rows if kept else np.empty(rows.shape)
+    totals, off, nowhere = np.empty(len(rows)), [0.0], np.empty((0, 0))
+
+    def work(start: int, stop: int) -> None:
+        own = slice(start, stop)
+        off.append(_sum_rows(rows[own], totals[own], nowhere if kept else probs[own]))
+
+    in_threads(work, *rows.shape)
     worst = max(off)
     if worst > sum_tolerance(dtype):
         _refuse(name, rows.reshape(array.shape), totals, dtype)
-    if rows.dtype == np.float64 and worst <= _ROUNDING:
-        own = rows is not array and not np.may_share_memory(rows, array)
-        # A read-only array is copied, since Numba would compile the kernels once more for it.
-        fits = own or (not copy and array.flags.writeable)
-        return (rows if fits else rows.copy()).reshape(array.shape)
-    totals[np.abs(totals - 1.0) <= _ROUNDING] = 1.0
-    probs = np.empty(rows.shape)
-    in_threads(lambda a, b: np.divide(rows[a:b], totals[a:b, None], probs[a:b]), *rows.shape)
+    if worst > _ROUNDING:
+        totals[np.abs(totals - 1.0) <= _ROUNDING] = 1.0
+        divided = np.empty(rows.shape) if kept and given else probs
+        in_threads(lambda a, b: np.divide(probs[a:b], totals[a:b, None], divided[a:b]), *rows.shape)
+        probs = divided
     return probs.reshape(array.shape)
 
 
 @kernel(fastmath=REASSOCIATE)
-def _sum_part(values):
-    """The sum of some numbers, NaN where one is negative."""
+def _sum_part(values, copy):
+    """The sum of some numbers, NaN where one is negative; they are copied as well."""
     total, negative = 0.0, 0
     for y in range(values.size):
         value = np.float64(values[y])
+        copy[y] = value
         total += value
         negative += 1 if value < 0.0 else 0
     return np.nan if negative > 0 else total
 
 
 @kernel()
-def _sum_rows(values, totals):
-    """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number.
+def _sum_rows(values, totals, copies):
+    """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number, and copy the rows.
 
-    Returns the largest difference of a sum from 1, inf if a sum is NaN.
+    ``copies`` is of shape (B, V), or (0, 0) where none are wanted. Returns the largest difference of a sum from
+    1, inf if a sum is NaN.
     """
-    worst = 0.0
+    worst, scratch = 0.0, np.empty(_SUMMED_AT_ONCE)
     for b in range(values.shape[0]):
         row, total = values[b], 0.0
         for start in range(0, row.size, _SUMMED_AT_ONCE):
-            total += _sum_part(row[start : start + _SUMMED_AT_ONCE])
+            copy = copies[b, start : start + _SUMMED_AT_ONCE] if copies.size else scratch
+            total += _sum_part(row[start : start + _SUMMED_AT_ONCE], copy)
         totals[b] = total
         # A comparison with NaN is false.
         worst = max(worst, abs(total - 1.0)) if abs(total) < np.inf else np.inf
