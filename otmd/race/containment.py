@@ -191,31 +191,39 @@ def add_tokens(p, q, block, scale, scratch, sums):
     """Add tokens to the sums (K, S) of their blocks; ``scratch`` is of shape (2, T) or larger."""
     alone, rates = scratch[0, : q.size], scratch[1, : q.size]
     _fill_alone(q, scale, alone)
-    for y in range(q.size):
-        # Unsigned, or every index would be checked for counting from the end.
-        k = np.uint64(block[y])
-        sums[k, TARGET] += p[y]
-        sums[k, DRAFT] += q[y]
-        sums[k, ALONE] += alone[y]
     if sums.shape[1] == POWER:
+        for y in range(q.size):
+            # Unsigned, or every index would be checked for counting from the end.
+            k = np.uint64(block[y])
+            sums[k, TARGET] += p[y]
+            sums[k, DRAFT] += q[y]
+            sums[k, ALONE] += alone[y]
         return
     _fill_small(q, scale, rates)
+    # Tokens that need more powers. The index moves on past others: a branch would often be mispredicted.
+    visible, size = np.empty(q.size + 1, np.int64), np.uint64(0)
     for y in range(q.size):
         k, rate = np.uint64(block[y]), rates[y]
         square = rate * rate
-        # Four powers of every token: a branch on each power would often be mispredicted.
+        sums[k, TARGET] += p[y]
+        sums[k, DRAFT] += q[y]
+        sums[k, ALONE] += alone[y]
         sums[k, POWER] += rate
         sums[k, POWER + 1] += square
         sums[k, POWER + 2] += rate * square
         sums[k, POWER + 3] += square * square
-        if rate > _FAINT:
-            power = square * square * rate
-            sums[k, POWER + 4] += power
-            sums[k, POWER + 5] += power * rate
-            if rate > _SMALL:
-                for r in range(POWER + 6, sums.shape[1]):
-                    power *= rate
-                    sums[k, r] += power * rate
+        visible[size] = y
+        size += np.uint64(rate > _FAINT)
+    for i in range(size):
+        y = np.uint64(visible[i])
+        k, rate = np.uint64(block[y]), rates[y]
+        power = rate * rate * rate * rate * rate
+        sums[k, POWER + 4] += power
+        sums[k, POWER + 5] += power * rate
+        if rate > _SMALL:
+            for r in range(POWER + 6, sums.shape[1]):
+                power *= rate
+                sums[k, r] += power * rate
 
 
 @kernel()
