@@ -96,10 +96,10 @@ def _sum_part(values, copy):
 
 @kernel()
 def _sum_rows(values, totals, copies):
-    """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number, and copy the rows.
+    """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number; copy the rows.
 
-    ``copies`` is of shape (B, V), or (0, 0) where none are wanted. Returns the largest difference of a sum from
-    1, inf if a sum is NaN.
+    ``copies`` is of shape (B, V), or (0, 0) where none are wanted. Returns the largest difference between a
+    sum and 1, inf if a sum is NaN.
     """
     worst, scratch = 0.0, np.empty(_SUMMED_AT_ONCE)
     for b in range(values.shape[0]):
@@ -236,9 +236,8 @@ def validate_count(
     name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
 ) -> int:
     """Return ``value`` as an int, or raise ValueError unless it is a whole number in the range."""
-    # Python takes long to tell whether a class is of whole numbers.
-    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
-    if not whole or value < minimum:
+    # int comes first: Python takes longer for an abstract class.
+    if isinstance(value, bool) or not isinstance(value, (int, Integral)) or value < minimum:
         raise wrong(name, repr(value), f"a whole number ≥ {minimum}")
     if int(value) > maximum:
         raise wrong(name, repr(value), f"a whole number ≤ {maximum}")

@@ -94,14 +94,14 @@ def test_a_plain_run_that_raises_leaves_no_trace(double):
 def test_plain_and_compiled_kernels_agree():
     p, q = np.random.default_rng(0).dirichlet(np.ones(60), 2)
     q[:3], p[3:5] = 0.0, 0.0
-    rows = np.stack([p, -q])
+    rows, row = np.stack([p, -q]), np.zeros(1, np.int64)
     for function, inputs, shapes in (
         (_kernels.hockey_stick, (p, q, 0.8), ()),
         (_kernels.k_sequential_scale, (p, q, 3), ()),
-        (_kernels.fill_chain, (p, q), (4, 4)),
+        (_kernels.fill_chains, (p[None], row, q[None], row), ((1, 4), (1, 4))),
         (_kernels.fill_ratios, (p, q), (60,)),
         (fill_groups, (p, q), (60, 60)),
-        (_sum_rows, (rows,), (2,)),
+        (_sum_rows, (rows,), (2, (2, 60))),
     ):
         filled = [[np.zeros(shape) for shape in shapes] for _ in range(2)]
         found = function._run_plain((*inputs, *filled[0]))

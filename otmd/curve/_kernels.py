@@ -159,19 +159,13 @@ def fill_hockey_sticks(p, p_row, q, q_row, C, out):
 
 
 @kernel()
-def fill_chain(target, draft, C, W):
-    """C_1 = 0, C_{k+1} = C_k + W(C_k): fill C and W (n + 1,) with the chain and its values."""
-    C[0], W[0] = 0.0, 1.0
-    for k in range(1, C.size):
-        C[k] = C[k - 1] + W[k - 1]
-        W[k] = hockey_stick(target, draft, C[k])
-
-
-@kernel()
 def fill_chains(p, p_row, q, q_row, C, W):
-    """Fill the chain of each position, shapes (B, n + 1)."""
+    """C_1 = 0, C_{k+1} = C_k + W(C_k): fill C and W (B, n + 1) with the chains and their values."""
     for b in range(p_row.size):
-        fill_chain(p[p_row[b]], q[q_row[b]], C[b], W[b])
+        C[b, 0], W[b, 0] = 0.0, 1.0
+        for k in range(1, C.shape[1]):
+            C[b, k] = C[b, k - 1] + W[b, k - 1]
+            W[b, k] = hockey_stick(p[p_row[b]], q[q_row[b]], C[b, k])
 
 
 @kernel(error_model="numpy")
@@ -257,18 +251,6 @@ def fill_hit_rates(p, p_row, q, q_row, counts, out):
                 for y in range(target.size):
                     part += target[y] * included[y]
                 out[b, i] += part
-
-
-@kernel(fastmath=REASSOCIATE)
-def sum_of(values):
-    """Σ of the values."""
-    total = 0.0
-    for start in range(0, values.size, AT_A_TIME):
-        own, part = values[start : start + AT_A_TIME], 0.0
-        for y in range(own.size):
-            part += own[y]
-        total += part
-    return total
 
 
 @kernel()

@@ -297,15 +297,10 @@ def _fill_sorted_cuts(
 
 
 def _fill_blocked_cuts(
-    p: FloatArray,
-    p_row: IntArray,
-    q: FloatArray,
-    q_row: IntArray,
-    counts: IntArray,
-    value: FloatArray,
-    ends: FloatArray,
+    p: FloatArray, p_row: IntArray, q: FloatArray, q_row: IntArray, *counts_and_out: Any
 ) -> None:
     """Fill the same, from blocks of tokens."""
+    counts, value, ends = counts_and_out
     for b in range(p_row.size):
         cuts = BlockedCurve(p[p_row[b]], q[q_row[b]], counts.tolist()).smallest_cuts()
         value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]

@@ -112,8 +112,10 @@ def optimal_rates(
 
         def subset() -> BoolArray:
             subset = RatioCurve.unchecked(target, law.draft_probs).subsets_below(ends)
-            # The target may have been changed since.
-            _recomputed(target, law, counts, subset, rate)
+            for index, p, own in positions(target, law):
+                for i, n in enumerate(counts):
+                    place = (*index, i)
+                    _recomputed(p, own.with_num_drafts(n), subset[place], rate[place])
             return subset
 
         return OptimalAcceptance(rate, subset)
@@ -125,39 +127,23 @@ def optimal_rates(
     def work(start: int, stop: int) -> None:
         for index, p, own in every[start:stop]:
             for i, each in enumerate(map(own.with_num_drafts, counts)):
-                cuts[(*index, i)], rate[(*index, i)] = _smallest_cut(p, each)
+                cut, found = _smallest_cut(p, each)
+                cuts[(*index, i)], rate[(*index, i)] = cut, _recomputed(p, each, cut, found)
 
     in_threads(work, len(every), law.vocab_size)
-    return OptimalAcceptance(_recomputed(target, law, counts, cuts, rate), cuts)
+    return OptimalAcceptance(rate, cuts)
 
 
-def _recomputed(
-    target: FloatArray,
-    law: drafts.DraftLaw,
-    counts: Sequence[int],
-    subset: BoolArray,
-    found: FloatArray,
-) -> FloatArray:
-    """1 + p(H) − g(H) of the cuts (…, N, V), after a check that the search found the same (…, N)."""
-    every, rate = list(positions(target, law)), np.empty(found.shape)
-
-    def work(start: int, stop: int) -> None:
-        for index, p, own in every[start:stop]:
-            for i, each in enumerate(map(own.with_num_drafts, counts)):
-                cut = subset[(*index, i)]
-                contained = float(each.position_containment(cut))
-                rate[(*index, i)] = 1.0 + (sum_where(p, cut) - contained)
-
-    in_threads(work, len(every), law.vocab_size)
-    off = np.abs(rate - found) > _CERTIFICATE_TOLERANCE
-    if off.any():
-        searched, given = float(found[off][0]), float(rate[off][0])
+def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, found: float) -> float:
+    """1 + p(H) − g(H) of the cut (V,) at a single position, after a check that the search found the same."""
+    rate = 1.0 + float(sum_where(target, subset) - law.position_containment(subset))
+    if abs(rate - found) > _CERTIFICATE_TOLERANCE:
         raise ArithmeticError(
-            f"optimal_acceptance: the search found {searched!r} and its cut gives {given!r}, which should "
-            f"agree to {_CERTIFICATE_TOLERANCE:g}; unless the target was changed in between, please report "
-            "the target and draft distributions"
+            f"optimal_acceptance: the search found {float(found)!r} and its cut gives {rate!r}, which "
+            f"should agree to {_CERTIFICATE_TOLERANCE:g}; unless the target was changed in between, please "
+            "report the target and draft distributions"
         )
-    return rate.clip(0.0, 1.0)
+    return min(max(rate, 0.0), 1.0)
 
 
 def _cuts(
@@ -166,17 +152,13 @@ def _cuts(
     """The smallest best cuts of drafts with or without replacement, see :meth:`RatioCurve.cuts`."""
     if not isinstance(law, drafts.WithoutReplacement):
         return RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
-    every = list(positions(target, law))
-    value, ends = np.empty((2, len(every), len(counts)))
 
-    def work(start: int, stop: int) -> None:
-        for b, (_, p, own) in enumerate(every[start:stop], start):
-            cuts = RaceCurve(p, own.race, counts).smallest_cuts()
-            value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
+    def cuts(p: FloatArray, own: drafts.DraftLaw) -> list[tuple[float, float]]:
+        assert isinstance(own, drafts.WithoutReplacement)
+        found = RaceCurve(p, own.race, counts).smallest_cuts()
+        return [(cut.value, cut.end) for cut in found]
 
-    in_threads(work, len(every), law.vocab_size)
-    shape = (*np.broadcast_shapes(target.shape[:-1], law.batch_shape), len(counts))
-    return value.reshape(shape), ends.reshape(shape)
+    return pairs_by_position(target, law, len(counts), cuts)
 
 
 def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
@@ -199,6 +181,25 @@ def positions(
     for index in product(*map(range, batch)):
         own = target[broadcast_index(index, target.shape[:-1])]
         yield index, own, law[broadcast_index(index, law.batch_shape)]
+
+
+def pairs_by_position(
+    target: FloatArray,
+    law: drafts.DraftLaw,
+    size: int,
+    pairs: Callable[[FloatArray, drafts.DraftLaw], Sequence[tuple[float, float]]],
+) -> tuple[FloatArray, FloatArray]:
+    """Two arrays (…, N) from a function that gives the N pairs of one position."""
+    every = list(positions(target, law))
+    one, other = np.empty((2, len(every), size))
+
+    def work(start: int, stop: int) -> None:
+        for b, (_, p, own) in enumerate(every[start:stop], start):
+            one[b], other[b] = zip(*pairs(p, own), strict=True)
+
+    in_threads(work, len(every), law.vocab_size)
+    shape = (*np.broadcast_shapes(target.shape[:-1], law.batch_shape), size)
+    return one.reshape(shape), other.reshape(shape)
 
 
 def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
@@ -230,14 +231,10 @@ def _cut_beside(
     elif isinstance(rest, drafts.ProposalLaw) and rest.num_drafts == 1:
         subset = target < rest.draft_probs
         value = sum_where(target, subset) - sum_where(rest.draft_probs, subset)
-    elif isinstance(rest, drafts.WithReplacement):
-        curve = RatioCurve.unchecked(target, rest.draft_probs)
-        values, ends = curve.cuts([rest.num_drafts])
-        subset, value = curve.subsets_below(ends)[0], float(values[0])
-    elif isinstance(rest, drafts.WithoutReplacement):
-        curve = RaceCurve(target, rest.race, [rest.num_drafts])
-        (cut,) = curve.smallest_cuts()
-        subset, value = curve.subset(cut.end), cut.value
+    elif isinstance(rest, drafts.WithReplacement | drafts.WithoutReplacement):
+        values, ends = _cuts(target, rest, [rest.num_drafts])
+        subset = RatioCurve.unchecked(target, rest.draft_probs).subsets_below(ends)[0]
+        value = float(values[0])
     value += float(target[forced].sum())
     if forced.size and value >= -SLACK:
         return np.zeros(target.size, dtype=bool), 1.0

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, copy_numbers, count_above, ratios_of, sum_of, sum_where
+from otmd.curve._kernels import AT_A_TIME, ratios_of, sum_where
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -64,11 +64,17 @@ class ExponentialRace:
         """The containment g of a subset (V,) for this number of drafts."""
         if num_drafts == 1:
             return float(sum_where(self.draft, subset))
-        # The blocks are the subset, of which p is not needed, and all other tokens, of which only q is.
-        sums = np.zeros((2, self.width if num_drafts > 2 else POWER))
-        drafted, sums[1, DRAFT] = _sum_subset(self.draft, subset, self.scale, sums[0])
-        if drafted < num_drafts:
+        tokens = np.flatnonzero(subset).astype(np.int32)
+        if np.count_nonzero(self.draft[tokens]) < num_drafts:
             return 0.0
+        # In parts, since a long chain of additions loses digits.
+        num_parts = -(-tokens.size // AT_A_TIME)
+        part = np.repeat(np.arange(num_parts, dtype=np.int16), AT_A_TIME)[: tokens.size]
+        parts = np.zeros((num_parts, self.width if num_drafts > 2 else POWER))
+        _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
+        # The blocks are the subset, and all other tokens, of which only q is needed.
+        sums = np.stack([parts.sum(axis=0), np.zeros(parts.shape[1])])
+        sums[1, DRAFT] = sum_where(self.draft, ~subset)
         block = np.where(subset[self.heavy], 0, 1)
         return float(self.contained(block, sums, [num_drafts])[0, 1])
 
@@ -247,29 +253,6 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
             p[i], q[i] = target[own[i]], draft[own[i]]
         some = block[start : start + AT_A_TIME]
         add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
-
-
-# No fast-math: the kernels that it calls would inherit it, and multiply the unit by the end first.
-@kernel()
-def _sum_subset(draft, subset, scale, sums):
-    """Fill the sums (S,) of a subset but for p; how many of its tokens have mass, and q of all others."""
-    inside, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
-    count, outside = 0, 0.0
-    for start in range(0, draft.size, AT_A_TIME):
-        q, chosen = draft[start : start + AT_A_TIME], subset[start : start + AT_A_TIME]
-        own, values = inside[: q.size], scratch[: q.size]
-        for y in range(q.size):
-            own[y], values[y] = q[y] if chosen[y] else 0.0, 0.0 if chosen[y] else q[y]
-        count += count_above(own, 0.0)
-        outside += sum_of(values)
-        sums[DRAFT] += sum_of(own)
-        _fill_alone(own, scale, values)
-        sums[ALONE] += sum_of(values)
-        if sums.size > POWER:
-            _fill_small(own, scale, values)
-            copy_numbers(values, own)
-            add_powers(own, values, sums[ALONE:])
-    return count, outside
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")

@@ -1,7 +1,7 @@
 """What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,12 @@ from numpy.typing import ArrayLike
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_law, validate_rng, validate_target
 from otmd.drafts.top_then import drafts_by_chance
-from otmd.kernel import in_threads
-from otmd.optimum.acceptance import numbers_of_drafts, optimal_acceptance, positions
+from otmd.optimum.acceptance import (
+    numbers_of_drafts,
+    optimal_acceptance,
+    pairs_by_position,
+    positions,
+)
 from otmd.probabilities import FloatArray, IntArray, validate_tol, wrong
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
@@ -85,7 +89,7 @@ class Verifier(ABC):
         def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
             return [self.position_bounds(p, each, tol) for each in map(own.with_num_drafts, counts)]
 
-        return bounds_by_position(target, law, len(counts), bounds)
+        return pairs_by_position(target, law, len(counts), bounds)
 
     def prepare(self, target_probs: ArrayLike, law: DraftLaw) -> PreparedVerifier:
         """Prepare the verifier for one position, to decide on many draws of drafts.
@@ -227,25 +231,6 @@ def beside_forced(
         target = target.copy()
         target[always] = 0.0
     return always, target, rest
-
-
-def bounds_by_position(
-    target: FloatArray,
-    law: DraftLaw,
-    num_counts: int,
-    bounds: Callable[[FloatArray, DraftLaw], Sequence[tuple[float, float]]],
-) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bounds (…, N) from a function that gives the N pairs of one position."""
-    every = list(positions(target, law))
-    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-    low, high = np.empty((2, *batch, num_counts))
-
-    def work(start: int, stop: int) -> None:
-        for index, p, own in every[start:stop]:
-            low[index], high[index] = np.transpose(bounds(p, own))
-
-    in_threads(work, len(every), law.vocab_size)
-    return low, high
 
 
 def validate_verifier(verifier: object) -> None:

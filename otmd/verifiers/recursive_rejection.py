@@ -6,9 +6,10 @@ import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
+from otmd.optimum.acceptance import pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
-from otmd.verifiers.base import Verifier, bounds_by_position
+from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_bounds import rejection_bounds
 from otmd.verifiers.rejection_classes import RejectionPosition
@@ -50,7 +51,7 @@ class RecursiveRejection(Verifier):
             rejected = [rejection_bounds(position, n, tol) for n in counts]
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
 
-        return bounds_by_position(target, law, len(counts), bounds)
+        return pairs_by_position(target, law, len(counts), bounds)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         assert isinstance(law, Independent)

@@ -6,8 +6,9 @@ import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, WithReplacement
+from otmd.optimum.acceptance import pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.base import Verifier, bounds_by_position
+from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
@@ -38,7 +39,7 @@ class TargetOnly(Verifier):
             hits = own.with_num_drafts(counts[-1]).hit_rates(p, counts)
             return [(hit, hit) for hit in hits]
 
-        return bounds_by_position(target, law, len(counts), bounds)
+        return pairs_by_position(target, law, len(counts), bounds)
 
 
 class _TargetOnlyRule(PreparedVerifier):
