@@ -9,7 +9,7 @@ Only blocks that may hold the minimum are split: octaves of p/q, with which a co
 of 1/32 octave, and these at once, or part by part where they hold many tokens, into single ratios.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -129,36 +129,37 @@ def _divide(ratio, low, wanted, most_sorted, num_parts):
 
 @kernel()
 def _mark_blocks(low, single, sums, contained, wanted):
-    """Mark the blocks (K,) inside which the smallest minimiser of p − g may end.
+    """Mark the blocks (K,) inside which the smallest minimiser of p − g may end, for one g at least.
 
-    Returns the smallest minimiser that ends between blocks: how many it holds, and its p − g.
-    ``contained`` (K + 1,) is g of the tokens before each block, and of all tokens. A block is marked if its
-    bound is below the least p − g at the edges of blocks, or equal to it and the block lies before the first
-    edge that attains it.
+    ``contained`` (N, K + 1) is each g of the tokens before each block, and of all tokens. Returns the
+    smallest minimisers that end between blocks: how many blocks they hold (N,), and their p − g (N,). A block
+    is marked if its bound is below the least p − g at the edges of blocks, or equal to it and the block lies
+    before the first edge that attains it.
     """
-    values, least, before = np.empty(low.size + 1), np.inf, 0.0
-    for k in range(low.size + 1):
-        values[k] = before - contained[k]
-        least = min(least, values[k])
-        if k < low.size:
-            before += sums[k, TARGET]
-    best, before = -1, 0.0
-    for k in range(low.size):
-        best = k if best < 0 and values[k] <= least + SLACK else best
-        p, q = sums[k, TARGET], sums[k, DRAFT]
-        # Tokens that are never drafted come last. They only add to p(H).
-        if not single[k] and q > 0.0:
-            # Where the two lines of the module's bound cross.
-            corner = q
-            if k + 1 < low.size:
-                corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
-            chord = contained[k] + (contained[k + 1] - contained[k]) * (corner / q)
-            bound = min(before + low[k] * corner - chord, values[k])
-            if bound <= (least + SLACK if best < 0 else least - SLACK):
-                wanted[k] = True
-        before += p
-    best = low.size if best < 0 else best
-    return best, values[best]
+    sizes, found = np.empty(len(contained), np.int64), np.empty(len(contained))
+    values = np.empty(low.size + 1)
+    for i in range(sizes.size):
+        g, least, before = contained[i], np.inf, 0.0
+        for k in range(values.size):
+            values[k] = before - g[k]
+            least = min(least, values[k])
+            before += sums[k, TARGET] if k < low.size else 0.0
+        best, before = -1, 0.0
+        for k in range(low.size):
+            best = k if best < 0 and values[k] <= least + SLACK else best
+            p, q = sums[k, TARGET], sums[k, DRAFT]
+            # Tokens that are never drafted come last. They only add to p(H).
+            if not single[k] and q > 0.0:
+                # Where the two lines of the module's bound cross.
+                corner = q
+                if k + 1 < low.size:
+                    corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
+                bound = before + low[k] * corner - (g[k] + (g[k + 1] - g[k]) * (corner / q))
+                wanted[k] |= min(bound, values[k]) <= least + (SLACK if best < 0 else -SLACK)
+            before += p
+        sizes[i] = low.size if best < 0 else best
+        found[i] = values[sizes[i]]
+    return sizes, found
 
 
 class Blocks(NamedTuple):
@@ -257,8 +258,8 @@ class BlockedCurve:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 
-    def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
-        """For each number of drafts: g of the tokens before each block, and of all tokens, shape (K + 1,)."""
+    def containment(self, blocks: Blocks) -> FloatArray:
+        """For each number of drafts: g of the tokens before each block, and of all, shape (N, K + 1)."""
         contained = np.empty((len(self.counts), blocks.low.size + 1))
         _fill_powers(blocks, np.array(self.counts), contained)
         return contained
@@ -268,10 +269,10 @@ class BlockedCurve:
         while True:
             blocks = self.blocks
             wanted, columns = np.zeros(len(blocks.low), dtype=bool), blocks[:3]
-            every = [_mark_blocks(*columns, g, wanted) for g in self.containment(blocks)]
+            sizes, values = _mark_blocks(*columns, self.containment(blocks), wanted)
             if not wanted.any():
-                edges = np.append(blocks.low, np.inf)
-                return [Cut(size, float(edges[size]), float(value)) for size, value in every]
+                ends = np.append(blocks.low, np.inf)[sizes]
+                return list(map(Cut, sizes.tolist(), ends.tolist(), values.tolist()))
             self.blocks = self.split(wanted)
 
     def subset(self, end: float) -> BoolArray:

@@ -8,7 +8,7 @@ A row of sums (S,) is for one block of tokens. It holds Σ p, Σ q and Σ q/(1 �
 more also Σ (q·t)^r for r = 1, 2, …, over the light tokens of the block, t being the end of the race.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -162,7 +162,7 @@ class RaceCurve(BlockedCurve):
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)
 
-    def containment(self, blocks: Blocks) -> Iterable[FloatArray]:
+    def containment(self, blocks: Blocks) -> FloatArray:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
         return self.race.contained(block, blocks.sums, self.counts)
