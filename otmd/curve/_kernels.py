@@ -254,23 +254,17 @@ def fill_hit_rates(p, p_row, q, q_row, counts, out):
 
 
 @kernel()
-def count_above(values, limit):
-    """How many values are above the limit. Counting vectorises."""
-    count = 0
-    for y in range(values.size):
-        count += 1 if values[y] > limit else 0
-    return count
-
-
-@kernel()
 def likeliest(probs, count):
     """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
     best = np.full(count, -1, np.int64)
     least = -np.inf if count else np.inf
     for start in range(0, probs.size, AT_A_TIME):
         own = probs[start : start + AT_A_TIME]
-        # Most parts have none.
-        if count_above(own, least) == 0:
+        # Most parts have none above. Counting vectorises.
+        above = 0
+        for y in range(own.size):
+            above += 1 if own[y] > least else 0
+        if above == 0:
             continue
         for y in range(own.size):
             if own[y] <= least:

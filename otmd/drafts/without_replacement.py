@@ -67,7 +67,7 @@ class WithoutReplacement(ProposalLaw):
             return np.minimum(accumulated(ordered), 1.0)
         race, block, none = self.race, np.empty_like(order), np.zeros(order.size)
         sums, block[order] = np.zeros((order.size, race.width)), place
-        add_tokens(none, ordered, place, race.scale, np.empty((2, order.size)), sums)
+        add_tokens(none, ordered, place, race.scale, sums)
         return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:

@@ -113,9 +113,8 @@ def optimal_rates(
         def subset() -> BoolArray:
             subset = RatioCurve.unchecked(target, law.draft_probs).subsets_below(ends)
             for index, p, own in positions(target, law):
-                for i, n in enumerate(counts):
-                    place = (*index, i)
-                    _recomputed(p, own.with_num_drafts(n), subset[place], rate[place])
+                for i, each in enumerate(map(own.with_num_drafts, counts)):
+                    _recomputed(p, each, subset[(*index, i)], rate[(*index, i)])
             return subset
 
         return OptimalAcceptance(rate, subset)
@@ -191,15 +190,15 @@ def pairs_by_position(
 ) -> tuple[FloatArray, FloatArray]:
     """Two arrays (…, N) from a function that gives the N pairs of one position."""
     every = list(positions(target, law))
-    one, other = np.empty((2, len(every), size))
+    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
+    one, other = np.empty((2, *batch, size))
 
     def work(start: int, stop: int) -> None:
-        for b, (_, p, own) in enumerate(every[start:stop], start):
-            one[b], other[b] = zip(*pairs(p, own), strict=True)
+        for index, p, own in every[start:stop]:
+            one[index], other[index] = zip(*pairs(p, own), strict=True)
 
     in_threads(work, len(every), law.vocab_size)
-    shape = (*np.broadcast_shapes(target.shape[:-1], law.batch_shape), size)
-    return one.reshape(shape), other.reshape(shape)
+    return one, other
 
 
 def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:

@@ -68,13 +68,12 @@ class ExponentialRace:
         if np.count_nonzero(self.draft[tokens]) < num_drafts:
             return 0.0
         # In parts, since a long chain of additions loses digits.
-        num_parts = -(-tokens.size // AT_A_TIME)
-        part = np.repeat(np.arange(num_parts, dtype=np.int16), AT_A_TIME)[: tokens.size]
-        parts = np.zeros((num_parts, self.width if num_drafts > 2 else POWER))
+        part = (np.arange(tokens.size) // AT_A_TIME).astype(np.int16)
+        parts = np.zeros((part[-1] + 1, self.width if num_drafts > 2 else POWER))
         _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
         # The blocks are the subset, and all other tokens, of which only q is needed.
-        sums = np.stack([parts.sum(axis=0), np.zeros(parts.shape[1])])
-        sums[1, DRAFT] = sum_where(self.draft, ~subset)
+        sums = np.zeros((2, parts.shape[1]))
+        sums[0], sums[1, DRAFT] = parts.sum(axis=0), sum_where(self.draft, ~subset)
         block = np.where(subset[self.heavy], 0, 1)
         return float(self.contained(block, sums, [num_drafts])[0, 1])
 
@@ -84,11 +83,9 @@ class ExponentialRace:
         ``block`` (M,) is the block of each heavy token. It and the powers in the ``sums`` (K, S) are read
         where a count is above 2.
         """
-        # The rate of all tokens from each block on.
-        outside = np.zeros(len(sums) + 1)
-        outside[:-1] = RATE_UNIT * sums[::-1, DRAFT].cumsum()[::-1]
-        waits = np.full((len(counts), len(sums) + 1), 1.0 / RATE_UNIT)
-        waits[:, 1:] += sums[:, ALONE].cumsum()
+        outside, wait = np.empty((2, len(sums) + 1))
+        _fill_waits(sums, outside, wait)
+        waits = wait + np.zeros((len(counts), 1))
         if self._arrivals and max(counts) > 2:
             heavy = np.argsort(block, kind="stable")
             moments = np.ascontiguousarray(sums[:, ALONE:])
@@ -185,44 +182,41 @@ def _fill_alone(q, scale, alone):
 
 
 @kernel()
-def _fill_small(q, scale, small):
-    """q·t of light tokens at the end of the race, 0 for heavy ones."""
-    for y in range(q.size):
-        # In this order: the product of unit and end may be infinite.
-        small[y] = (scale.unit * q[y]) * scale.end if q[y] <= scale.heaviest else 0.0
+def _fill_waits(sums, outside, wait):
+    """Fill λ and ∫ e^{−λt} P(N(t) < 2) dt for the first 0, 1, … K blocks, shape (K + 1,) each."""
+    outside[-1], wait[0] = 0.0, 1.0 / RATE_UNIT
+    for k in range(len(sums)):
+        wait[k + 1] = wait[k] + sums[k, ALONE]
+    for k in range(len(sums) - 1, -1, -1):
+        outside[k] = outside[k + 1] + RATE_UNIT * sums[k, DRAFT]
 
 
 @kernel()
-def add_tokens(p, q, block, scale, scratch, sums):
-    """Add tokens to the sums (K, S) of their blocks; ``scratch`` is of shape (2, T) or larger."""
-    alone, rates = scratch[0, : q.size], scratch[1, : q.size]
+def add_tokens(p, q, block, scale, sums):
+    """Add tokens to the sums (K, S) of their blocks."""
+    alone, powers = np.empty(q.size), sums.shape[1] > POWER
     _fill_alone(q, scale, alone)
-    if sums.shape[1] == POWER:
-        for y in range(q.size):
-            # Unsigned, or every index would be checked for counting from the end.
-            k = np.uint64(block[y])
-            sums[k, TARGET] += p[y]
-            sums[k, DRAFT] += q[y]
-            sums[k, ALONE] += alone[y]
-        return
-    _fill_small(q, scale, rates)
     # Tokens that need more powers. The index moves on past others: a branch would often be mispredicted.
     visible, size = np.empty(q.size + 1, np.int64), np.uint64(0)
     for y in range(q.size):
-        k, rate = np.uint64(block[y]), rates[y]
-        square = rate * rate
+        # Unsigned, or every index would be checked for counting from the end.
+        k = np.uint64(block[y])
         sums[k, TARGET] += p[y]
         sums[k, DRAFT] += q[y]
         sums[k, ALONE] += alone[y]
-        sums[k, POWER] += rate
-        sums[k, POWER + 1] += square
-        sums[k, POWER + 2] += rate * square
-        sums[k, POWER + 3] += square * square
-        visible[size] = y
-        size += np.uint64(rate > _FAINT)
+        if powers:
+            # In this order: the product of unit and end may be infinite.
+            rate = (scale.unit * q[y]) * scale.end if q[y] <= scale.heaviest else 0.0
+            square = rate * rate
+            sums[k, POWER] += rate
+            sums[k, POWER + 1] += square
+            sums[k, POWER + 2] += rate * square
+            sums[k, POWER + 3] += square * square
+            visible[size] = y
+            size += np.uint64(rate > _FAINT)
     for i in range(size):
         y = np.uint64(visible[i])
-        k, rate = np.uint64(block[y]), rates[y]
+        k, rate = np.uint64(block[y]), (scale.unit * q[y]) * scale.end
         power = rate * rate * rate * rate * rate
         sums[k, POWER + 4] += power
         sums[k, POWER + 5] += power * rate
@@ -235,24 +229,24 @@ def add_tokens(p, q, block, scale, scratch, sums):
 @kernel()
 def _sum_groups(target, draft, scale, group, sums):
     """Fill the group of each token by p/q, and add the tokens to the groups' sums."""
-    ratio, scratch = np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
+    ratio = np.empty(AT_A_TIME)
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
         own = group[start : start + AT_A_TIME]
         fill_groups(p, q, ratio, own)
-        add_tokens(p, q, own, scale, scratch, sums)
+        add_tokens(p, q, own, scale, sums)
 
 
 @kernel()
 def _sum_tokens(target, draft, tokens, block, scale, sums):
     """Add tokens to the sums of their blocks."""
-    p, q, scratch = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty((2, AT_A_TIME))
+    p, q = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
     for start in range(0, tokens.size, AT_A_TIME):
         own = tokens[start : start + AT_A_TIME]
         for i in range(own.size):
             p[i], q[i] = target[own[i]], draft[own[i]]
         some = block[start : start + AT_A_TIME]
-        add_tokens(p[: own.size], q[: own.size], some, scale, scratch, sums)
+        add_tokens(p[: own.size], q[: own.size], some, scale, sums)
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
