@@ -145,7 +145,7 @@ class RaceCurve(BlockedCurve):
         self.width = race.width if max(counts) > 2 else POWER
         if self.width > POWER:
             # For three drafts and more each block costs an integral.
-            self.most_sorted = self.num_parts
+            self.most_sorted, self.num_parts = 64, 16
         self._heavy_ratio = ratios_of(target, race.draft, race.heavy.astype(np.int32))
         super().__init__(target, race.draft, counts, coarse=True)
 
