@@ -191,6 +191,7 @@ def test_a_mistake_without_a_name_is_found_by_the_test():
 @pytest.mark.parametrize(
     ("samples", "law", "options", "told"),
     [
+        ([[0, 1]], Q, {}, "law.*DraftLaw"),
         ([[0, 1, 2]], otmd.WithReplacement(np.stack([Q, Q]), 3), {}, "law.*leading axes"),
         ([0, 1, 2], LAWS["with replacement"], {}, r"samples.*\(N, n\)"),
         (np.empty((0, 3), int), LAWS["with replacement"], {}, "samples.*N ≥ 1"),
