@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.mistakes import Explanation, best_settings, log_likelihoods
-from otmd.audit.samples import num_tuples, validate_level, validate_one_law
+from otmd.audit.samples import num_tuples, validate_law, validate_level
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -128,7 +128,7 @@ def draft_law(
     ValueError, TypeError
         For invalid input; for a class in place of an instance, or swapped arguments.
     """
-    validate_one_law(law, samples)
+    validate_law(law, samples)
     tokens = law.validate_tokens(from_tensor(samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd import drafts
-from otmd.drafts.base import draw_tokens, validate_law, validate_rng
+from otmd.drafts.base import draw_tokens, validate_rng
 from otmd.drafts.proposal import unchecked
 from otmd.drafts.top_then import drafts_by_chance
 from otmd.engines.lossy import CertainTop
@@ -69,21 +69,23 @@ class TokenDeviation:
     expected: float
 
 
-def validate_one_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
-    """Return the law of one position; TypeError for another thing, or if ``others`` stands in its place."""
+def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
+    """Return the law; TypeError for a class, or if ``others`` has swapped places with it; else ValueError."""
+    if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
+        raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
     if isinstance(others, drafts.DraftLaw):
         told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
         raise TypeError(f"law: got {told}: are the two swapped?")
-    validate_law(law)
-    assert isinstance(law, drafts.DraftLaw)
+    if not isinstance(law, drafts.DraftLaw):
+        raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
         raise wrong("law", f"leading axes {law.batch_shape}", "one position")
     return law
 
 
 def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
-    """Return the target of one position, or raise for it or for the law; see :func:`validate_one_law`."""
-    own = validate_one_law(law, target_probs)
+    """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
+    own = validate_law(law, target_probs)
     p = validate_probs("target_probs", target_probs)
     validate_same_vocabulary(p, own.vocab_size)
     if p.ndim != 1:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from otmd import drafts
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_law
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
     BoolArray,
@@ -60,8 +59,9 @@ _ONE_POSITION = "one position: a linear program is solved for each"
 
 
 def validate_one_position(law: DraftLaw) -> None:
-    """Raise TypeError unless ``law`` is a DraftLaw, ValueError if it has leading axes."""
-    validate_law(law)
+    """Raise ValueError unless ``law`` is a law without leading axes."""
+    if not isinstance(law, DraftLaw):
+        raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
         raise wrong("law", f"leading axes {law.batch_shape}", _ONE_POSITION)
 

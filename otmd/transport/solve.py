@@ -112,8 +112,6 @@ def solve_transport(
     ValueError
         For invalid input, leading axes, a solver that does not take the form, or a program that is too
         large; the message names its size and the forms that fit.
-    TypeError
-        If ``law`` is not a DraftLaw.
     SolverError
         With ``throw``, if the solver did not end at an optimum or its answer failed the check.
     """
