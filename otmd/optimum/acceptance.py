@@ -108,16 +108,15 @@ def optimal_rates(
     # Only otmd's own classes have a short way: a class derived from one of them may be another law.
     if type(law) is drafts.WithReplacement or type(law) is drafts.WithoutReplacement:
         value, ends = _cuts(target, law, counts)
-        rate = (1.0 + value).clip(0.0, 1.0)
 
         def subset() -> BoolArray:
             subset = RatioCurve.unchecked(target, law.draft_probs).subsets_below(ends)
             for index, p, own in positions(target, law):
                 for i, each in enumerate(map(own.with_num_drafts, counts)):
-                    _recomputed(p, each, subset[(*index, i)], rate[(*index, i)])
+                    _recomputed(p, each, subset[(*index, i)], 1.0 + value[(*index, i)])
             return subset
 
-        return OptimalAcceptance(rate, subset)
+        return OptimalAcceptance((1.0 + value).clip(0.0, 1.0), subset)
     every = list(positions(target, law))
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
     rate = np.empty((*batch, len(counts)))

@@ -65,6 +65,15 @@ def test_once_asked_for_it_is_kept(law: type) -> None:
 
 
 @EACH_LAW
+def test_the_rates_may_be_changed_before(law: type) -> None:
+    p, q = pair()
+    best = otmd.optimal_acceptance(p, law(q, N), every_n=True)
+    wanted = otmd.optimal_acceptance(p, law(q, N), every_n=True).subset
+    best.rate *= 100
+    np.testing.assert_array_equal(best.subset, wanted)
+
+
+@EACH_LAW
 @pytest.mark.parametrize("vocab_size", [5, V])
 def test_a_target_changed_before_is_noticed(law: type, vocab_size: int) -> None:
     p, q = np.random.default_rng(1).dirichlet(np.ones(vocab_size), (2, B))
