@@ -34,11 +34,11 @@ FAMILIES: dict[str, Callable[..., otmd.DraftLaw]] = {
     ),
 }
 VERIFIERS = {
-    "MaximalCoupling": otmd.MaximalCoupling,
+    "MaximalCoupling": otmd.Preference,
     "RecursiveRejection": otmd.RecursiveRejection,
     "KSequential": otmd.KSequential,
     "SpecHub": otmd.SpecHub,
-    "GreedyCoupling": otmd.GreedyCoupling,
+    "GreedyCoupling": otmd.Preference,
     "Preference": otmd.Preference,
     "TargetOnly": otmd.TargetOnly,
 }

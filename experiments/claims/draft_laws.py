@@ -335,13 +335,13 @@ def _orders(target: FloatArray, draft: FloatArray) -> Rates:
 def own_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
     """First the liked tokens, p ≥ q_j, then the others, both from the tail."""
     assert isinstance(law, otmd.Stratified)
-    return np.lexsort((-law.position_strata.number, target < law.position_strata.inclusion))
+    return np.lexsort((-law.slots.number, target < law.slots.token_probs))
 
 
 def ratio_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
     """The largest p/q_j first."""
     assert isinstance(law, otmd.Stratified)
-    inclusion = law.position_strata.inclusion
+    inclusion = law.slots.token_probs
     ratio = np.divide(target, inclusion, out=np.zeros(target.size), where=inclusion > 0)
     return np.argsort(-ratio)
 
@@ -352,7 +352,7 @@ def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
     Once other strata have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
     """
     assert isinstance(law, otmd.Stratified)
-    number, inclusion = law.position_strata.number, law.position_strata.inclusion
+    number, inclusion = law.slots.number, law.slots.token_probs
     left, peeled = np.ones(law.num_drafts), np.zeros(target.size, bool)
     turn = np.full(target.size, np.iinfo(np.int64).max)
     for step in range(target.size):

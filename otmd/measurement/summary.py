@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from otmd.measurement.rows import uniform_law
 from otmd.probabilities import wrong
+from otmd.registry import LAWS
 from otmd.verifiers import Optimal
 
 PROCESSING = ("temperature", "top_k", "top_p", "min_p")
@@ -82,7 +84,11 @@ def summarise(
 
 def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
     """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
-    served = [law.__name__ for law in Optimal.serves]
+    served = [
+        entry.class_name
+        for entry in LAWS.values()
+        if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
+    ]
     group = ["law", *PROCESSING, "num_drafts"]
     measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
     added = (

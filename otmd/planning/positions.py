@@ -101,7 +101,7 @@ CANDIDATES = {
     "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
     "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
-    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.GreedyCoupling(), {"": Greedy}),
+    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}),
     **_with_replacement("rrs", "recursive rejection", verifiers.RecursiveRejection()),
     **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
     **_with_replacement("preference", "preference", verifiers.Preference()),

@@ -36,7 +36,7 @@ CASES = [
     (Traversal(), lambda q: TokenTree(q, (2, 2))),
     (Traversal(), lambda q: TokenTree(q, (3, 2))),
     (Traversal(), lambda q: TokenTree(q, UNEVEN)),
-    (TokenLevel(otmd.MaximalCoupling()), lambda q: IIDPaths(q, 1, 3)),
+    (TokenLevel(otmd.Preference()), lambda q: IIDPaths(q, 1, 3)),
     (TokenLevel(otmd.KSequential()), lambda q: IIDPaths(q, 2, 2)),
     (TokenLevel(otmd.KSequential()), lambda q: IIDPaths(q, 3, 2)),
     (TokenLevel(otmd.RecursiveRejection()), lambda q: IIDPaths(q, 2, 2)),
@@ -48,7 +48,7 @@ CASES = [
     (TokenLevel(otmd.Optimal()), lambda q: TokenTree(q, (2, 2))),
     (TokenLevel(otmd.Optimal()), lambda q: LikeliestTree(q, 5, 3, 3)),
     (TokenLevel(otmd.SpecHub()), lambda q: TokenTree(q, (2, 2), otmd.Hub)),
-    (TokenLevel(otmd.GreedyCoupling()), lambda q: TokenTree(q, (2, 2), otmd.Greedy)),
+    (TokenLevel(otmd.Preference()), lambda q: TokenTree(q, (2, 2), otmd.Greedy)),
     (TokenLevel(otmd.Preference()), lambda q: TokenTree(q, (2, 2), otmd.Stratified)),
     (
         TokenLevel(otmd.Optimal()),

@@ -14,7 +14,7 @@ PAIRS = [
     (otmd.RecursiveRejection(), otmd.WithReplacement(Q, 3)),
     (otmd.KSequential(), otmd.WithReplacement(Q, 3)),
     (otmd.TargetOnly(), otmd.WithReplacement(Q, 3)),
-    (otmd.GreedyCoupling(), otmd.Greedy(Q, 3)),
+    (otmd.Preference(), otmd.Greedy(Q, 3)),
 ]
 
 
@@ -44,9 +44,9 @@ def test_single_drafts_of_every_law_that_is_coupled() -> None:
         otmd.Greedy(Q, 1),
         otmd.ConditionalPoisson(Q, 1),
     ):
-        assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, law) == pytest.approx(wanted)
+        assert otmd.acceptance_rate(otmd.Preference(), P, law) == pytest.approx(wanted)
     certain = otmd.TopThen(Q, 1, top=1)
-    assert otmd.acceptance_rate(otmd.MaximalCoupling(), P, certain) == pytest.approx(P[2])
+    assert otmd.acceptance_rate(otmd.Preference(), P, certain) == pytest.approx(P[2])
 
 
 def test_a_law_derived_from_one_with_a_kernel_is_asked_itself() -> None:
@@ -69,7 +69,7 @@ def test_a_derived_law_takes_no_short_way(kind: type[otmd.DraftLaw]) -> None:
     best = otmd.optimal_acceptance(P, own).rate
     assert best == pytest.approx(otmd.solve_transport(P, law).rate, abs=1e-12)
     if kind is not otmd.Hub:
-        assert not otmd.MaximalCoupling().supports(derived(Q, 1))
+        assert not otmd.Preference().supports(derived(Q, 1))
 
 
 def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:

@@ -60,11 +60,11 @@ def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
     for instance in strategies.instances(300, seed=43):
         p, q, n = instance.target_probs, instance.draft_probs, instance.num_drafts
         cases: list[tuple[otmd.Verifier, otmd.DraftLaw]] = [
-            (otmd.MaximalCoupling(), otmd.WithReplacement(q, 1)),
-            (otmd.MaximalCoupling(), otmd.Stratified(q, 1)),
+            (otmd.Preference(), otmd.WithReplacement(q, 1)),
+            (otmd.Preference(), otmd.Stratified(q, 1)),
         ]
         if instance.draft_support >= n:
-            cases.append((otmd.GreedyCoupling(), otmd.Greedy(q, n)))
+            cases.append((otmd.Preference(), otmd.Greedy(q, n)))
         if instance.draft_support >= 2:
             cases.append((otmd.SpecHub(), otmd.Hub(q)))
         for known, law in cases:
