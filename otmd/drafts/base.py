@@ -30,7 +30,8 @@ class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
     A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
-    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
+    :meth:`sample`, :meth:`tuple_prob`, :meth:`next_draft_probs`, :meth:`containment`,
+    :meth:`inclusion_probs` and :meth:`enumerate`.
 
     Attributes
     ----------
@@ -52,6 +53,7 @@ class DraftLaw(ABC):
     ``position_sample``               yes
     ``position_tuple_prob``           yes
     ``position_support``              no        every token
+    ``position_next_draft_probs``     no        sum over :meth:`enumerate`
     ``position_containment``          no        sum over :meth:`enumerate`
     ``position_inclusion_probs``      no        sum over :meth:`enumerate`
     ``position_hit_rate``             no        from ``position_inclusion_probs``
@@ -88,6 +90,16 @@ class DraftLaw(ABC):
     def position_support(self) -> IntArray:
         """The tokens to enumerate at a single position, ascending; no other token is ever drafted."""
         return np.arange(self.vocab_size)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        """Distribution of draft k + 1 given the first k drafts (k,), k < n, at a single position, shape (V,).
+
+        Zero everywhere if no draws begin with these drafts.
+        """
+        tokens, probs = self.enumerate()
+        begins = (tokens[:, : prefix.size] == prefix).all(axis=-1)
+        masses = np.bincount(tokens[begins, prefix.size], probs[begins], minlength=self.vocab_size)
+        return masses / (masses.sum() or 1.0)
 
     def position_containment(self, subset: BoolArray) -> float:
         """g(H) of one subset (V,) at a single position."""
@@ -171,6 +183,34 @@ class DraftLaw(ABC):
         for index in np.ndindex(shape):
             own = self[broadcast_index(index, self.batch_shape)]
             probs[index] = own.position_tuple_prob(checked[index][None])[0]
+        return probs
+
+    def next_draft_probs(self, prefix: Sequence[int]) -> FloatArray:
+        """Distribution of the next draft given the drafts before it, at a single position, shape (V,).
+
+        For every tuple the product of these probabilities over its drafts is :meth:`tuple_prob`. A rule that
+        verifies one draft after another needs them; they are the draft model's q for some laws only.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+            The first k drafts, in the order in which they are drawn; ``()`` for the first draft.
+
+        Raises
+        ------
+        ValueError
+            For a law with leading axes, n drafts or more, tokens outside [0, V), or drafts with which no draw
+            begins.
+        """
+        if self.batch_shape:
+            raise wrong("next_draft_probs", f"leading axes {self.batch_shape}", "one position")
+        last = self.vocab_size - 1
+        tokens = [validate_count("prefix", token, minimum=0, maximum=last) for token in prefix]
+        if len(tokens) >= self.num_drafts:
+            raise wrong("prefix", f"{len(tokens)} drafts", f"fewer than {self.num_drafts}")
+        probs = self.position_next_draft_probs(np.array(tokens, np.int64))
+        if not probs.any():
+            raise ValueError(f"prefix: got {tokens}, with which no draw of {self!r} begins")
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:

@@ -6,7 +6,7 @@ from math import factorial
 import numpy as np
 from scipy.special import expit
 
-from otmd.drafts.proposal import ProposalLaw, are_distinct
+from otmd.drafts.proposal import ProposalLaw, are_distinct, unchecked
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -78,6 +78,13 @@ class ConditionalPoisson(ProposalLaw):
         )
         orders = float(factorial(self.num_drafts))
         return np.exp(log_prob) / (prefix_chances(*self._events(), self.num_drafts)[-1] * orders)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        left, count = self.mass_after(prefix), self.num_drafts - prefix.size
+        if not left.any():
+            return left
+        # The remaining drafts are conditional Poisson too, in uniform order.
+        return unchecked(ConditionalPoisson, left, count).position_inclusion_probs() / count
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()

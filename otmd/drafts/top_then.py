@@ -106,6 +106,13 @@ class TopThen(ProposalLaw):
         begins = (draft_tokens[:, : self.top] == self.forced_tokens()).all(axis=-1)
         return np.where(begins, self._rest.position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        top = self.forced_tokens()
+        begins = (prefix[: self.top] == top[: prefix.size]).all()
+        if prefix.size < self.top:
+            return begins * np.eye(1, self.vocab_size, top[prefix.size])[0]
+        return begins * self._rest.position_next_draft_probs(prefix[self.top :])
+
     def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.forced_tokens()].all():
             return 0.0
@@ -194,6 +201,16 @@ class Hub(TopThen):
         other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
         given_other = super().position_tuple_prob(draft_tokens)
         return other_first + q[hub] * given_other
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        if prefix.size == 0:
+            return self.draft_probs.copy()
+        if prefix[0] == self.hub_token:
+            return super().position_next_draft_probs(prefix)
+        return (
+            self.can_draw(np.append(prefix, self.hub_token))
+            * np.eye(1, self.vocab_size, self.hub_token)[0]
+        )
 
     def _validate_count(self) -> None:
         if self.num_drafts != 2:

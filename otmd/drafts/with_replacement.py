@@ -32,6 +32,9 @@ class WithReplacement(ProposalLaw):
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         return self.draft_probs[draft_tokens].prod(axis=-1)
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        return self.draft_probs * self.can_draw(prefix)
+
     def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
 

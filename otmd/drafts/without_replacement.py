@@ -44,6 +44,9 @@ class WithoutReplacement(ProposalLaw):
             prob = np.where(possible, prob * (mass[:, i] / np.where(possible, left, 1.0)), 0.0)
         return prob
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        return self.mass_after(prefix)
+
     def mass_left(self, taken: IntArray) -> FloatArray:
         """1 − q(taken) for rows of distinct tokens (T, k), without cancellation, shape (T,)."""
         left = 1.0 - self.draft_probs[taken].sum(axis=-1)
