@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from otmd.audit.samples import LAWS_IN_WORDS, next_draft_laws
+from otmd.audit.samples import next_draft_laws
 from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, probs_from_logits
+from otmd.registry import LAWS
 from otmd.verifiers import KSequential, Preference, Verifier
 
 _TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
@@ -84,10 +84,11 @@ def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
         rank = np.argsort(np.argsort(-q, kind="stable"))
         yield Mistake("sorted, likeliest first", "", partial(_prob_sorted, law, rank))
     if n > 1:
-        for kind, words in LAWS_IN_WORDS.items():
+        for entry in LAWS.values():
+            kind = entry.load()
             possible = np.count_nonzero(q) >= n or kind is WithReplacement
-            if kind is not type(law) and possible:
-                yield Mistake(words, "", kind(q, n).tuple_prob)
+            if entry.confused and kind is not type(law) and possible:
+                yield Mistake(entry.title, "", kind(q, n).tuple_prob)
         yield Mistake("one draw repeated for every draft", "", partial(_prob_of_copies, q, 1.0))
     if n > 1 and type(law) is WithReplacement:
         kind = "each draft at times a copy of the one before it"
@@ -280,7 +281,7 @@ def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
         independent = isinstance(law, WithReplacement)
         kind = WithoutReplacement if independent else WithReplacement
         believed = "distinct" if independent else "independent"
-        steps = RejectionSteps(p, unchecked(kind, law.draft_probs, law.num_drafts))
+        steps = RejectionSteps(p, kind(law.draft_probs, law.num_drafts))
         yield f"the drafts are verified as if they were {believed}", steps(tokens)
 
 

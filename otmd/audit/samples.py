@@ -1,6 +1,5 @@
 """What the audits share: checks of arguments, samples, laws of single drafts, ceilings, worst tokens."""
 
-import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from otmd import drafts
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.drafts.proposal import unchecked
-from otmd.drafts.top_then import drafts_by_chance
-from otmd.engines.lossy import CertainTop
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -26,6 +22,7 @@ from otmd.probabilities import (
     validate_same_vocabulary,
     wrong,
 )
+from otmd.registry import LAWS
 from otmd.verifiers import Verifier
 
 Sampler = Callable[[IntArray], ArrayLike]
@@ -173,19 +170,10 @@ def law_name(law: object) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
-LAWS_IN_WORDS: dict[type[drafts.ProposalLaw], str] = {
-    drafts.WithReplacement: "drawn independently, with replacement",
-    drafts.WithoutReplacement: "drawn without replacement, or duplicates redrawn",
-    drafts.ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
-    drafts.Greedy: "the likeliest tokens and one draw from the rest (greedy)",
-    drafts.Stratified: "one draw from each stratum, the head first (stratified)",
-}
-# The laws for which the law of each draft, given those before it, is known.
-_SERVED = (*LAWS_IN_WORDS, drafts.Hub, drafts.TopThen)
 # A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
-    **{law_name(own): own for own in (*LAWS_IN_WORDS, drafts.Hub, CertainTop)},
+    **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
     "independent": drafts.WithReplacement,
     "fixed": None,
 }
@@ -211,15 +199,9 @@ def declared_law(
     except ValueError:
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
         return "draft_never"
-    if not isinstance(law, _SERVED):
-        raise wrong("law", repr(law), f"one of {', '.join(own.__name__ for own in _SERVED)}")
-    first = draft_tokens[: num_forced(law)]
-    if isinstance(law, drafts.TopThen) and 0 < first.size == np.unique(first).size:
-        tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
-        # Certain drafts may differ from those of the law in how ties are broken.
-        if tied.all():
-            law = copy.copy(law)
-            vars(law)["_top_tokens"] = first
+    if not isinstance(law, drafts.ProposalLaw):
+        raise wrong("law", repr(law), "a ProposalLaw, made of the one distribution that a row has")
+    law = law.with_ties_as(draft_tokens)
     laws = next_draft_laws(law, draft_tokens)
     drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
     return (law, laws) if drawn else "draft_never"
@@ -227,36 +209,15 @@ def declared_law(
 
 def num_forced(law: drafts.DraftLaw) -> int:
     """How many of the first drafts are certain, so that there is nothing to test."""
+    deterministic = law.position_structure().deterministic
     # The two drafts of a hub come in either order.
-    return law.top if isinstance(law, drafts.TopThen) and not isinstance(law, drafts.Hub) else 0
+    in_order = law.position_next_draft_probs(deterministic[:0])[deterministic[:1]] == 1.0
+    return deterministic.size if in_order.all() else 0
 
 
 def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
-    certain, rest = drafts_by_chance(law) if num_forced(law) else (draft_tokens[:0], law)
-    laws = [np.eye(1, law.vocab_size, token)[0] for token in certain]
-    later = draft_tokens[certain.size :]
-    return laws + [_next_law(rest, later[:j]) for j in range(later.size)]
-
-
-def _next_law(law: drafts.DraftLaw | None, before: IntArray) -> FloatArray:
-    assert isinstance(law, drafts.ProposalLaw)
-    q, left, wanted = law.draft_probs, law.draft_probs, law.num_drafts - before.size
-    if isinstance(law, drafts.WithReplacement):
-        return q
-    if isinstance(law, drafts.Stratified):
-        strata = law.position_strata
-        return np.where(strata.number == before.size, strata.inclusion, 0.0)
-    if isinstance(law, drafts.Hub) and before.size and before[0] != law.hub_token:
-        return np.eye(1, q.size, law.hub_token)[0]
-    if before.size:
-        left = q.copy()
-        left[before] = 0.0
-        left /= left.sum() or 1.0
-    if not isinstance(law, drafts.ConditionalPoisson):
-        return left
-    # The remaining drafts are conditional Poisson too, in uniform order.
-    return unchecked(drafts.ConditionalPoisson, left, wanted).position_inclusion_probs() / wanted
+    return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:

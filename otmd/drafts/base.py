@@ -23,6 +23,8 @@ from otmd.probabilities import (
 )
 
 _MOST_TUPLES = 5_000_000
+# What follows from how a law draws its drafts, and is asked for in place of the drafts themselves.
+_FOLLOWS = {"position_structure", "shared_structure", "position_next_draft_probs", "count_sets"}
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 
@@ -31,7 +33,8 @@ class DraftLaw(ABC):
     """The joint distribution Q of the n draft tokens proposed at one position.
 
     A law may hold many positions, along leading axes: ``law[index]`` is the law of one of them. Users call
-    :meth:`sample`, :meth:`tuple_prob`, :meth:`containment`, :meth:`inclusion_probs` and :meth:`enumerate`.
+    :meth:`sample`, :meth:`tuple_prob`, :meth:`next_draft_probs`, :meth:`containment`,
+    :meth:`inclusion_probs` and :meth:`enumerate`.
 
     Attributes
     ----------
@@ -54,6 +57,7 @@ class DraftLaw(ABC):
     ``position_tuple_prob``           yes
     ``position_structure``            no        a :class:`~otmd.drafts.Table`, which is enumerated
     ``position_support``              no        every token
+    ``position_next_draft_probs``     no        sum over :meth:`enumerate`
     ``position_containment``          no        sum over :meth:`enumerate`
     ``position_inclusion_probs``      no        sum over :meth:`enumerate`
     ``position_hit_rate``             no        from ``position_inclusion_probs``
@@ -75,12 +79,10 @@ class DraftLaw(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # A class that changes how drafts are drawn, and does not say its structure, may have any.
-        changed = any(name.startswith("position_") for name in vars(cls))
-        if changed and "position_structure" not in vars(cls):
-            cls.position_structure = DraftLaw.position_structure
-            cls.shared_structure = DraftLaw.shared_structure
-            cls.count_sets = DraftLaw.count_sets
+        # A class that changes how drafts are drawn may not inherit what follows from how its base draws them.
+        if vars(cls).keys() & {"position_sample", "position_tuple_prob"}:
+            for name in _FOLLOWS - vars(cls).keys():
+                setattr(cls, name, getattr(DraftLaw, name))
 
     def __copy__(self) -> Self:
         # Copies are made to be changed, so cached values are left out.
@@ -126,6 +128,16 @@ class DraftLaw(ABC):
         """
         return None
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        """Distribution of draft k + 1 given the first k drafts (k,), k < n, at a single position, shape (V,).
+
+        Zero everywhere if no draws begin with these drafts.
+        """
+        tokens, probs = self.enumerate()
+        begins = (tokens[:, : prefix.size] == prefix).all(axis=-1)
+        masses = np.bincount(tokens[begins, prefix.size], probs[begins], minlength=self.vocab_size)
+        return masses / (masses.sum() or 1.0)
+
     def position_containment(self, subset: BoolArray) -> float:
         """g(H) of one subset (V,) at a single position."""
         tokens, probs = self.enumerate()
@@ -152,6 +164,10 @@ class DraftLaw(ABC):
     def can_draw(self, draft_tokens: IntArray) -> bool:
         """Whether drafts (n,) can be drawn at a single position. It may be True where Q underflows to 0."""
         return bool(self.position_tuple_prob(draft_tokens[None])[0] > 0)
+
+    def with_ties_as(self, draft_tokens: IntArray) -> Self:
+        """The law with ties of q broken as in drafts (n,) at a single position; itself where none matter."""
+        return self
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         """Return the law of the position(s) at ``index`` of the leading axes."""
@@ -208,6 +224,34 @@ class DraftLaw(ABC):
         for index in np.ndindex(shape):
             own = self[broadcast_index(index, self.batch_shape)]
             probs[index] = own.position_tuple_prob(checked[index][None])[0]
+        return probs
+
+    def next_draft_probs(self, prefix: Sequence[int]) -> FloatArray:
+        """Distribution of the next draft given the drafts before it, at a single position, shape (V,).
+
+        For every tuple the product of these probabilities over its drafts is :meth:`tuple_prob`. A rule that
+        verifies one draft after another needs them; they are the draft model's q for some laws only.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+            The first k drafts, in the order in which they are drawn; ``()`` for the first draft.
+
+        Raises
+        ------
+        ValueError
+            For a law with leading axes, n drafts or more, tokens outside [0, V), or drafts with which no draw
+            begins.
+        """
+        if self.batch_shape:
+            raise wrong("next_draft_probs", f"leading axes {self.batch_shape}", "one position")
+        last = self.vocab_size - 1
+        tokens = [validate_count("prefix", token, minimum=0, maximum=last) for token in prefix]
+        if len(tokens) >= self.num_drafts:
+            raise wrong("prefix", f"{len(tokens)} drafts", f"fewer than {self.num_drafts}")
+        probs = self.position_next_draft_probs(np.array(tokens, np.int64))
+        if not probs.any():
+            raise ValueError(f"prefix: got {tokens}, with which no draw of {self!r} begins")
         return probs
 
     def containment(self, subset: ArrayLike) -> FloatArray | float:

@@ -43,7 +43,7 @@ class ConditionalPoisson(ProposalLaw):
         return np.minimum(contained / contained[-1], 1.0)
 
     def count_sets(self, merge: bool) -> tuple[int, int]:
-        return count_distinct(np.count_nonzero(self.draft_probs), self.num_drafts, merge)
+        return count_distinct(self.draft_probs, self.num_drafts, merge)
 
     def position_containment(self, subset: BoolArray) -> float:
         inside_first = np.argsort(~subset, kind="stable")
@@ -87,6 +87,13 @@ class ConditionalPoisson(ProposalLaw):
         )
         orders = float(factorial(self.num_drafts))
         return np.exp(log_prob) / (prefix_chances(*self._events(), self.num_drafts)[-1] * orders)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        left, count = self.mass_after(prefix), self.num_drafts - prefix.size
+        if not left.any():
+            return left
+        # The remaining drafts are conditional Poisson too, in uniform order.
+        return ConditionalPoisson(left, count).position_inclusion_probs() / count
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()

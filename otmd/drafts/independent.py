@@ -78,10 +78,13 @@ class Independent(DraftLaw):
         return np.flatnonzero((self.draft_probs > 0).any(axis=0))
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self.draft_probs[np.arange(self.num_drafts), draft_tokens] > 0).all())
+        return bool((self.draft_probs[np.arange(draft_tokens.size), draft_tokens] > 0).all())
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         return self.draft_probs[np.arange(self.num_drafts), draft_tokens].prod(axis=-1)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        return self.draft_probs[prefix.size] * self.can_draw(prefix)
 
     def position_containment(self, subset: BoolArray) -> float:
         return float(np.minimum(self.draft_probs[:, subset].sum(axis=-1), 1.0).prod())

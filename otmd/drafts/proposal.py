@@ -62,6 +62,14 @@ class ProposalLaw(DraftLaw):
     def position_support(self) -> IntArray:
         return np.flatnonzero(self.draft_probs > 0)
 
+    def mass_after(self, prefix: IntArray) -> FloatArray:
+        """The mass q without the drafts so far, renormalised (V,); 0 if no draws begin with these drafts."""
+        left = self.draft_probs * self.can_draw(prefix)
+        if prefix.size:
+            left[prefix] = 0.0
+            left /= left.sum() or 1.0
+        return left
+
     def can_draw(self, draft_tokens: IntArray) -> bool:
         drawn = bool((self.draft_probs[draft_tokens] > 0).all())
         return drawn and (not self.distinct or bool(are_distinct(draft_tokens)))
@@ -89,9 +97,9 @@ def are_distinct(draft_tokens: IntArray) -> BoolArray:
     return (np.diff(np.sort(draft_tokens, axis=-1), axis=-1) != 0).all(axis=-1)
 
 
-def count_distinct(support: int, num_drafts: int, merge: bool) -> tuple[int, int]:
-    """The :meth:`DraftLaw.count_sets` of a law that draws any distinct tokens of a support."""
-    sets = (comb if merge else perm)(support, num_drafts)
+def count_distinct(draft_probs: FloatArray, num_drafts: int, merge: bool) -> tuple[int, int]:
+    """The :meth:`DraftLaw.count_sets` of a law that draws any distinct tokens with mass."""
+    sets = (comb if merge else perm)(int(np.count_nonzero(draft_probs)), num_drafts)
     return sets, num_drafts * sets
 
 

@@ -104,9 +104,13 @@ class Stratified(ProposalLaw):
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         return self._slot_probs(draft_tokens).prod(axis=-1)
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        in_stratum = self.slots.number == prefix.size
+        return np.where(in_stratum, self.slots.token_probs, 0.0) * self.can_draw(prefix)
+
     def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
-        """q_j(x_j) for drafts x (…, n), shape (…, n); 0 where draft j is not in stratum j."""
-        in_stratum = self.slots.number[draft_tokens] == np.arange(self.num_drafts)
+        """q_j(x_j) for the first k drafts x (…, k), shape (…, k); 0 where draft j is not in stratum j."""
+        in_stratum = self.slots.number[draft_tokens] == np.arange(draft_tokens.shape[-1])
         return np.where(in_stratum, self.slots.token_probs[draft_tokens], 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:

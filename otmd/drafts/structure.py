@@ -175,8 +175,8 @@ class Structure(NamedTuple):
     @property
     def slots(self) -> Slots | None:
         """The slots, if all drafts are drawn independently and none is deterministic; else None."""
-        all_independent = isinstance(self.random, Slots) and not self.deterministic.size
-        return self.random if all_independent else None
+        random = self.random
+        return random if isinstance(random, Slots) and not self.deterministic.size else None
 
     @property
     def single(self) -> Slots | None:
@@ -187,8 +187,8 @@ class Structure(NamedTuple):
     @property
     def race(self) -> Race | None:
         """The race, if all drafts are drawn without replacement and none is deterministic; else None."""
-        distinct = isinstance(self.random, Race) and not self.deterministic.size
-        return self.random if distinct else None
+        random = self.random
+        return random if isinstance(random, Race) and not self.deterministic.size else None
 
     def random_target(self, target: FloatArray) -> FloatArray:
         """The target (V,) with 0 for the deterministic tokens."""

@@ -1,6 +1,8 @@
 """The most likely tokens for certain, the other drafts by another law; greedy drafts and SpecHub's pairs."""
 
+import copy
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -59,6 +61,15 @@ class _TopThenRest(ProposalLaw):
         contained[: self.top] = 0.0
         return contained
 
+    def with_ties_as(self, draft_tokens: IntArray) -> Self:
+        first = draft_tokens[: self.top]
+        tied = (self.draft_probs[first] == self.draft_probs[self.top_tokens]).all()
+        if not tied or np.unique(first).size < self.top:
+            return self
+        other = copy.copy(self)
+        vars(other)["top_tokens"] = first
+        return other
+
     def count_sets(self, merge: bool) -> tuple[int, int] | None:
         others = (1, 0) if self.top == self.num_drafts else self._rest.count_sets(merge)
         return None if others is None else (others[0], others[1] + self.top * others[0])
@@ -85,6 +96,13 @@ class _TopThenRest(ProposalLaw):
         if self.top == self.num_drafts:
             return begins.astype(np.float64)
         return np.where(begins, self._rest.position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        top = self.top_tokens
+        begins = (prefix[: self.top] == top[: prefix.size]).all()
+        if prefix.size < self.top:
+            return begins * np.eye(1, self.vocab_size, top[prefix.size])[0]
+        return begins * self._rest.position_next_draft_probs(prefix[self.top :])
 
     def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.top_tokens].all():
@@ -218,8 +236,12 @@ class Hub(_TopThenRest):
         # The structure is about sets: either of the two may come first.
         return super().position_structure()
 
+    def with_ties_as(self, draft_tokens: IntArray) -> Self:
+        # Either draft may be the hub token.
+        return self
+
     def count_sets(self, merge: bool) -> tuple[int, int]:
-        sets, arcs = count_distinct(np.count_nonzero(self.draft_probs) - 1, 1, merge)
+        sets, arcs = count_distinct(self._other_probs, 1, merge)
         # The hub token is drafted as well, in either order.
         orders = 1 if merge else 2
         return orders * sets, orders * (arcs + sets)
@@ -240,6 +262,16 @@ class Hub(_TopThenRest):
         other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
         given_other = super().position_tuple_prob(draft_tokens)
         return other_first + q[hub] * given_other
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        if prefix.size == 0:
+            return self.draft_probs.copy()
+        if prefix[0] == self.hub_token:
+            return super().position_next_draft_probs(prefix)
+        return (
+            self.can_draw(np.append(prefix, self.hub_token))
+            * np.eye(1, self.vocab_size, self.hub_token)[0]
+        )
 
     def _validate_count(self) -> None:
         if self.num_drafts != 2:

@@ -49,6 +49,9 @@ class WithReplacement(ProposalLaw):
         # A token is in all tuples except those made of the other tokens alone.
         return support**drawn, support * (support**drawn - (support - 1) ** drawn)
 
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        return self.draft_probs * self.can_draw(prefix)
+
     def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
 

@@ -59,7 +59,10 @@ class WithoutReplacement(ProposalLaw):
         return prob
 
     def count_sets(self, merge: bool) -> tuple[int, int]:
-        return count_distinct(np.count_nonzero(self.draft_probs), self.num_drafts, merge)
+        return count_distinct(self.draft_probs, self.num_drafts, merge)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        return self.mass_after(prefix)
 
     def position_containment(self, subset: BoolArray) -> float:
         return self.race.arrivals.containment(subset, self.num_drafts)

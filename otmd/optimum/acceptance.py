@@ -257,7 +257,7 @@ def _random_cut(
             (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)
             return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case drafts.Table(probs=q, prefix_containment=contained) if q is not None:
+        case drafts.Table(probs=q, prefix_containment=contained) if q is not None and contained:
             order = RatioCurve.unchecked(target, q).order
             return best_prefix(target, order, contained(order))
     return None

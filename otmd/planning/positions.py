@@ -242,7 +242,7 @@ def _rows(
                 law = make(q, n if make is WithReplacement else min(n, support))
                 parts = None
                 if rule == "block":
-                    chance = float(q[token] / p[token])
+                    chance = float(law.next_draft_probs(())[token] / p[token])
                 elif isinstance(law, WithReplacement) and type(candidate.verifier) in COUNTED:
                     # By how many drafts are the token, or by the first that is.
                     parts = copies(candidate.verifier, p, law, token).sum(axis=1 - candidate.paths)
@@ -260,6 +260,6 @@ def slot_of(law: DraftLaw, token: int) -> int | None:
     if isinstance(law, Stratified):
         return int(law.strata[token])
     if isinstance(law, Greedy):
-        first = np.flatnonzero(law.forced_tokens() == token)
+        first = np.flatnonzero(law.top_tokens == token)
         return int(first[0]) if first.size else law.num_drafts - 1
     return None

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from otmd.drafts import WithoutReplacement
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, wrong
 from otmd.sequences.chance import Chance, Sampled
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.verifiers import UnsupportedLaw, Verifier
+from otmd.verifiers.prepared import accept_prob
 
 
 class SequenceRule(ABC):
@@ -106,9 +106,11 @@ def chance_of_stopping(reached: float, mass: float) -> float:
 class Traversal(SequenceRule):
     """Decide on the leaves of a tree first, and on each node after its children (Weng et al. 2025).
 
-    This is :class:`BlockVerification` for trees whose nodes draft without replacement. When a child and all
-    nodes below it are rejected, the node's target M becomes (p·M − D)₊, normalised, where p is the node's p_i
-    and D its draft distribution. The child's token is then removed from D.
+    This is :class:`BlockVerification` for trees whose nodes have distinct drafts, of any law. When a child
+    and all nodes below it are rejected, the node's target M becomes (p·M − D)₊, normalised. Here p is the
+    node's p_i. D is the distribution of the child's token given the drafts before it, which the node's law
+    tells (:meth:`~otmd.DraftLaw.next_draft_probs`). What is drafted below a child must not depend on the
+    drafts after it.
     """
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
@@ -122,36 +124,37 @@ class Traversal(SequenceRule):
         """The tokens emitted if this prefix or an extension of it is accepted; None if none is."""
         target = context.target(prefix)
         node = tree.node(prefix)
-        if node is not None:
-            if node.tokens.size > 1 and type(node.law) is not WithoutReplacement:
-                raise UnsupportedLaw(
-                    f"Traversal: got drafts of {node.law!r} after {prefix}, wanted a single draft or "
-                    "drafts without replacement"
-                )
-            draft = context.draft(prefix).copy()
-            for token in node.tokens.tolist():
-                own = min(reached * float(target[token]) / float(draft[token]), 1.0)
-                emitted = self._below((*prefix, token), own, context, tree, chance)
-                if emitted is not None:
-                    return emitted
-                mass, target = leftover(reached, target, draft)
-                reached = chance_of_stopping(reached, mass)
-                draft[token] = 0.0
-                others = float(draft.sum())
-                # Without other mass this was the last draft.
-                draft = draft / others if others > 0 else draft
+        for token, draft in self._drafts_in_turn(prefix, node) if node else ():
+            drafted = float(accept_prob(reached * target[token], draft[token]))
+            emitted = self._below((*prefix, token), drafted, context, tree, chance)
+            if emitted is not None:
+                return emitted
+            mass, target = leftover(reached, target, draft)
+            reached = chance_of_stopping(reached, mass)
         if prefix and not chance.accepts(reached):
             return None
         return (*prefix, chance.token(target))
+
+    def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, FloatArray]]:
+        """The drafts of a node, each with its distribution (V,) given those before it."""
+        tokens = node.tokens.tolist()
+        drafts = [(token, node.law.next_draft_probs(tokens[:i])) for i, token in enumerate(tokens)]
+        # The nodes below a draft can be judged only once.
+        if any(probs[tokens[:i]].any() for i, (_, probs) in enumerate(drafts)):
+            raise UnsupportedLaw(
+                f"{type(self).__name__}: got drafts of {node.law!r} after {prefix}, which may be equal, "
+                "expected a single draft or distinct drafts, such as drafts without replacement"
+            )
+        return drafts
 
 
 class BlockVerification(Traversal):
     """Verify the tokens of a single path together (Sun et al. 2024).
 
-    M is the target and D the draft distribution. Each prefix of i tokens is accepted or rejected by its own
-    random number, with a probability that follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1.
-    The longest accepted prefix is emitted. Looking at the longest prefix first gives the rule of
-    :class:`Traversal` for trees that are a single path.
+    M is the target. D is the distribution of the draft, which the node's law tells; it need not be the draft
+    model's. Each prefix of i tokens is accepted or rejected by its own random number, with a probability that
+    follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1. The longest accepted prefix is emitted.
+    Looking at the longest prefix first gives the rule of :class:`Traversal` for trees that are a single path.
     """
 
     def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:

@@ -59,7 +59,7 @@ class Preference(Verifier):
         """MaximalCoupling, GreedyCoupling or TargetOnly, where the rule is one of these; else Preference."""
         if structure.random is None:
             return "TargetOnly"
-        if structure.random.num_drafts > 1:
+        if not isinstance(structure.random, Slots) or structure.random.num_drafts > 1:
             return "Preference"
         return "GreedyCoupling" if structure.deterministic.size else "MaximalCoupling"
 

@@ -11,11 +11,11 @@ from strategies import KINDS, Array, instances
 
 import otmd
 from otmd.choice import plan_independent
-from otmd.drafts import Slots
 from otmd.choice.choice_plan import CutCurve, choose_nodes, cut_curve, locate, split_masses
 from otmd.choice.weights import balance
 from otmd.curve._kernels import ratios_of
 from otmd.curve.blocks import BlockedCurve
+from otmd.drafts import Slots
 from otmd.optimum.stratified_cut import corner
 
 ROUNDING = 1e-12

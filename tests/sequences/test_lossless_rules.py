@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from otmd.sequences import (
     TokenTree,
     Traversal,
     TreeLaw,
+    block_efficiency,
+    optimal_block_efficiency,
     output_law,
     target_law,
 )
@@ -140,15 +143,102 @@ def test_rules_with_a_fault_are_caught() -> None:
         assert deviation(SkippedDuplicates(otmd.RecursiveRejection()), target, paths) > 1e-4
 
 
-def test_a_draft_model_that_is_not_what_was_drawn_from_is_caught() -> None:
-    target, draft = model_pair("any", 0)
-    law = IIDPaths(draft, 1, 2)
+class TakesTheModelsProbs(Traversal):
+    """Traversal that believes that every single draft was drawn from the draft model's q."""
 
-    class Fooled(BlockVerification):
-        def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-            other = Context(target, law)
-            drawn_from = other.draft
-            other.draft = lambda prefix: np.roll(drawn_from(prefix), 1)
-            return super().emit(other, tree, chance)
+    def __init__(self, draft_model: TableModel) -> None:
+        self.draft_model = draft_model
 
-    assert deviation(Fooled(), target, law) > 1e-3
+    def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, np.ndarray]]:
+        believed = otmd.WithReplacement(self.draft_model(prefix), node.tokens.size)
+        return super()._drafts_in_turn(prefix, node._replace(law=believed))
+
+
+def anything(draft_probs: np.ndarray, num_drafts: int) -> otmd.Joint:
+    """Drafts that have nothing to do with the draft model."""
+    tuples = list(product(range(draft_probs.size), repeat=num_drafts))
+    weights = np.arange(1.0, len(tuples) + 1.0)
+    return otmd.Joint(tuples, weights / weights.sum(), draft_probs.size)
+
+
+TOP_1 = partial(otmd.TopThen, top=1)
+NODE_LAWS = {
+    "with replacement": otmd.WithReplacement,
+    "without replacement": otmd.WithoutReplacement,
+    "conditional poisson": otmd.ConditionalPoisson,
+    "stratified": otmd.Stratified,
+    "stratified, sharp": partial(otmd.Stratified, sharpness=2.0),
+    "stratified, flat": partial(otmd.Stratified, sharpness=0.3),
+    "greedy": otmd.Greedy,
+    "top": lambda q, n: otmd.TopThen(q, n, top=n),
+    "top then with replacement": partial(TOP_1, rest=otmd.WithReplacement),
+    "top then conditional poisson": partial(TOP_1, rest=otmd.ConditionalPoisson),
+    "top then stratified": partial(TOP_1, rest=otmd.Stratified),
+    "independent": lambda q, n: otmd.Independent([np.roll(q, 1 + j) for j in range(n)]),
+    "anything": anything,
+}
+TREES = {
+    **{
+        f"{name}, {width} at the root": lambda q, depth, law=law, width=width: TokenTree(
+            q, (width, *(1,) * (depth - 1)), law
+        )
+        for name, law in NODE_LAWS.items()
+        for width in (1, 2)
+    },
+    "hub": lambda q, depth: TokenTree(q, (2,) * min(depth, 2), otmd.Hub),
+    "one path": lambda q, depth: IIDPaths(q, 1, depth),
+    "two paths": lambda q, depth: IIDPaths(q, 2, min(depth, 2)),
+    "one likely path": lambda q, depth: LikeliestTree(q, depth, depth, 1),
+    "likely paths": lambda q, depth: LikeliestTree(q, 4, depth, 2),
+}
+EVERY_RULE = [BlockVerification(), Traversal(), *map(TokenLevel, otmd.verifiers.VERIFIERS)]
+# Every node has a single draft, which is not drawn from the draft model's q.
+NOT_FROM_Q = [
+    name
+    for name in TREES
+    if name.startswith(
+        ("stratified, sharp", "stratified, flat", "top", "independent", "anything", "one likely")
+    )
+    and "2 at the root" not in name
+]
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_rule_is_lossless_or_refuses(name: str) -> None:
+    """Random models: two to four tokens, one to three levels, up to the optimum and no further."""
+    rng, served, caught = np.random.default_rng(list(TREES).index(name)), set(), 0
+    for vocab_size, depth in [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (4, 2)]:
+        target, draft = (TableModel.random(vocab_size, 1, rng) for _ in range(2))
+        law = TREES[name](draft, depth)
+        best = optimal_block_efficiency(target, law).value
+        for rule in EVERY_RULE:
+            try:
+                assert deviation(rule, target, law) <= ROUNDING, (rule, vocab_size, depth)
+            except otmd.UnsupportedLaw:
+                continue
+            served.add(repr(rule))
+            assert block_efficiency(rule, target, law).value <= best + 1e-8
+        if name in NOT_FROM_Q:
+            caught += deviation(TakesTheModelsProbs(draft), target, law) > 1e-4
+            block = block_efficiency(BlockVerification(), target, law).value
+            assert block == pytest.approx(best, abs=1e-8)
+    assert caught == 7 * (name in NOT_FROM_Q)
+    assert "TokenLevel(TargetOnly())" in served
+    may_repeat = ("with replacement, 2 at", "independent, 2 at", "anything, 2 at", "two paths")
+    assert ("Traversal()" in served) != name.startswith(may_repeat)
+    assert ("BlockVerification()" in served) == ("1 at the root" in name or name.startswith("one "))
+
+
+@pytest.mark.parametrize(
+    ("make", "tokens_per_step"),
+    [
+        (lambda q: LikeliestTree(q, 1, 1, 1), 1.5),
+        (lambda q: TokenTree(q, (1,), partial(otmd.Stratified, sharpness=2.0)), 1.6),
+        (lambda q: TokenTree(q, (1,), otmd.Stratified), 1.75),
+    ],
+)
+@pytest.mark.parametrize("rule", [BlockVerification(), Traversal()])
+def test_a_draft_is_verified_by_the_law_that_drew_it(rule, make, tokens_per_step: float) -> None:
+    target, law = TableModel([[0.5, 0.5]]), make(TableModel([[0.75, 0.25]]))
+    assert deviation(rule, target, law) <= ROUNDING
+    assert block_efficiency(rule, target, law).value == pytest.approx(tokens_per_step, abs=1e-12)

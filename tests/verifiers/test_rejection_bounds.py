@@ -7,9 +7,9 @@ import pytest
 from naive import exact, judged, rrsw, without_replacement
 
 import otmd
+from otmd.drafts import Race
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import rejection_bounds, walk_paths
-from otmd.drafts import Race
 from otmd.verifiers.rejection_classes import RejectionPosition
 
 ROUNDING = 1e-12
