@@ -16,8 +16,7 @@ from rich.text import Text
 from otmd.measurement import style
 from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
-from otmd.measurement.rows import DEFAULT_LAWS
-from otmd.measurement.rows import ROUNDING
+from otmd.measurement.rows import DEFAULT_LAWS, ROUNDING
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.storage.files import one_line
 from otmd.verifiers import VERIFIERS
@@ -248,7 +247,7 @@ def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
 
 def _percent(fraction: float | None) -> float | None:
     # An interval that is rounding alone would be drawn over the full width.
-    return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING)
+    return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING) + 0.0
 
 
 def _conclusion(
