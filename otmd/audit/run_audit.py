@@ -275,7 +275,7 @@ class Tally:
             add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS))
         if highest is not None:
             chosen = mass_of_choice(target, record.target_ties)
-            if isinstance(draft, np.ndarray):
+            if law is not None and isinstance(draft, np.ndarray):
                 chosen += tokens.size * mass_of_choice(draft, record.draft_ties)
             self._accepted.append(accepted)
             self.ceilings.append(min(1.0, highest + chosen))

@@ -91,8 +91,9 @@ def plan(
         "overwrite": overwrite,
     }
     given = (temperature, top_k, top_p, min_p)
+    sampled = o.processing("", *given, order)
     if any(value is not None for value in given):
-        settings["target"] = o.processing("", *given, order)
+        settings["target"] = sampled
     if draft_temperature:
         settings["draft_temperatures"] = [own.temperature for own in o.steps(draft_temperature)]
     data = open_dataset(dataset)
