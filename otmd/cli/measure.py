@@ -14,7 +14,7 @@ DEFAULT_VERIFIERS = ",".join(name for name in o.VERIFIERS if name != "optimal")
 EXAMPLES = """
 otmd measure runs/mine
 otmd measure runs/mine --law greedy,hub --num-drafts 2 --temperature 0.6,1.0
-otmd measure dump.npz --top-p 0.95 --output runs/top-p --json"""
+otmd measure dump.npz --top-p 0.95 --order llama.cpp --output runs/top-p --json"""
 
 
 def measure(
@@ -29,6 +29,7 @@ def measure(
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
+    order: o.Order = None,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
     device: str | None = None,
@@ -61,7 +62,7 @@ def measure(
         "laws": o.read_laws(law, top),
         "verifiers": o.read_verifiers(verifier),
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature, top_k, top_p, min_p),
+        "processing": o.steps(temperature, top_k, top_p, min_p, order),
         "tol": tol,
         "workers": workers,
         "device": device,

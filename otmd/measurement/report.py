@@ -16,7 +16,7 @@ from rich.text import Text
 from otmd.measurement import style
 from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
-from otmd.measurement.rows import DEFAULT_LAWS
+from otmd.measurement.rows import DEFAULT_LAWS, ROUNDING
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.storage.files import one_line
 from otmd.verifiers import VERIFIERS
@@ -51,10 +51,13 @@ def verifier_label(name: str) -> str:
     return LITERATURE.get(name) or law_label(name)
 
 
-def processing_label(*values: float | None) -> str:
+def processing_label(*values: Any) -> str:
     """The values of the columns PROCESSING in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
-    named = zip(("T =", "top-k", "top-p", "min-p"), values, strict=False)
-    return ", ".join(f"{name} {value:.9g}" for name, value in named if value is not None)
+    named = dict(zip(PROCESSING, values, strict=False))
+    order = named.pop("order", "transformers")
+    words = {"temperature": "T =", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+    steps = [f"{words[name]} {value:.9g}" for name, value in named.items() if value is not None]
+    return ", ".join(steps + [f"order {order}"] * (order != "transformers"))
 
 
 def in_order(names: set[str], order: list[str]) -> list[str]:
@@ -243,7 +246,8 @@ def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
 
 
 def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
+    # An interval that is rounding alone would be drawn over the full width.
+    return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING) + 0.0
 
 
 def _conclusion(

@@ -15,7 +15,7 @@ import polars as pl
 from otmd.probabilities import wrong
 from otmd.verifiers import Optimal
 
-PROCESSING = ("temperature", "top_k", "top_p", "min_p")
+PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
 DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
 MEASURES = {
     "optimal": ("optimal", "optimal"),

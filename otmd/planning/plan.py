@@ -1,7 +1,7 @@
 """A plan: what to draft and how to verify it, from a dataset of texts, with the tables that it rests on."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,14 +149,16 @@ def _short(about: Any) -> str:
 
 
 def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
-    known = dataset.metadata.get("temperature")
-    if not isinstance(known, (int, float)):
+    """How the texts were sampled, as a dataset's metadata say, or else as ``target`` says."""
+    recorded = {name: dataset.metadata.get(name) for name in asdict(Processing())}
+    recorded = {name: value for name, value in recorded.items() if value is not None}
+    if not recorded:
         return target or Processing()
-    own = Processing(float(known))
+    own = Processing(**recorded)
     if target not in (None, own):
         raise ValueError(
-            f"--temperature: got {target}, but the texts were sampled at {known:g} without cuts; collect "
-            "others (otmd collect --temperature), or leave it out: --draft-temperature is free"
+            f"--temperature: got {target}, but the texts were sampled with {own}; collect others (otmd "
+            "collect --temperature), or leave it out: --draft-temperature is free"
         )
     return own
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -236,6 +237,14 @@ def test_labels():
     assert verifier_label("MyOwnRule") == "my own rule"
     assert processing_label(0.6) == "T = 0.6"
     assert processing_label(1.0, 50, 0.9, 0.05) == "T = 1, top-k 50, top-p 0.9, min-p 0.05"
+    assert processing_label(0.6, None, 0.9, None, "vllm") == "T = 0.6, top-p 0.9, order vllm"
+
+
+def test_an_interval_that_is_rounding_alone_has_no_width(summary):
+    noise = {"gap": 3e-16, "gap_low": -2e-16, "gap_high": 1e-15}
+    shown = summary.with_columns(pl.lit(value).alias(name) for name, value in noise.items())
+    page = to_html("report", *report_tables(shown), {})
+    assert set(re.findall(r'<i style="(.*?)"', page)) == {"left:0.0%;width:0.0%"}
 
 
 def test_every_verifier_has_a_mark_of_its_own():

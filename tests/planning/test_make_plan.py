@@ -269,7 +269,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
         ({}, ["--top-k", "1"], "wanted those that the text was sampled with"),
         ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
-        ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
+        ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "target_logits: got nan"),
         ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "parents before their children"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5))}, [], "draft_paths is float64 (112, 5)"),
@@ -283,6 +283,31 @@ def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_the_cuts_of_the_texts_may_be_in_the_metadata(tmp_path, dump):
+    recorded = {"temperature": 0.7, "top_k": VOCAB, "min_p": 0.0, "order": "llama.cpp"}
+    path = write_texts(tmp_path / "texts.npz", metadata=json.dumps(recorded))
+    options = {
+        "workers": 1,
+        "rules": ["rejection"],
+        "num_drafts": (1,),
+        "budgets": (2,),
+        "depth": 2,
+    }
+    plan = make_plan(open_dataset(path), tmp_path / "out", **options)
+    assert plan.about["texts sampled with"] == str(Processing(**recorded))
+    with pytest.raises(ValueError, match=r"the texts were sampled with .*llama.cpp"):
+        make_plan(open_dataset(path), tmp_path / "other", target=Processing(0.7), **options)
+
+
+def test_the_order_is_an_option(dump, tmp_path, capsys):
+    command = ["plan", str(dump), "--workers", "1", "--quiet", "--json", "--rules", "rejection"]
+    command += ["--depth", "2", "--output", str(tmp_path / "out"), "--min-p", "0", "--top-p", "1"]
+    assert main([*command, "--order", "vllm"]) == 0
+    assert "order='vllm'" in json.loads(capsys.readouterr().out)["about"]["texts sampled with"]
+    assert main([*command, "--order", "vLLM"]) == 2
+    assert "order: got 'vLLM', wanted one of transformers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
