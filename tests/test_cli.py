@@ -337,7 +337,7 @@ def test_every_law_is_measured_and_the_closing_lines_rank_them(dump, tmp_path, c
     assert len(rates) >= 8
     assert rates == sorted(rates, reverse=True)
     assert any(line.split()[:3] == ["with", "replacement", "optimal"] for line in closing)
-    assert "T = 0.6: take 2 " in out
+    assert "T = 1: take 2 " in out
 
 
 def test_report_on_something_else_says_what_it_is_and_never_to_delete_it(dump, tmp_path, capsys):

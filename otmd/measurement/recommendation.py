@@ -98,7 +98,7 @@ def _what_a_solver_adds(optimal: _Rated, best: _Rated, confidence: float) -> str
         low=pl.col("optimal") - pl.col("rate_high_simple"),
         high=pl.col("optimal") - pl.col("rate_low_simple"),
     )
-    gain = 100 * float(gains["gain"].mean() or 0.0)
+    gain = 100 * float(gains["gain"].to_numpy().mean())
     if gain < 0.05:
         return "The optimal verifier accepts no more, with any law that was measured."
     _, intervals = prompt_intervals(gains, ("low", "high"), confidence)
