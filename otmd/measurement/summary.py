@@ -122,9 +122,10 @@ def prompt_intervals(
     )
     if len(sums) < 2:
         return len(sums), {}
-    sizes, found = sums["size"].to_numpy().astype(float), {}
+    sizes = sums["size"].to_numpy().astype(float)
+    intervals = {}
     for name in names:
         totals = sums[name].to_numpy()
         without = jackknife.left_out(totals, sizes)
-        found[name] = jackknife.interval(totals.sum() / sizes.sum(), without, confidence)
-    return len(sums), found
+        intervals[name] = jackknife.interval(totals.sum() / sizes.sum(), without, confidence)
+    return len(sums), intervals

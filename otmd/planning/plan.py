@@ -233,19 +233,16 @@ def _few_prompts(measured: int, prompts: int) -> list[str]:
 
 def _by_engine(rows: Sequence[Row]) -> list[str]:
     """The best rows of the engines that most servers run, by themselves."""
-    found = []
+    sentences = []
     for engine in ("vLLM", "SGLang"):
         runs = [row for row in rows if engine in CANDIDATES[row.rule].engines]
         if runs:
             best = max(runs, key=lambda row: row.fitted)
-            found.append(
-                f"{engine}: {_named(best)}, {best.value:.2f} [{best.low:.2f}, {best.high:.2f}]"
+            ends = f"[{best.low:.2f}, {best.high:.2f}]"
+            sentences.append(
+                f"The best of {engine} alone: {_named(best)}, {best.value:.2f} {ends}."
             )
-    return (
-        [f"The best of an engine alone, chosen on the fitting half. {'. '.join(found)}."]
-        if found
-        else []
-    )
+    return sentences
 
 
 def _headroom(best: Row) -> str:

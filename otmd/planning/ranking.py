@@ -208,11 +208,12 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
 
 def _equal_temperatures(best: Choice, fitted: Mapping[Choice, tuple[float, float]]) -> list[float]:
     """The draft temperatures with which a choice has the same value, in ascending order."""
-    alike = [
-        own for own in fitted if own._replace(draft_temperature=best.draft_temperature) == best
-    ]
-    value = fitted[best][0]
-    return sorted(own.draft_temperature for own in alike if np.isclose(fitted[own][0], value, 1e-9))
+    return sorted(
+        choice.draft_temperature
+        for choice, (value, _) in fitted.items()
+        if choice._replace(draft_temperature=best.draft_temperature) == best
+        and np.isclose(value, fitted[best][0], 1e-9)
+    )
 
 
 def _ratio(tokens: FloatArray, steps: FloatArray) -> float:

@@ -154,9 +154,15 @@ def test_advice_compares_with_what_servers_run_and_not_with_repositories_of_pape
         r"Take stratified with .*; compared with the best that engines run, block", said[0]
     )
     assert said[0].endswith("+50.0% [+50.0, +50.0].")
-    (engines,) = [sentence for sentence in said if "engine alone" in sentence]
-    assert re.search(
-        r"vLLM: block with .*\. SGLang: certain-tree with .* 1\.50 \[1\.40, 1\.60\]\.$", engines
+    (vllm,) = [
+        sentence for sentence in said if sentence.startswith("The best of vLLM alone: block with")
+    ]
+    assert vllm.count(", 2.00 [") == 1
+    assert any(
+        re.match(
+            r"The best of SGLang alone: certain-tree with .*, 1\.50 \[1\.40, 1\.60\]\.$", sentence
+        )
+        for sentence in said
     )
 
 
