@@ -55,7 +55,7 @@ def measure(
         Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
         torch.
     """
-    from otmd.measurement import print_report, report_json, summarise
+    from otmd.measurement import print_report, recommend, report_json, summarise
     from otmd.measurement.run import RESULTS
 
     settings = {
@@ -74,7 +74,7 @@ def measure(
     if json_output:
         print(report_json(summary, results=str(results)))
         return
-    print_report(summary)
+    print_report(summary, recommendation=recommend(table))
     print(f"\nOne row a position, law and verifier: {results}")
 
 

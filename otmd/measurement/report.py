@@ -81,7 +81,10 @@ def _rows(summary: pl.DataFrame) -> list[Row]:
 
 
 def print_report(
-    summary: pl.DataFrame, console: Console | None = None, confidence: float = 0.95
+    summary: pl.DataFrame,
+    console: Console | None = None,
+    confidence: float = 0.95,
+    recommendation: Sequence[str] = (),
 ) -> None:
     """Print a table for each draft law (and domain), then one of all laws, and a recommendation.
 
@@ -94,6 +97,8 @@ def print_report(
         Where to print; by default stdout.
     confidence : float
         The coverage of the summary's intervals, for the caption.
+    recommendation : sequence of str
+        Sentences of :func:`otmd.measurement.recommend`, printed last.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
@@ -111,10 +116,11 @@ def print_report(
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
     console.print(Text(caption, style="dim"))
-    if "domain" not in summary.columns and (closing := _ranking(summary)):
+    if "domain" not in summary.columns and (ranking := _ranking(summary)):
         console.print()
-        style.print_table(closing[0], console)
-        console.print(f"\n{closing[1]}", highlight=False, markup=False)
+        style.print_table(ranking, console)
+    for sentence in recommendation:
+        console.print(f"\n{sentence}", highlight=False, markup=False)
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
@@ -181,7 +187,7 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
     caption = (
         f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; {of_interval} "
-        "interval (bootstrap over prompts)."
+        "interval (jackknife over prompts)."
     )
     if shown["undefined"].sum():
         caption += (
@@ -194,16 +200,13 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     return caption
 
 
-def report_tables(
-    summary: pl.DataFrame, confidence: float = 0.95
-) -> tuple[list[str], list[PageTable]]:
-    """Sentences and tables for the functions of :mod:`otmd.measurement.page`.
+def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str, list[PageTable]]:
+    """A caption, and tables for the functions of :mod:`otmd.measurement.page`.
 
-    Unless the summary is grouped by domain, the first sentence is a recommendation, and the first table ranks
-    all laws.
+    Unless the summary is grouped by domain, the first table ranks all laws.
     """
-    closing = None if "domain" in summary.columns else _ranking(summary)
-    said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])
+    ranking = None if "domain" in summary.columns else _ranking(summary)
+    tables = [ranking] if ranking else []
     interval = ("gap, pp", "low", "high")
     heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
     rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
@@ -216,11 +219,11 @@ def report_tables(
         ]
         tables.append(PageTable(title, heads, cells, interval=interval))
     ends = f"low and high are the ends of its {100 * confidence:g}%"
-    return [*said, _caption(summary, ends, "undefined, at how many positions")], tables
+    return _caption(summary, ends, "undefined, at how many positions"), tables
 
 
-def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
-    """A table of all pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
+def _ranking(summary: pl.DataFrame) -> PageTable | None:
+    """A table of all pairs of law and verifier at the law's largest n, best rate first."""
     rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
     steps = dict.fromkeys(row["processing"] for row in rows)
     most: dict[str, int] = {}
@@ -242,33 +245,12 @@ def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
         for law, verifier in ranked
     ]
     title = "all laws, best rate first"
-    return PageTable(title, heads, cells, decimals=1), _conclusion(ranked, means, most)
+    return PageTable(title, heads, cells, decimals=1)
 
 
 def _percent(fraction: float | None) -> float | None:
     # An interval that is rounding alone would be drawn over the full width.
     return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING) + 0.0
-
-
-def _conclusion(
-    ranked: list[tuple[str, str]], means: dict[tuple[str, str], float], most: dict[str, int]
-) -> str:
-    def in_words(law: str, verifier: str) -> tuple[str, str]:
-        label = law_label(law)
-        drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
-        drafts = f'drafts by "{label}"' if "top" in label else drafts
-        rule = verifier_label(verifier)
-        rule = f"the {rule} rule" if verifier in ("Optimal", "Preference") else rule
-        return f"{most[law]} {drafts}", rule
-
-    drafts, rule = in_words(*ranked[0])
-    said = f"What to do: draw {drafts} and verify them by {rule}"
-    simple = next((pair for pair in ranked if pair[1] != "Optimal"), None)
-    if simple in (None, ranked[0]):
-        return f"{said}: nothing measured accepts more."
-    drafts, rule = in_words(*simple)
-    less = 100 * (means[ranked[0]] - means[simple])
-    return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
 
 
 def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = "") -> list[Path]:
