@@ -34,7 +34,7 @@ def rows() -> list[list[str]]:
 
 
 def mean(table: pl.DataFrame, value: pl.Expr) -> dict[str, float]:
-    """A mean over positions with its 95% interval by a bootstrap over prompts."""
+    """A mean over positions with its 95% interval over prompts."""
     measured = ("optimal", "rate", "rate_low", "rate_high", "gap", "gap_low", "gap_high")
     alone = table.select(
         pl.lit("all").alias("domain"),

@@ -59,7 +59,7 @@ def side_by_side(table: pl.DataFrame, names: Sequence[str], num_drafts: int) -> 
 
 
 def means(wide: pl.DataFrame, by: Sequence[str], of: Mapping[str, pl.Expr]) -> pl.DataFrame:
-    """Mean of each expression in each group, with its 95% interval by a bootstrap over prompts.
+    """Mean of each expression in each group, with its 95% interval over prompts.
 
     Columns ``by``, ``name``, ``value``, ``low``, ``high``, ``positions`` and ``prompts``.
     """

@@ -337,7 +337,7 @@ def test_every_law_is_measured_and_the_closing_lines_rank_them(dump, tmp_path, c
     assert len(rates) >= 8
     assert rates == sorted(rates, reverse=True)
     assert any(line.split()[:3] == ["with", "replacement", "optimal"] for line in closing)
-    assert "What to do: draw 2 " in out
+    assert "T = 1: take 2 " in out
 
 
 def test_report_on_something_else_says_what_it_is_and_never_to_delete_it(dump, tmp_path, capsys):
@@ -376,7 +376,7 @@ def test_report_prints_tables_json_and_figures(results, tmp_path, capsys):
     files = {name: tmp_path / f"report.{name}" for name in ("html", "markdown", "csv")}
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     assert main(["report", str(results), *options]) == 0
-    assert "What to do: draw" in files["html"].read_text()
+    assert "T = 0.6: take 2 " in files["html"].read_text()
     assert "| verifier |" in files["markdown"].read_text()
     assert "WithReplacement,0.6," in files["csv"].read_text()
     assert not re.search(r"(src|href)\s*=|url\(|@import|https?://", files["html"].read_text())

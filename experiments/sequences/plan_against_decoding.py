@@ -26,7 +26,7 @@ import otmd
 from otmd.harness import Speculation, decode, load_draft, load_prompts, load_target, open_dataset
 from otmd.harness.collection import held_out_corpus
 from otmd.harness.prompts import prompt_tokens
-from otmd.measurement.summary import prompt_weights
+from otmd.measurement import jackknife
 from otmd.planning.candidates import likeliest_trees
 from otmd.planning.ceiling import ceilings
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
@@ -54,7 +54,6 @@ WITH_REPLACEMENT: Ways = (
     ("k-seq-paths", PATHS),
     ("preference-paths", PATHS),
 )
-RESAMPLES = 2000
 
 
 class Means(NamedTuple):
@@ -155,15 +154,14 @@ def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed:
     return {"tokens": int(emitted[counts].sum()), "steps": int(counts.sum())}
 
 
-def ratio(totals: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
-    """Tokens per step over all prompts, and resampled."""
-    drawn = weights @ totals
-    return totals[:, 0].sum() / totals[:, 1].sum(), drawn[:, 0] / drawn[:, 1]
+def ratio(totals: FloatArray) -> tuple[float, FloatArray]:
+    """Tokens per step over all prompts, and without each of them."""
+    return totals[:, 0].sum() / totals[:, 1].sum(), jackknife.left_out(*totals.T)
 
 
-def interval(value: float, samples: FloatArray) -> str:
+def interval(value: float, without: FloatArray) -> str:
     """A value with its 95% interval."""
-    low, high = np.quantile(samples, [0.025, 0.975])
+    low, high = jackknife.interval(value, without)
     return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
@@ -176,9 +174,9 @@ def print_table(found: dict[str, Means]) -> None:
     heads += ("less estimated", "less decoded")
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for name, (along, own, rates) in found.items():
-        weights = prompt_weights(len(along), RESAMPLES, 0)
-        (first, firsts), (second, seconds) = ratio(along, weights), ratio(own, weights)
-        third, thirds = product(rates.sum(axis=0)), product(np.tensordot(weights, rates, axes=1))
+        (first, firsts), (second, seconds) = ratio(along), ratio(own)
+        sums = rates.sum(axis=0)
+        third, thirds = product(sums), product(sums - rates)
         cells = [
             interval(first, firsts),
             interval(second, seconds),

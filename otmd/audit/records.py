@@ -1,5 +1,6 @@
 """The checked rows of a recorded run: one for each position that has drafts or an output token."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from otmd.probabilities import (
     from_tensor,
     in_float64,
     sum_tolerance,
+    ties_at_edge,
     wrong,
 )
 from otmd.storage.arrays import read_safetensors
@@ -32,23 +34,32 @@ MOST_ROWS = 2_000_000
 MOST_NUMBERS = 1 << 22
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
-_WARPERS = ("temperature", "top_k", "top_p", "min_p")
+_WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
 FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
     *("draft_tokens", "output_token", "request", "step", "depth"),
 )  # fmt: skip
 # Endings of the names of fields that hold lists of numbers.
 _VECTORS = ("logits", "probs", "ids", "tokens")
+# Names of settings that engines have, and that no field stands for.
+_CHANGED = re.compile("penalt|bias")
+_NO_TOKENS = np.empty(0, np.int64)
 Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
 class _Side(NamedTuple):
-    """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them."""
+    """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them.
+
+    ``ties`` are those of :func:`~otmd.probabilities.ties_at_edge`. ``listed`` is the mass of the ``ids``
+    if the logits are log-probabilities and the processing needs those of all tokens, else at least 1.
+    """
 
     probs: FloatArray | str
     size: int
     ids: IntArray | None
+    ties: IntArray
+    listed: float
 
 
 class Record(NamedTuple):
@@ -57,6 +68,8 @@ class Record(NamedTuple):
     V is the vocabulary of a full row (``is_full``), else large enough for every token named. ``target`` and
     ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
     ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
+    Where a cut splits tokens of equal logits, ``target_ties`` and ``draft_ties`` are all of these tokens: the
+    engine chose which of them it kept. At temperature 0 they are the tokens of the largest logit.
     """
 
     row: int
@@ -69,6 +82,8 @@ class Record(NamedTuple):
     request: str
     step: int | None
     depth: int
+    target_ties: IntArray
+    draft_ties: IntArray
 
 
 def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> Iterator[Record]:
@@ -82,23 +97,43 @@ def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> I
         rows, name = enumerate(source, start=1), "records"
     else:
         raise wrong("source", type(source).__name__, "a path or a list of mappings")
+    least = {"target": 1.0, "draft": 1.0}
+    most = dict(least)
     for number, row in rows:
         if number > MOST_ROWS:
             raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
         try:
-            yield _record(number, row, defaults)
+            given = _given(row)
+            sides = {side: _read_side(side, given, defaults.get(side)) for side in least}
+            record = _record(number, given, sides["target"], sides["draft"])
         except ValueError as error:
             raise ValueError(f"{name}: row {number}: {error}") from error
+        for side, numbers in sides.items():
+            listed = numbers.listed if numbers else 1.0
+            least[side] = min(least[side], listed)
+            most[side] = max(most[side], listed)
+        yield record
+    for side, mass in least.items():
+        if mass < 1 and most[side] == 1:
+            raise wrong(
+                f"{name}: {side}_logits",
+                f"log-probabilities of some tokens (≤ 0 in all rows, with a mass of {mass:.3g} in one)",
+                "logits of all V tokens, or of all with mass (to raw logits that are ≤ 0 add 100)",
+            )
 
 
-def _record(number: int, row: Row, defaults: Mapping[str, Processing | None]) -> Record:
+def _given(row: Row) -> Row:
+    """The fields of a row that are not null; ValueError for an unknown one."""
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
-        raise wrong(shortened(unknown[0]), "an unknown field", ", ".join(FIELDS))
-    target = _read_side("target", given, defaults.get("target"))
+        hint = "record logits after penalties and biases; " if _CHANGED.search(unknown[0]) else ""
+        raise wrong(shortened(unknown[0]), "an unknown field", hint + ", ".join(FIELDS))
+    return given
+
+
+def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) -> Record:
     if target is None:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
-    draft = _read_side("draft", given, defaults.get("draft"))
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Rows of an array have equal lengths: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
@@ -107,26 +142,51 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing | None]) ->
     if not 0 <= depth <= _DEEPEST:
         raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
     size, is_full = _vocab_size(target, draft, max(output, int(tokens.max(initial=0))))
+    drafted = draft if tokens.size else None
     return Record(
         row=number,
         vocab_size=size,
         is_full=is_full,
         target=_spread(target, size),
-        draft=_spread(draft, size) if draft is not None and tokens.size else None,
+        draft=_spread(drafted, size) if drafted else None,
         draft_tokens=tokens,
         output_token=output,
         request=_read_request(given.get("request", "")),
         step=_number("step", given, None, whole=True),
         depth=depth,
+        target_ties=target.ties,
+        draft_ties=drafted.ties if drafted else _NO_TOKENS,
     )
+
+
+def as_kept(
+    tokens: IntArray, probs: FloatArray, ties: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """Tokens (n,) of an engine as if its cuts had kept, of the ``ties``, those that have mass in ``probs``.
+
+    Which tied tokens a cut keeps is the engine's choice, and all that it keeps are equally likely: a random
+    one of those with mass stands for each. Distinct tokens stay distinct; if too many are tied, all remain.
+    """
+    kept, tied = ties[probs[ties] > 0], np.intersect1d(tokens, ties)
+    if not 0 < tied.size <= kept.size:
+        return tokens
+    chosen = dict(zip(tied.tolist(), rng.permutation(kept).tolist(), strict=False))
+    return np.array([chosen.get(token, token) for token in tokens.tolist()], np.int64)
+
+
+def mass_of_choice(probs: FloatArray, ties: IntArray) -> float:
+    """The largest mass that may lie on other tokens if an engine keeps others of the ``ties``."""
+    kept = ties[probs[ties] > 0]
+    return min(kept.size, ties.size - kept.size) * float(probs[kept].max(initial=0.0))
 
 
 def _vocab_size(target: _Side, draft: _Side | None, largest_token: int) -> tuple[int, bool]:
     sides = [target] if draft is None else [target, draft]
     full = {side.size for side in sides if side.ids is None}
     if len(full) > 1:
+        shorter = "draft" if sides[1].size < target.size else "target"
         told = f"{sides[1].size} tokens and a target with {target.size}"
-        raise wrong("draft", told, "equally many")
+        raise wrong("draft", told, f"equally many, or {shorter}_ids: the ids of its tokens")
     largest = [int(side.ids[-1]) for side in sides if side.ids is not None]
     size = min(full) if full else 1 + max(*largest, largest_token)
     if size > MOST_NUMBERS:
@@ -158,7 +218,24 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
-    return _Side(_probs(in_float64(values), of_logits, tolerance), values.size, ids)
+    numbers, ties, listed = in_float64(values), _NO_TOKENS, 1.0
+    probs = _probs(numbers, of_logits, tolerance)
+    if of_logits is not None and not isinstance(probs, str):
+        ties = ties_at_edge(numbers, probs)
+        if ids is not None:
+            ties, listed = ids[ties], _listed_mass(numbers, of_logits, tolerance)
+    return _Side(probs, values.size, ids, ties, listed)
+
+
+def _listed_mass(logits: FloatArray, processing: Processing, tolerance: float) -> float:
+    """The mass of listed log-probabilities, above 1 for other logits, 1 if no other tokens are needed."""
+    order = processing.steps
+    by_mass_first = processing.top_p is not None and order.index("top_p") < order.index("top_k")
+    by_rank = processing.top_k is not None and processing.top_k <= logits.size
+    if processing.temperature == 0 or (by_rank and not by_mass_first):
+        return 1.0
+    mass = float(np.exp(np.minimum(logits, 1.0)).sum())
+    return 1.0 if abs(mass - 1.0) <= tolerance else mass
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
@@ -201,7 +278,9 @@ def _processing(
     # Engines write 0 or −1 for no truncation.
     top_k = max(_number(f"{side}_top_k", given, 0, whole=True), 0) or None
     top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))
-    return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p)
+    order = given.get(f"{side}_order", "transformers")
+    order = order.tolist() if isinstance(order, np.ndarray) else order
+    return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p, order)
 
 
 def _read_ids(name: str, value: Any) -> IntArray:
@@ -240,6 +319,9 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
         raise wrong(name, shortened(repr(value)), wanted)
     try:
         array = np.asarray(value)
+        if array.dtype == object and name.endswith("logits"):
+            # JSON has no infinity: null is −∞.
+            array = np.asarray([-np.inf if number is None else number for number in array])
     except (ValueError, OverflowError) as error:
         raise wrong(name, "rows of different lengths", wanted) from error
     if array.ndim != 1 or array.size < at_least or (array.size and array.dtype.kind not in kinds):
@@ -293,13 +375,17 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for batch in read_batches(path):
         for row in zip(*batch.values(), strict=True):
             number += 1
-            yield number, dict(zip(batch, map(_value, row), strict=True))
+            yield number, {name: _value(name, own) for name, own in zip(batch, row, strict=True)}
 
 
-def _value(scalar: Any) -> Any:
+def _value(name: str, scalar: Any) -> Any:
     """Convert an Arrow scalar: a list to an array, which may hold objects, others to a Python value."""
-    is_list = scalar.is_valid and "list" in str(scalar.type).partition("<")[0]
-    return scalar.values.to_numpy(zero_copy_only=False) if is_list else scalar.as_py()
+    if not (scalar.is_valid and "list" in str(scalar.type).partition("<")[0]):
+        return scalar.as_py()
+    array = scalar.values.to_numpy(zero_copy_only=False)
+    if scalar.values.null_count and name.endswith("logits") and array.dtype.kind == "f":
+        array = np.where(scalar.values.is_null().to_numpy(zero_copy_only=False), -np.inf, array)
+    return array
 
 
 def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from otmd.audit import counts, evidence, run_report, samples
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
-from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
+from otmd.audit.records import NOT_DECIDED, Record, Source, as_kept, mass_of_choice, read_records
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
@@ -226,13 +226,17 @@ class Tally:
             self.cases["draft_missing"].append(record.row)
         if not isinstance(record.draft, np.ndarray) or self._make is None:
             return None
-        declared = samples.declared_law(self._make, record.draft, record.draft_tokens)
+        tokens = record.draft_tokens
+        # A law may depend on how ties are broken, so drafts with mass remain.
+        if (record.draft[tokens] == 0).any():
+            tokens = as_kept(tokens, record.draft, record.draft_ties, self._rng)
+        declared = samples.declared_law(self._make, record.draft, tokens)
         if isinstance(declared, str):
             self.cases[declared].append(record.row)
             self.evidence[run_report.DRAFTS].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
-        drawn = [*zip(laws, record.draft_tokens.tolist(), strict=True)][samples.num_forced(law) :]
+        drawn = [*zip(laws, tokens.tolist(), strict=True)][samples.num_forced(law) :]
         for own, token in drawn:
             point = self._point(counts.mass_before(own, -own, token), float(own[token]))
             self.evidence[run_report.DRAFTS].add(point, False)
@@ -241,7 +245,9 @@ class Tally:
 
     def _look_at_output(self, record: Record, target: FloatArray, law: DraftLaw | None) -> None:
         output, tokens = record.output_token, record.draft_tokens
-        accepted, mass = bool((tokens == output).any()), float(target[output])
+        accepted = bool((tokens == output).any())
+        output = int(as_kept(np.array([output]), target, record.target_ties, self._rng)[0])
+        mass = float(target[output])
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
             self.cases[kind].append(record.row)
@@ -268,8 +274,11 @@ class Tally:
             ratio = counts.ratios(target, draft)
             add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS))
         if highest is not None:
+            chosen = mass_of_choice(target, record.target_ties)
+            if law is not None and isinstance(draft, np.ndarray):
+                chosen += tokens.size * mass_of_choice(draft, record.draft_ties)
             self._accepted.append(accepted)
-            self.ceilings.append(highest)
+            self.ceilings.append(min(1.0, highest + chosen))
 
 
 class Dependence:

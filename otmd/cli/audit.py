@@ -31,10 +31,12 @@ def audit(
     target_top_k: o.TopKOrAll = None,
     target_top_p: o.TopP = None,
     target_min_p: o.MinP = None,
+    target_order: o.Order = None,
     draft_temperature: NonNegativeFloat | None = None,
     draft_top_k: o.TopKOrAll = None,
     draft_top_p: o.TopP = None,
     draft_min_p: o.MinP = None,
+    draft_order: o.Order = None,
     seed: o.Seed = 0,
     pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
@@ -78,8 +80,12 @@ def audit(
         raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 2e-5 to 0.25")
     if not 0 < bias < 1:
         raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
-    target = _processing("target", target_temperature, target_top_k, target_top_p, target_min_p)
-    draft = _processing("draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p)
+    target = _processing(
+        "target", target_temperature, target_top_k, target_top_p, target_min_p, target_order
+    )
+    draft = _processing(
+        "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
+    )
     found = recorded_run(
         file,
         partial(TopThen, top=top) if law == "top-then" else law,
@@ -109,6 +115,6 @@ def audit(
 
 
 def _processing(side: str, *options: Any) -> "Processing | None":
-    """What the four options of a side say; None if none is given."""
+    """The processing that the options of a side say; None if none is given."""
     given = any(value is not None for value in options)
     return o.processing(f"--{side}-…: ", *options) if given else None

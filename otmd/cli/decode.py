@@ -56,6 +56,7 @@ def decode(
     temperature: NonNegativeFloat = 1.0,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
+    order: o.Order = None,
     max_new_tokens: o.MaxNewTokens = 96,
     repeats: PositiveInt = 3,
     seed: o.Seed = 0,
@@ -103,7 +104,7 @@ def decode(
     from otmd.harness.progress import progress_bar
     from otmd.harness.prompts import prompt_tokens
 
-    processing = o.processing("", temperature, top_k, top_p)
+    processing = o.processing("", temperature, top_k, top_p, None, order)
     figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, wanted one to go on from")

@@ -50,7 +50,7 @@ def demo(
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
-    from otmd.measurement import draw_gaps, print_report, report_json, summarise
+    from otmd.measurement import draw_gaps, print_report, recommend, report_json, summarise
     from otmd.measurement.run import LAYOUT, RESULTS
     from otmd.storage.store import Store
 
@@ -82,7 +82,7 @@ def demo(
         f"target {names[0]}, draft {names[1]}, V = {dataset.vocab_size}; "
         "positions on the target's own samples at T = 1\n"
     )
-    print_report(summary)
+    print_report(summary, recommendation=recommend(table))
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")

@@ -14,7 +14,7 @@ DEFAULT_VERIFIERS = ",".join(name for name, rule in o.VERIFIERS.items() if rule.
 EXAMPLES = """
 otmd measure runs/mine
 otmd measure runs/mine --law greedy,hub --num-drafts 2 --temperature 0.6,1.0
-otmd measure dump.npz --top-p 0.95 --output runs/top-p --json"""
+otmd measure dump.npz --top-p 0.95 --order llama.cpp --output runs/top-p --json"""
 
 
 def measure(
@@ -29,6 +29,7 @@ def measure(
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
+    order: o.Order = None,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
     device: str | None = None,
@@ -54,14 +55,14 @@ def measure(
         Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
         torch.
     """
-    from otmd.measurement import print_report, report_json, summarise
+    from otmd.measurement import print_report, recommend, report_json, summarise
     from otmd.measurement.run import RESULTS
 
     settings = {
         "laws": o.read_laws(law, top),
         "verifiers": o.read_verifiers(verifier),
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature, top_k, top_p, min_p),
+        "processing": o.steps(temperature, top_k, top_p, min_p, order),
         "tol": tol,
         "workers": workers,
         "device": device,
@@ -73,7 +74,7 @@ def measure(
     if json_output:
         print(report_json(summary, results=str(results)))
         return
-    print_report(summary)
+    print_report(summary, recommendation=recommend(table))
     print(f"\nOne row a position, law and verifier: {results}")
 
 

@@ -71,6 +71,13 @@ TopP = Annotated[
 MinP = Annotated[
     float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
 ]
+Order = Annotated[
+    str | None,
+    Parameter(
+        help="The order of temperature and cuts: transformers (the default), vllm, llama.cpp or sglang, or a "
+        "list such as top_k,top_p,min_p,temperature."
+    ),
+]
 Overwrite = Annotated[bool, Parameter(help="Replace a run with other settings in the folder.")]
 Workers = Annotated[PositiveInt | None, Parameter(help="Processes; one per CPU unless given.")]
 Figure = Annotated[
@@ -140,19 +147,25 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
 
 
 def steps(temperature: str, *cuts: Any) -> "list[Processing]":
-    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are top-k, top-p and min-p."""
+    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are those of :func:`processing`."""
     values = numbers("--temperature", temperature, float, "0.6 or 0.6,1.0")
     return [processing("", value, *cuts) for value in dict.fromkeys(values)]
 
 
 def processing(
-    prefix: str, temperature: float | None, top_k: int | None = None, *cuts: float | None
+    prefix: str,
+    temperature: float | None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    order: str | None = None,
 ) -> "Processing":
-    """Make a processing; ``cuts`` are top-p and min-p. An error message begins with the ``prefix``."""
+    """Make a processing. An error message begins with the ``prefix``."""
     from otmd.probabilities import Processing
 
     try:
-        return Processing(1.0 if temperature is None else temperature, top_k or None, *cuts)
+        at = 1.0 if temperature is None else temperature
+        return Processing(at, top_k or None, top_p, min_p, order or "transformers")
     except ValueError as error:
         raise UsageError(f"{prefix}{error}") from error
 

@@ -32,6 +32,7 @@ def plan(
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
+    order: o.Order = None,
     draft_temperature: str | None = None,
     latency: Path | None = None,
     measure_latency: Path | None = None,
@@ -62,7 +63,7 @@ def plan(
     rules : str
         Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
     temperature : float
-        How a dump's texts were sampled, as are the three cuts below. A collected dataset records it.
+        How a dump's texts were sampled, as are the cuts and the order below. A collected dataset records it.
     draft_temperature : str
         Comma-separated: which to try for the draft; the target's unless given.
     latency : Path
@@ -90,8 +91,9 @@ def plan(
         "overwrite": overwrite,
     }
     given = (temperature, top_k, top_p, min_p)
+    sampled = o.processing("", *given, order)
     if any(value is not None for value in given):
-        settings["target"] = o.processing("", *given)
+        settings["target"] = sampled
     if draft_temperature:
         settings["draft_temperatures"] = [own.temperature for own in o.steps(draft_temperature)]
     data = open_dataset(dataset)

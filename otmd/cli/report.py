@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from cyclopts.types import PositiveInt
-
 from otmd.cli import options as o
 
 EXAMPLES = """
@@ -18,8 +16,6 @@ def report(
     *,
     by_domain: bool = False,
     confidence: float = 0.95,
-    resamples: PositiveInt = 2000,
-    seed: o.Seed = 0,
     figure: o.Figure = None,
     pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
@@ -34,10 +30,15 @@ def report(
         Print one table for each law and domain of prompts.
     confidence : float
         Coverage of the intervals.
-    resamples : int
-        How many times the prompts are drawn anew for the intervals.
     """
-    from otmd.measurement import draw_gaps, load_results, print_report, report_json, summarise
+    from otmd.measurement import (
+        draw_gaps,
+        load_results,
+        print_report,
+        recommend,
+        report_json,
+        summarise,
+    )
     from otmd.measurement.page import Table
     from otmd.measurement.report import report_tables
     from otmd.measurement.summary import DEFAULT_BY
@@ -48,21 +49,22 @@ def report(
     if table.is_empty():
         raise ValueError(f"{results}: holds a table of no rows; `otmd measure` makes one with rows")
 
-    intervals = confidence, resamples, seed
     by = ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY
-    shown = summarise(table, by, *intervals)
+    shown = summarise(table, by, confidence)
+    recommendation = [] if by_domain else recommend(table, confidence)
     about = {
         "results": str(results),
-        "intervals": f"{100 * confidence:g}%, {resamples} resamples of the prompts, seed {seed}",
+        "intervals": f"{100 * confidence:g}%, jackknife over prompts with Student's t",
     }
     own = Table("", shown.columns, shown.rows())
-    pages.write(f"Report on {results.stem}", *report_tables(shown, confidence), about, own)
+    caption, tables = report_tables(shown, confidence)
+    pages.write(f"Report on {results.stem}", [*recommendation, caption], tables, about, own)
     if json_output:
         print(report_json(shown, confidence, str(results)))
     else:
-        print_report(shown, confidence=confidence)
+        print_report(shown, confidence=confidence, recommendation=recommendation)
     if figures:
-        drawn = summarise(table, DEFAULT_BY, *intervals) if by_domain else shown
+        drawn = summarise(table, DEFAULT_BY, confidence) if by_domain else shown
         for path in draw_gaps(drawn, figures, source=f"otmd report {results}"):
             if not json_output:
                 print(f"Figure: {path}")

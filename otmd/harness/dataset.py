@@ -9,20 +9,29 @@ the name, size and SHA-256 of every shard.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
-from otmd.storage.files import DatasetError, one_line, parse_json, sha256_of, write_atomically
+from otmd.storage.files import (
+    DatasetError,
+    one_line,
+    parse_json,
+    sha256_of,
+    shortened,
+    write_atomically,
+)
 from otmd.storage.files import FolderLockedError as FolderLockedError
 from otmd.storage.parquet import read_metadata
 from otmd.storage.store import Layout, Store
 
 RECORD, MANIFEST = "collect.json", "manifest.parquet"
+_LABELS = ("prompt_id", "domain", "position", "token")
 _NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
 
 
@@ -89,14 +98,25 @@ class Dataset:
         """Read the target's and the draft's rows (k, V) of k positions, and no others.
 
         The rows keep the type they are stored in, but bfloat16 becomes float32. The indices may be in any
-        order; ValueError if one is outside [0, len(dataset)).
+        order; ValueError if one is outside [0, len(dataset)), and for NaN and +inf.
         """
-        shape = -1, self.vocab_size
-        return self._rows(indices, 0).reshape(shape), self._rows(indices, 1).reshape(shape)
+        return self._numbers(indices, "target"), self._numbers(indices, "draft")
 
     def paths(self, indices: Sequence[int] | np.ndarray) -> np.ndarray | None:
         """Read the trees (k, M, 2) that :func:`otmd.harness.continuations.likeliest_along` made, or None."""
         return None if self._tables[0][2] is None else self._rows(indices, 2)
+
+    def _numbers(self, indices: Sequence[int] | np.ndarray, side: str) -> np.ndarray:
+        numbers = self._rows(indices, ("target", "draft").index(side)).reshape(-1, self.vocab_size)
+        if (bad := ~(numbers < np.inf)).any():
+            row, token = np.argwhere(bad)[0]
+            at = self.positions[np.asarray(indices).ravel()[row]]
+            raise ValueError(
+                f"dataset: position {at.index} (prompt {at.prompt_id}, position {at.position}): "
+                f"{self.path.name}: {side}_{self.kind}: got {numbers[row, token]} for token {token}, wanted "
+                "numbers below +inf"
+            )
+        return numbers
 
     def _rows(self, indices: Sequence[int] | np.ndarray, part: int) -> np.ndarray:
         wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
@@ -290,13 +310,15 @@ def _open_dump(path: Path) -> Dataset:
         arrays, texts = read_safetensors(path)
     else:
         raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
+    _refuse_unknown(path, arrays, texts)
     kind = _kind(path, arrays)
     target, draft = arrays[f"target_{kind}"], arrays[f"draft_{kind}"]
     count, vocab_size = target.raw.shape
-    prompts = _labels(path, "prompt_id", arrays, texts, count) or range(count)
-    domains = _labels(path, "domain", arrays, texts, count) or ["dump"] * count
-    places = _labels(path, "position", arrays, texts, count) or range(count)
-    tokens = _labels(path, "token", arrays, texts, count) or [None] * count
+    labels = {name: _labels(path, name, arrays, texts, count) for name in _LABELS}
+    prompts = labels["prompt_id"] or range(count)
+    domains = labels["domain"] or ["dump"] * count
+    places = labels["position"] or range(count)
+    tokens = labels["token"] or [None] * count
     positions = [
         Position(row, str(prompts[row]), str(domains[row]), places[row], tokens[row])
         for row in range(count)
@@ -305,6 +327,18 @@ def _open_dump(path: Path) -> Dataset:
     metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
     tables = [(target, draft, _paths(path, arrays, count))]
     return Dataset(path, kind, metadata, positions, vocab_size, tables)
+
+
+def _refuse_unknown(path: Path, arrays: Iterable[str], texts: Iterable[str]) -> None:
+    """ValueError for an array of an unknown name, or for a text whose name resembles a label's."""
+    known = [f"{side}_{kind}" for side in ("target", "draft") for kind in ("logits", "probs")]
+    known += ["draft_paths", "metadata", *_LABELS]
+    for name in [*arrays, *texts]:
+        meant = get_close_matches(name, known, 1)
+        # Other programs keep texts of their own beside the arrays.
+        if name not in known and (meant or name in arrays):
+            hint = f"did you mean {meant[0]}?" if meant else f"wanted some of {', '.join(known)}"
+            raise ValueError(f"{path}: unknown array {shortened(name)}; {hint}")
 
 
 def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArray | None:

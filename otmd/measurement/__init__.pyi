@@ -3,6 +3,7 @@ from .decoding_cost import decoding_costs as decoding_costs
 from .decoding_cost import decoding_json as decoding_json
 from .decoding_cost import draw_decoding as draw_decoding
 from .decoding_cost import print_decoding as print_decoding
+from .recommendation import recommend as recommend
 from .report import draw_gaps as draw_gaps
 from .report import print_report as print_report
 from .report import report_json as report_json

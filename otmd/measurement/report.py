@@ -16,7 +16,7 @@ from rich.text import Text
 from otmd.measurement import style
 from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
-from otmd.measurement.rows import DEFAULT_LAWS
+from otmd.measurement.rows import DEFAULT_LAWS, ROUNDING
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
 from otmd.registry import VERIFIERS
 from otmd.storage.files import one_line
@@ -53,10 +53,13 @@ def verifier_label(name: str) -> str:
     return LITERATURE.get(name) or law_label(name)
 
 
-def processing_label(*values: float | None) -> str:
+def processing_label(*values: Any) -> str:
     """The values of the columns PROCESSING in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
-    named = zip(("T =", "top-k", "top-p", "min-p"), values, strict=False)
-    return ", ".join(f"{name} {value:.9g}" for name, value in named if value is not None)
+    named = dict(zip(PROCESSING, values, strict=False))
+    order = named.pop("order", "transformers")
+    words = {"temperature": "T =", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
+    steps = [f"{words[name]} {value:.9g}" for name, value in named.items() if value is not None]
+    return ", ".join(steps + [f"order {order}"] * (order != "transformers"))
 
 
 def in_order(names: set[str], order: list[str]) -> list[str]:
@@ -80,7 +83,10 @@ def _rows(summary: pl.DataFrame) -> list[Row]:
 
 
 def print_report(
-    summary: pl.DataFrame, console: Console | None = None, confidence: float = 0.95
+    summary: pl.DataFrame,
+    console: Console | None = None,
+    confidence: float = 0.95,
+    recommendation: Sequence[str] = (),
 ) -> None:
     """Print a table for each draft law (and domain), then one of all laws, and a recommendation.
 
@@ -93,6 +99,8 @@ def print_report(
         Where to print; by default stdout.
     confidence : float
         The coverage of the summary's intervals, for the caption.
+    recommendation : sequence of str
+        Sentences of :func:`otmd.measurement.recommend`, printed last.
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
@@ -110,10 +118,11 @@ def print_report(
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
     console.print(Text(caption, style="dim"))
-    if "domain" not in summary.columns and (closing := _ranking(summary)):
+    if "domain" not in summary.columns and (ranking := _ranking(summary)):
         console.print()
-        style.print_table(closing[0], console)
-        console.print(f"\n{closing[1]}", highlight=False, markup=False)
+        style.print_table(ranking, console)
+    for sentence in recommendation:
+        console.print(f"\n{sentence}", highlight=False, markup=False)
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
@@ -180,7 +189,7 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
     caption = (
         f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; {of_interval} "
-        "interval (bootstrap over prompts)."
+        "interval (jackknife over prompts)."
     )
     if shown["undefined"].sum():
         caption += (
@@ -193,16 +202,13 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     return caption
 
 
-def report_tables(
-    summary: pl.DataFrame, confidence: float = 0.95
-) -> tuple[list[str], list[PageTable]]:
-    """Sentences and tables for the functions of :mod:`otmd.measurement.page`.
+def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str, list[PageTable]]:
+    """A caption, and tables for the functions of :mod:`otmd.measurement.page`.
 
-    Unless the summary is grouped by domain, the first sentence is a recommendation, and the first table ranks
-    all laws.
+    Unless the summary is grouped by domain, the first table ranks all laws.
     """
-    closing = None if "domain" in summary.columns else _ranking(summary)
-    said, tables = ([closing[1]], [closing[0]]) if closing else ([], [])
+    ranking = None if "domain" in summary.columns else _ranking(summary)
+    tables = [ranking] if ranking else []
     interval = ("gap, pp", "low", "high")
     heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
     rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
@@ -215,11 +221,11 @@ def report_tables(
         ]
         tables.append(PageTable(title, heads, cells, interval=interval))
     ends = f"low and high are the ends of its {100 * confidence:g}%"
-    return [*said, _caption(summary, ends, "undefined, at how many positions")], tables
+    return _caption(summary, ends, "undefined, at how many positions"), tables
 
 
-def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
-    """A table of all pairs of law and verifier at the law's largest n, best rate first, and a conclusion."""
+def _ranking(summary: pl.DataFrame) -> PageTable | None:
+    """A table of all pairs of law and verifier at the law's largest n, best rate first."""
     rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
     steps = dict.fromkeys(row["processing"] for row in rows)
     most: dict[str, int] = {}
@@ -241,32 +247,12 @@ def _ranking(summary: pl.DataFrame) -> tuple[PageTable, str] | None:
         for law, verifier in ranked
     ]
     title = "all laws, best rate first"
-    return PageTable(title, heads, cells, decimals=1), _conclusion(ranked, means, most)
+    return PageTable(title, heads, cells, decimals=1)
 
 
 def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
-
-
-def _conclusion(
-    ranked: list[tuple[str, str]], means: dict[tuple[str, str], float], most: dict[str, int]
-) -> str:
-    def in_words(law: str, verifier: str) -> tuple[str, str]:
-        label = law_label(law)
-        drafts = f"drafts {label}" if label.startswith("with") else f"{label} drafts"
-        drafts = f'drafts by "{label}"' if "top" in label else drafts
-        rule = verifier_label(verifier)
-        rule = f"the {rule} rule" if verifier in ("Optimal", "Preference") else rule
-        return f"{most[law]} {drafts}", rule
-
-    drafts, rule = in_words(*ranked[0])
-    said = f"What to do: draw {drafts} and verify them by {rule}"
-    simple = next((pair for pair in ranked if pair[1] != "Optimal"), None)
-    if simple in (None, ranked[0]):
-        return f"{said}: nothing measured accepts more."
-    drafts, rule = in_words(*simple)
-    less = 100 * (means[ranked[0]] - means[simple])
-    return f"{said}; without its solver, {drafts} and {rule} accept {less:.1f} pp less."
+    # An interval that is rounding alone would be drawn over the full width.
+    return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING) + 0.0
 
 
 def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = "") -> list[Path]:

@@ -31,7 +31,7 @@ FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},
-    **{"temperature": float, "top_k": int, "top_p": float, "min_p": float},
+    **{"temperature": float, "top_k": int, "top_p": float, "min_p": float, "order": str},
     **{"law": str, "num_drafts": int, "verifier": str},
     **{"optimal": float, "rate": float, "rate_low": float, "rate_high": float},
     **{"gap": float, "gap_low": float, "gap_high": float, "status": str},

@@ -131,8 +131,8 @@ def measure(
     -------
     polars.DataFrame
         One row a position, processing, law, number of drafts and verifier: ``index, prompt_id,
-        domain, position, temperature, top_k, top_p, min_p, law, num_drafts, verifier, optimal,
-        rate, rate_low, rate_high, gap, gap_low, gap_high, status``. Rates and gaps are fractions;
+        domain, position, temperature, top_k, top_p, min_p, order, law, num_drafts, verifier,
+        optimal, rate, rate_low, rate_high, gap, gap_low, gap_high, status``. Rates and gaps are fractions;
         ``gap`` is ``optimal − rate``, and ``rate_low``, ``rate_high`` bound the rate with
         certainty. ``status`` is ``ok``; ``undefined: …`` where the draft distribution does not
         admit the law, and ``unrated: …`` where the verifier raised ValueError (rates are null); or
@@ -381,6 +381,9 @@ def load_results(path: str | Path) -> pl.DataFrame:
         ours = path.name == RESULTS and (path.parent / LAYOUT.record).exists()
         again = "; delete it, and `otmd measure` with the same settings and output makes it anew"
         raise ValueError(f"{error}{again * ours}") from error
+    if "order" not in table.columns:
+        # Earlier versions knew no other.
+        table = table.with_columns(order=pl.lit("transformers"))
     missing = [name for name in SCHEMA if name not in table.columns]
     if missing:
         raise ValueError(f"{path}: no table of `otmd measure`, whose columns {missing} it lacks")

@@ -1,23 +1,17 @@
-"""Means over positions, with confidence intervals from a bootstrap over prompts.
+"""Means over positions, with confidence intervals over prompts."""
 
-Positions of one prompt resemble each other, so a bootstrap over positions would give intervals that are too
-narrow. The cluster bootstrap draws prompts with replacement, each with all its positions, and takes a mean as
-a ratio of two sums (Davison & Hinkley, *Bootstrap Methods and their Application*, §3.8).
-"""
-
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import polars as pl
 
+from otmd.measurement import jackknife
 from otmd.measurement.rows import uniform_law
 from otmd.probabilities import wrong
 from otmd.registry import LAWS
 from otmd.verifiers import Optimal
 
-PROCESSING = ("temperature", "top_k", "top_p", "min_p")
+PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
 DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
 MEASURES = {
     "optimal": ("optimal", "optimal"),
@@ -30,8 +24,6 @@ def summarise(
     table: pl.DataFrame,
     by: Sequence[str] = DEFAULT_BY,
     confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
 ) -> pl.DataFrame:
     """Average a table of :func:`otmd.measure` over positions, in groups.
 
@@ -43,10 +35,6 @@ def summarise(
         The columns that define a group. Add ``domain`` for a group for each domain.
     confidence : float
         Coverage of the intervals, in (0, 1).
-    resamples : int
-        How many bootstrap samples of the prompts.
-    seed : int
-        Equal seeds give equal intervals.
 
     Returns
     -------
@@ -55,14 +43,15 @@ def summarise(
         and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
         ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
         the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' certain
-        bounds. An interval runs from the lower quantile of the lower bounds to the upper quantile of the
-        upper bounds. So it covers the variation between prompts and the width of the bounds. It is null
-        with fewer than two prompts; a mean is null where no position has a rate.
+        bounds. An interval runs from the lower end for the lower bounds to the upper end for the upper
+        bounds, by the jackknife over prompts with Student's t. So it covers the variation between prompts
+        and the width of the bounds. It is symmetric, so over few prompts it may end beyond 0 or 1. It is
+        null with fewer than two prompts; a mean is null where no position has a rate.
 
     Raises
     ------
     ValueError
-        For a table without rows, an unknown column, a confidence outside (0, 1), or resamples < 1.
+        For a table without rows, an unknown column, or a confidence outside (0, 1).
     """
     if table.is_empty():
         raise wrong("table", "no rows", "at least one")
@@ -72,10 +61,8 @@ def summarise(
         raise wrong("by", unknown, f"columns of the table: {table.columns}")
     if not 0 < confidence < 1:
         raise wrong("confidence", confidence, "a number between 0 and 1")
-    if resamples < 1:
-        raise wrong("resamples", resamples, "at least 1")
     rows = [
-        dict(zip(by, key, strict=True)) | _group(group, confidence, resamples, seed)
+        dict(zip(by, key, strict=True)) | _group(group, confidence)
         for key, group in table.group_by(by, maintain_order=True)
     ]
     columns = {name: table.schema[name] for name in by} | _SCHEMA
@@ -105,20 +92,13 @@ def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([summary, added])
 
 
-@lru_cache(8)
-def prompt_weights(prompts: int, resamples: int, seed: int) -> np.ndarray:
-    """How often each prompt is drawn, (resamples, prompts): the same for all groups of as many prompts."""
-    rng = np.random.default_rng([seed, prompts])
-    return rng.multinomial(prompts, np.full(prompts, 1.0 / prompts), size=resamples)
-
-
 _SCHEMA: dict[str, Any] = {
     **{f"{m}{end}": float for m in MEASURES for end in ("", "_low", "_high")},
     **{"positions": int, "prompts": int, "undefined": int, "bound_width": float},
 }
 
 
-def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) -> dict[str, Any]:
+def _group(group: pl.DataFrame, confidence: float) -> dict[str, Any]:
     defined = group.filter(pl.col("rate").is_not_null())
     undefined = len(group) - len(defined)
     row: dict[str, Any] = {"positions": len(defined), "undefined": undefined, "prompts": 0}
@@ -127,18 +107,31 @@ def _group(group: pl.DataFrame, confidence: float, resamples: int, seed: int) ->
     row |= defined.select(
         pl.col(list(MEASURES)).mean(), bound_width=(pl.col("rate_high") - pl.col("rate_low")).mean()
     ).row(0, named=True)
-    ends = sorted({name for pair in MEASURES.values() for name in pair})
-    sums = (
-        defined.group_by("domain", "prompt_id")
-        .agg(pl.len().alias("size"), pl.col(ends).sum())
-        .sort("domain", "prompt_id")
-    )
-    row["prompts"] = len(sums)
-    if len(sums) > 1:
-        drawn = prompt_weights(len(sums), resamples, seed)
-        sizes, tail = drawn @ sums["size"].to_numpy(), (1.0 - confidence) / 2.0
-        for measure, names in MEASURES.items():
-            for end, name, at in zip(("low", "high"), names, (tail, 1 - tail), strict=True):
-                means = drawn @ sums[name].to_numpy() / sizes
-                row[f"{measure}_{end}"] = float(np.quantile(means, at))
+    ends = {name for pair in MEASURES.values() for name in pair}
+    row["prompts"], intervals = prompt_intervals(defined, ends, confidence)
+    if intervals:
+        for measure, (low, high) in MEASURES.items():
+            row |= {f"{measure}_low": intervals[low][0], f"{measure}_high": intervals[high][1]}
     return row
+
+
+def prompt_intervals(
+    rows: pl.DataFrame, columns: Iterable[str], confidence: float
+) -> tuple[int, dict[str, tuple[float, float]]]:
+    """Count the prompts of a table's rows, and give the intervals of its columns' means.
+
+    Without at least two prompts there are no intervals.
+    """
+    names = list(columns)
+    sums = rows.group_by("domain", "prompt_id", maintain_order=True).agg(
+        pl.col(names).sum(), size=pl.len()
+    )
+    if len(sums) < 2:
+        return len(sums), {}
+    sizes = sums["size"].to_numpy().astype(float)
+    intervals = {}
+    for name in names:
+        totals = sums[name].to_numpy()
+        without = jackknife.left_out(totals, sizes)
+        intervals[name] = jackknife.interval(totals.sum() / sizes.sum(), without, confidence)
+    return len(sums), intervals

@@ -44,8 +44,8 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     Returns
     -------
     polars.DataFrame
-        A row for every eighth token of the reporting half, draft temperature and number of drafts:
-        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π fitted on the other half.
+        A row for every eighth token of the held-out half, draft temperature and number of drafts:
+        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π fitted on the fitting half.
         ValueError for fewer than four texts, or rows that are no distributions.
     """
     fit, report = halves(texts)

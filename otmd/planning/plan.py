@@ -1,16 +1,18 @@
 """A plan: what to draft and how to verify it, from a dataset of texts, with the tables that it rests on."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from otmd import __version__
 from otmd.harness.dataset import Dataset
+from otmd.measurement.jackknife import FEW_PROMPTS
 from otmd.measurement.page import Cell, Table
 from otmd.planning.candidates import certain_trees, likeliest_trees
 from otmd.planning.ceiling import ceilings
+from otmd.planning.goodness_of_fit import check_texts
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
@@ -95,8 +97,8 @@ def make_plan(
     Raises
     ------
     ValueError
-        For texts with gaps, settings that they were not sampled with, texts shorter than the depth, or a
-        latency table that does not reach a budget.
+        For texts with gaps, texts that the target did not sample with these settings, texts shorter than the
+        depth, or a latency table that does not reach a budget.
     """
     texts = read_texts(dataset)
     cut_at = longest_text(dataset.metadata, texts)
@@ -114,18 +116,22 @@ def make_plan(
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
     trees = {}
     if "static-tree" in rules:
-        trees["static-tree", "", 1.0] = certain_trees(dataset, texts, max(budgets), depth)
+        ranks = certain_trees(dataset, texts, max(budgets), depth)
+        # A rank does not depend on the temperature.
+        for temperature in temperatures:
+            same = ranks._replace(draft_temperature=temperature)
+            trees["static-tree", "", temperature] = same
     if "likeliest" in rules and (paths := likeliest_trees(dataset, texts, depth)):
         trees["likeliest", "", 1.0] = paths
     if not (tabled or trees):
         raise ValueError(NO_PATHS)
+    check_texts(dataset, texts, settings)
     table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
     rows = rank(evidence, sorted(budgets), latency)
-    prompts = len(evidence.report)
     about = {
         "dataset": f"{dataset.path.name}, {len(dataset)} positions",
-        "texts": f"{len(texts)}; values are of {prompts} of them",
+        "texts": f"{len(texts)}; values are of {len(evidence.report)} of them",
         **{role: _short(dataset.metadata.get(role)) for role in ("target", "draft", "prompts")},
         "texts sampled with": str(sampled),
         "draft temperatures": ", ".join(f"{step.temperature:g}" for step in drafts),
@@ -134,7 +140,7 @@ def make_plan(
     if latency:
         about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
-    said = advice(rows, prompts, latency)
+    said = advice(rows, len(texts), latency)
     if "likeliest" in {*rules} - {rule for rule, *_ in trees}:
         said.append(f"{NO_PATHS.capitalize()}.")
     return Plan(rows, said, {k: v for k, v in about.items() if v})
@@ -149,80 +155,137 @@ def _short(about: Any) -> str:
 
 
 def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
-    known = dataset.metadata.get("temperature")
-    if not isinstance(known, (int, float)):
+    """How the texts were sampled, as a dataset's metadata say, or else as ``target`` says."""
+    recorded = {name: dataset.metadata.get(name) for name in asdict(Processing())}
+    recorded = {name: value for name, value in recorded.items() if value is not None}
+    if not recorded:
         return target or Processing()
-    own = Processing(float(known))
+    own = Processing(**recorded)
     if target not in (None, own):
         raise ValueError(
-            f"--temperature: got {target}, but the texts were sampled at {known:g} without cuts; collect "
-            "others (otmd collect --temperature), or leave it out: --draft-temperature is free"
+            f"--temperature: got {target}, but the texts were sampled with {own}; collect others (otmd "
+            "collect --temperature), or leave it out: --draft-temperature is free"
         )
     return own
 
 
 def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[str]:
-    """What to do, in sentences: the decision, when more drafts stop paying, and the headroom."""
+    """What to do, in sentences: the decision, what supports it, when more drafts stop paying, the headroom.
+
+    ``prompts`` is how many the dataset has; about half of them are held out.
+    """
     unit = "tokens a second" if latency else "tokens a step"
-    best = max(rows, key=lambda row: row.fitted)
-    engines = [row for row in rows if CANDIDATES[row.rule].engine]
+    best, speed = max(rows, key=lambda row: row.fitted), ""
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
-    known = max(engines, key=lambda row: row.fitted, default=best)
-    gain = difference(best, known)
-    if known is best:
-        decision = f"Take {_named(best)}: {value}. {_led_by(rows, best)}"
-    elif gain[1] > 0:
-        beside = f"{_percent(gain, known)} beside the best that engines run, {_named(known)}"
-        decision = f"Take {_named(best)}: {value}, {beside}."
-    else:
-        needed = prompts_needed(best, known, prompts) if gain[0] > 0 else None
-        wanted = f"{needed} prompts would" if needed else "on this half it is behind"
-        decision = (
-            f"No difference that this data shows between {_named(best)} ({value}) and the best that "
-            f"engines run, {_named(known)}: {_percent(gain, known)}; {wanted}."
-        )
-    said = [decision, _when_it_stops(best, rows)]
-    if best.by_entropy:
-        drafts = f"{best.choice.shape[0]} draft{'s' * (best.choice.shape[0] > 1)}"
-        most = max(best.optimal, best.proportional, best.ceiling)
-        said.append(
-            f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
-            f"{100 * best.optimal:.1f}%, and no law of {drafts} that was fitted here would exceed "
-            f"{100 * most:.1f}%."
-        )
+    warnings = _few_prompts(best.without.size, prompts)
+    said = [_decision(best, rows, value, prompts), *_led_by(rows, best), *warnings]
     if latency:
-        alone = 1.0 / latency.alone
-        said.append(
-            f"The target alone writes {alone:.1f} {unit}: {best.value / alone:.2f}× with drafts."
-        )
-    return said
+        times, *ends = (part * latency.alone for part in (best.value, best.low, best.high))
+        alone = f"the {1.0 / latency.alone:.2f} {unit} of the target alone"
+        speed = f"{times:.2f}× [{ends[0]:.2f}, {ends[1]:.2f}] {alone}"
+        if times <= 1.0:
+            chosen = f"{_named(best)}, the best on the fitting half, has {value}"
+            return [f"Do not draft: {chosen}, {speed}.", *warnings]
+        if ends[0] <= 1.0:
+            said.insert(0, f"Undecided whether to draft: {speed}, not significant.")
+        else:
+            said.append(f"That is {speed}.")
+    said += [*_by_engine(rows), _when_it_stops(best, rows)]
+    return [*said, _headroom(best)] if best.by_entropy else said
 
 
-def _led_by(rows: Sequence[Row], best: Row) -> str:
+def _decision(best: Row, rows: Sequence[Row], value: str, prompts: int) -> str:
+    engines = [row for row in rows if CANDIDATES[row.rule].engines]
+    baseline = max(engines, key=lambda row: row.fitted, default=best)
+    if baseline is best:
+        return f"Take {_named(best)}: {value}."
+    gain = difference(best, baseline)
+    compared = (
+        f"compared with the best that engines run, {_named(baseline)}: {_percent(gain, baseline)}"
+    )
+    if gain[1] > 0:
+        return f"Take {_named(best)}: {value}; {compared}."
+    measured = best.without.size
+    needed = prompts_needed(best, baseline, measured) if gain[0] > 0 else None
+    more = (
+        f"about {needed} prompts would show it (now {prompts}, of which {measured} measure)"
+        if needed
+        else "it is not ahead on the held-out half"
+    )
+    chosen = f"Chosen on the fitting half: {_named(best)}, {value}"
+    return f"Undecided. {chosen}; {compared}, not significant; {more}."
+
+
+def _led_by(rows: Sequence[Row], best: Row) -> list[str]:
     leader = max(rows, key=lambda row: row.value)
-    gain = difference(leader, best)
     if leader is best:
-        return "Nothing else led it on either half."
-    shown = "but was picked there" if gain[1] > 0 else "no difference that this data shows"
-    ahead = f"{_named(leader)} is ahead by {_percent(gain, best)}"
-    return f"It led on the fitting half; on the other, {ahead}, {shown}."
+        return []
+    gain = difference(leader, best)
+    significance = "significant, but it was picked there" if gain[1] > 0 else "not significant"
+    ahead = f"{_named(leader)} is ahead of it: {_percent(gain, best)}, {significance}"
+    return [f"The choice is that of the fitting half; on the held-out half {ahead}."]
+
+
+def _few_prompts(measured: int, prompts: int) -> list[str]:
+    if measured >= FEW_PROMPTS:
+        return []
+    many = f"Only {measured} of {prompts} prompts measure"
+    return [f"{many}: intervals over so few are wide, and may miss the truth."]
+
+
+def _by_engine(rows: Sequence[Row]) -> list[str]:
+    """The best rows of the engines that most servers run, by themselves."""
+    sentences = []
+    for engine in ("vLLM", "SGLang"):
+        runs = [row for row in rows if engine in CANDIDATES[row.rule].engines]
+        if runs:
+            best = max(runs, key=lambda row: row.fitted)
+            ends = f"[{best.low:.2f}, {best.high:.2f}]"
+            sentences.append(
+                f"The best of {engine} alone: {_named(best)}, {best.value:.2f} {ends}."
+            )
+    return sentences
+
+
+def _headroom(best: Row) -> str:
+    most = max(best.optimal, best.proportional, best.ceiling)
+    law = f"no law of {_drafts(best.choice.shape[0])} that was fitted here would exceed {100 * most:.1f}%"
+    return (
+        f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
+        f"{100 * best.optimal:.1f}%, and {law}."
+    )
 
 
 def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:
-    own = sorted((row for row in rows if row.rule == best.rule), key=lambda row: row.choice.drafts)
-    for smaller, larger in pairwise(own):
+    alike = sorted(
+        (row for row in rows if row.rule == best.rule), key=lambda row: row.choice.drafts
+    )
+    for smaller, larger in pairwise(alike):
         gain = difference(larger, smaller)
         if gain[1] <= 0:
-            told = f"{_percent(gain, smaller)} with {larger.choice.drafts}"
-            return f"Beyond {smaller.choice.drafts} drafts this data shows no gain ({told})."
-    return f"Up to {own[-1].choice.drafts} drafts, the most that was tried, more of them pay."
+            more = f"{_percent(gain, smaller)} with {larger.choice.drafts}"
+            return f"No significant gain beyond {_drafts(smaller.choice.drafts)}: {more}."
+    most, tried = alike[-1].choice.drafts, best.most_tried
+    if most < tried:
+        return f"Up to {_drafts(tried)} were tried; on the fitting half {most} was best."
+    if len(alike) == 1:
+        return f"More than {_drafts(most)} were not tried."
+    return f"More drafts pay up to {most}, the most that was tried for this rule."
+
+
+def _drafts(count: int) -> str:
+    return f"{count} draft{'s' * (count > 1)}"
+
+
+def _temperatures(row: Row) -> str:
+    return " or ".join(f"{temperature:g}" for temperature in row.draft_temperatures)
 
 
 def _named(row: Row) -> str:
     choice = row.choice
     chain = max(choice.shape) == 1
     shape = f"a chain of {len(choice.shape)}" if chain else f"the tree {choice.tree}"
-    details = [part for part in (choice.variant, f"T {choice.draft_temperature:g}") if part]
+    details = [part for part in (choice.variant, f"draft T {_temperatures(row)}") if part]
     return f"{row.rule} with {shape} ({', '.join(details)})"
 
 
@@ -232,15 +295,15 @@ def _percent(gain: tuple[float, float, float], base: Row) -> str:
 
 
 def _ranking(rows: Sequence[Row], unit: str) -> Table:
-    heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engine"]
+    heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engines"]
     found: list[list[Cell]] = []
     for row in rows:
-        variant, draft, engine = *row.choice[:2], CANDIDATES[row.rule].engine
         numbers = [row.value, row.low, row.high, row.choice.tree, row.choice.drafts]
-        found.append([row.rule, *numbers, variant, draft, "yes" if engine else "no"])
+        engines = ", ".join(CANDIDATES[row.rule].engines) or "–"
+        found.append([row.rule, *numbers, row.choice.variant, _temperatures(row), engines])
     note = (
-        "Lossless rules alone. Trees and parameters were chosen on half of the prompts; values and 95% "
-        "intervals (a bootstrap over prompts) are of the other half."
+        "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values "
+        "and 95% intervals (jackknife over prompts) are of the held-out half."
     )
     return Table("Ranking", heads, found, note, interval=(unit, "low", "high"))
 
@@ -267,8 +330,8 @@ def _losses(rows: Sequence[Row]) -> Table:
         found.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
     note = (
         "At the first level, on every eighth token: how often a draft is accepted, α* of the same drafts, "
-        "and what no rule exceeds with other laws of as many drafts (π ∝ q: the chance that a token is "
-        "drafted is proportional to q; fitted π: a function of q that the fitting half says). Then "
+        "and what no rule exceeds with other laws of as many drafts (π ∝ q: the probability that a token is "
+        "drafted is proportional to q; fitted π: a function of q, from the fitting half). Then "
         "acceptance by thirds of the target's entropy, and tokens per step by domain."
     )
     heads = ["rule", "accepted %", "α* %", "gap", "π ∝ q %", "fitted π %"]

@@ -1,6 +1,7 @@
 """What every candidate does at every token of the texts: one table, resumable, one part a text."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -52,28 +53,29 @@ class Candidate(NamedTuple):
     variants : dict of str to callable
         Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
         certain tokens whose nodes differ: these are read from the texts.
-    engine, chain, paths : bool
-        Whether an engine runs it, whether it takes only one draft a position, and whether its drafts are
-        independent paths.
+    engines : tuple of str
+        The engines for serving that run it. Repositories of papers are not among them.
+    chain, paths : bool
+        Whether it takes only one draft a position, and whether its drafts are independent paths.
     """
 
     title: str
     verifier: verifiers.Verifier
     variants: dict[str, MakeLaw]
-    engine: bool = False
+    engines: tuple[str, ...] = ()
     chain: bool = False
     paths: bool = False
 
 
-def _engine(name: str, title: str) -> Candidate:
+def _engine(name: str, title: str, *engines: str) -> Candidate:
     known = CATALOGUE[name]
     assert isinstance(known.rule, verifiers.Verifier)
     assert known.drafts is not None
-    return Candidate(title, known.rule, {"": known.drafts}, True, known.most_drafts == 1)
+    return Candidate(title, known.rule, {"": known.drafts}, engines, known.most_drafts == 1)
 
 
-def _certain(title: str) -> Candidate:
-    return _engine("certain-tree", title)._replace(variants={})
+def _certain(title: str, *engines: str) -> Candidate:
+    return _engine("certain-tree", title, *engines)._replace(variants={})
 
 
 def _with_replacement(name: str, title: str, rule: verifiers.Verifier) -> dict[str, Candidate]:
@@ -93,13 +95,15 @@ _STRATA: dict[str, MakeLaw] = {
     "small head": _small_head,
 }
 CANDIDATES = {
-    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)"),
-    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)"),
-    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)"),
-    "block": _engine("block", "sampled chain, block verification (vLLM block)"),
-    "certain-tree": _engine("certain-tree", "certain top-n tree, target only (EAGLE, SGLang)"),
+    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
+    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
+    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
+    "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
+    "certain-tree": _engine(
+        "certain-tree", "certain top-n tree, target only (EAGLE, SGLang)", "SGLang"
+    ),
     "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
-    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)"),
+    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
     "greedy": Candidate("greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}),
     **_with_replacement("rrs", "recursive rejection", verifiers.RecursiveRejection()),
@@ -206,13 +210,8 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
     rng = np.random.default_rng([settings.seed, job.number])
     rows: list[dict[str, Any]] = []
     for place, token in enumerate(job.tokens):
-        try:
-            p = process("target_probs", job.target[place], job.kind, settings.target)
-            if p[token] <= 0.0:
-                raise ValueError(
-                    f"the target never emits token {token} with these settings, wanted those that the "
-                    "text was sampled with"
-                )
+        with located(job.number, place):
+            p = target_probs(job.target[place], job.kind, settings.target, token)
             some = p[p > 0]
             at = {"text": job.number, "place": place, "entropy": -float(some @ np.log(some))}
             for step in settings.drafts:
@@ -225,9 +224,27 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
                         row["rate"] = round(float(0.5 * (low + high)), 12)
                         row["optimal"] = round(float(optimal_acceptance(p, law).rate), 12)
                     rows.append(at | {"draft_temperature": step.temperature} | row)
-        except ValueError as error:
-            raise ValueError(f"dataset: text {job.number}, token {place}: {error}") from error
     return pl.DataFrame(rows, schema=SCHEMA)
+
+
+@contextmanager
+def located(text: int, place: int) -> Iterator[None]:
+    """Name the text and the token in a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"dataset: text {text}, token {place}: {error}") from error
+
+
+def target_probs(row: np.ndarray, kind: str, step: Processing, token: int) -> FloatArray:
+    """The target's probabilities (V,) of a stored row; ValueError if it never emits the token."""
+    p = process("target_probs", row, kind, step)
+    if p[token] <= 0.0:
+        raise ValueError(
+            f"the target never emits token {token} with these settings, wanted those that the text was "
+            "sampled with"
+        )
+    return p
 
 
 def _rows(

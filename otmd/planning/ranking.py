@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from otmd.measurement.summary import prompt_weights
+from otmd.measurement import jackknife
 from otmd.planning.candidates import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES
@@ -15,15 +15,13 @@ from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chanc
 from otmd.probabilities import FloatArray
 from otmd.verifiers import RecursiveRejection
 
-RESAMPLES = 2000
-TAIL = 0.025
 Means = tuple[tuple[float, float, float, float], list[float]]
 Key = tuple[str, str, float]
 UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
 
 
 class Row(NamedTuple):
-    """A rule within a budget, with the choice that was best on the other half of the prompts.
+    """A rule within a budget, with the choice that was best on the fitting half of the prompts.
 
     Attributes
     ----------
@@ -32,6 +30,10 @@ class Row(NamedTuple):
     budget : int
         The most tokens that the tree was allowed.
     choice : Choice
+    draft_temperatures : list of float
+        Those at which this choice is equally good: where drafts do not depend on it, all that were tried.
+    most_tried : int
+        The most tokens of a tree that was tried for the rule, whatever the budget.
     value, low, high : float
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
     tokens_per_step, acceptance : float, list of float
@@ -45,13 +47,15 @@ class Row(NamedTuple):
         Tokens per step.
     by_entropy : list of float
         The rate by thirds of the target's entropy; empty where the rate is NaN.
-    samples, fitted : ndarray of float64, shape (resamples,), and float
-        The value on resampled prompts, and on the half that the choice was made on.
+    without, fitted : ndarray of float64, shape (prompts,), and float
+        The value without each of the prompts of the held-out half, and on the fitting half.
     """
 
     rule: str
     budget: int
     choice: Choice
+    draft_temperatures: list[float]
+    most_tried: int
     value: float
     low: float
     high: float
@@ -63,14 +67,14 @@ class Row(NamedTuple):
     ceiling: float
     by_domain: dict[str, float]
     by_entropy: list[float]
-    samples: FloatArray
+    without: FloatArray
     fitted: float
 
     def to_dict(self) -> dict[str, Any]:
         """The row in JSON's types."""
-        found = {k: None if v != v else v for k, v in self._asdict().items() if k != "samples"}
+        found = {k: None if v != v else v for k, v in self._asdict().items() if k != "without"}
         candidate = CANDIDATES[self.rule]
-        found |= {"title": candidate.title, "engine": candidate.engine}
+        found |= {"title": candidate.title, "engines": candidate.engines}
         return found | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
 
 
@@ -108,7 +112,6 @@ class Evidence:
     ) -> None:
         self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
         self.fit, self.report = halves(texts)
-        self.weights = prompt_weights(len(self.report), RESAMPLES, 0)
         self.columns: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
         slots: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
         self.means: dict[tuple[str, str, float, int], Means] = {}
@@ -179,7 +182,7 @@ def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Mean
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
-    """Find the best choice of every rule within every budget on one half, and report it on the other.
+    """Find the best choice of every rule within every budget on the fitting half; its value is held out.
 
     A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
     a larger budget that changes nothing has no row.
@@ -191,42 +194,58 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
             cost = latency.step(choice.shape, choice.budget) if latency else 1.0
             fitted[choice] = _ratio(tokens, steps) / cost, cost
-        taken = None
+        taken, drafts = None, [choice.drafts for choice in fitted]
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equally good trees, the smaller one.
             best = max(within, key=lambda own: (fitted[own][0], -own.drafts), default=taken)
             if best is not None and best != taken:
                 taken = best
-                rows.append(_row(evidence, (rule, budget, best), *fitted[best]))
+                head = rule, budget, best, _equal_temperatures(best, fitted), max(drafts)
+                rows.append(_row(evidence, head, *fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
+
+
+def _equal_temperatures(best: Choice, fitted: Mapping[Choice, tuple[float, float]]) -> list[float]:
+    """The draft temperatures with which a choice has the same value, in ascending order."""
+    return sorted(
+        choice.draft_temperature
+        for choice, (value, _) in fitted.items()
+        if choice._replace(draft_temperature=best.draft_temperature) == best
+        and np.isclose(value, fitted[best][0], 1e-9)
+    )
 
 
 def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
     return float(tokens.sum() / max(steps.sum(), 1e-300))
 
 
-def _row(evidence: Evidence, head: tuple[str, int, Choice], fitted: float, cost: float) -> Row:
-    (rule, _, choice), weights = head, evidence.weights
+def _row(
+    evidence: Evidence,
+    head: tuple[str, int, Choice, list[float], int],
+    fitted: float,
+    cost: float,
+) -> Row:
+    rule, _, choice, *_ = head
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
-    samples = weights @ tokens / np.maximum(weights @ steps, 1e-300) / cost
-    low, high = np.quantile(samples, [TAIL, 1 - TAIL]).tolist()
+    mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
+    low, high = jackknife.interval(mean / cost, without)
     domains = np.array([evidence.texts[i].domain for i in evidence.report])
     by_domain = {
         name: _ratio(tokens[domains == name], steps[domains == name])
         for name in dict.fromkeys(domains.tolist())
     }
-    mean, accepted = _ratio(tokens, steps), (kept.sum(axis=0) / steps.sum()).tolist()
+    accepted = (kept.sum(axis=0) / steps.sum()).tolist()
     at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
     means, by_entropy = evidence.means.get(at, UNKNOWN)
     values = (mean / cost, low, high, mean, accepted)
-    return Row(*head, *values, *means, by_domain, by_entropy, samples, fitted)
+    return Row(*head, *values, *means, by_domain, by_entropy, without, fitted)
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
     """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
-    low, high = np.quantile(first.samples - second.samples, [TAIL, 1 - TAIL]).tolist()
-    return first.value - second.value, low, high
+    gain = first.value - second.value
+    return gain, *jackknife.interval(gain, first.without - second.without)
 
 
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
@@ -236,5 +255,11 @@ def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
     choose the trees; None without a difference.
     """
     gain = abs(first.value - second.value)
-    spread = float((first.samples - second.samples).std(ddof=1))
-    return None if gain <= 1e-9 else 2 * int(np.ceil(prompts * (1.96 * spread / gain) ** 2))
+    if gain <= 1e-9:
+        return None
+    # Errors fall with the root of the prompts.
+    errors = np.sqrt(prompts) * jackknife.standard_error(first.without - second.without) / gain
+    needed = max(2, int(np.ceil((jackknife.student_quantile(10**9) * errors) ** 2)))
+    while jackknife.student_quantile(needed) * errors > np.sqrt(needed):
+        needed += 1
+    return 2 * needed

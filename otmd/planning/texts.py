@@ -83,11 +83,11 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
 
 
 def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
-    """Numbers of the texts to choose on, and of those to report on: every second text of each domain."""
+    """Numbers of the texts to fit on, and of those held out: every second text of each domain."""
     if len(texts) < LEAST_PROMPTS:
         raise ValueError(
             f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
-            "of them and reported on the other"
+            "of them and measured on the held-out half"
         )
     order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
     return np.array(order[::2]), np.array(order[1::2])

@@ -163,8 +163,21 @@ BAD_LINES = {
     ),
     "sizes": (
         '{"target_probs": [1], "draft_probs": [0.5, 0.5]}\n',
-        "row 2: draft: got 2 tokens and a target with 1",
+        "row 2: draft: got 2 tokens and a target with 1, wanted equally many, or target_ids",
     ),
+    "a shorter draft": (
+        '{"target_probs": [0.5, 0.5], "draft_probs": [1]}\n',
+        "row 2: draft: got 1 tokens and a target with 2, wanted equally many, or draft_ids",
+    ),
+    "penalty": (
+        '{"target_logits": [1], "target_repetition_penalty": 1.1}\n',
+        "target_repetition_penalty: got an unknown field, wanted record logits after penalties",
+    ),
+    "order": (
+        '{"target_logits": [1], "target_order": "vllm, top_p"}\n',
+        "row 2: order: got 'vllm, top_p', wanted one of transformers, vllm, llama.cpp, sglang",
+    ),
+    "null of probabilities": ('{"target_probs": [1, null]}\n', "row 2: target_probs: got object"),
     "ids": ('{"target_probs": [1], "target_ids": [1, 2]}\n', "row 2: target_ids: got 2 ids for 1"),
     "same ids": (
         '{"target_probs": [0.5, 0.5], "target_ids": [1, 1]}\n',
@@ -203,6 +216,64 @@ def test_processing_is_declared_once():
         audit_text([row], target_processing=Processing())
     with pytest.raises(ValueError, match="target_processing: got a processing of target_probs"):
         audit_text([{"target_probs": [1.0]}], target_processing=Processing())
+
+
+def test_the_order_of_the_cuts_is_a_field(tmp_path):
+    row = {"target_logits": [3.0, 2.0, 1.0], "target_temperature": 0.5, "target_top_p": 0.8}
+    row["output_token"] = 1
+    steps = ["top_k", "top_p", "min_p", "temperature"]
+    assert "1 row has an output token of target probability zero" in audit_text([row])
+    for order in ("llama.cpp", ",".join(steps), steps):
+        rows = [row | {"target_order": order}] * 3
+        for own in (
+            rows,
+            write_jsonl(tmp_path / "run.jsonl", rows),
+            write_parquet(tmp_path / "run.parquet", {k: [v] * 3 for k, v in rows[0].items()}),
+        ):
+            assert "probability zero" not in audit_text(own)
+    cut = Processing(0.5, top_p=0.8, order="llama.cpp")
+    plain = {"target_logits": row["target_logits"], "output_token": 1}
+    assert "probability zero" not in audit_text([plain], target_processing=cut)
+
+
+def test_a_null_of_logits_is_a_token_that_cannot_come_out(tmp_path):
+    columns = {"target_logits": [[1.0, None, 0.0]] * 2, "output_token": [0, 1]}
+    path = tmp_path / "run.jsonl"
+    path.write_text(
+        "".join(f'{{"target_logits": [1, null, 0], "output_token": {token}}}\n' for token in (0, 1))
+    )
+    for source in (path, write_parquet(tmp_path / "run.parquet", columns)):
+        report = recorded_run(source, rng=np.random.default_rng(0))
+        assert [(own.kind, own.first_rows) for own in report.cases] == [("output_impossible", (2,))]
+
+
+def likeliest(num_rows: int, count: int, **more) -> list[dict]:
+    """Log-probabilities of the most likely of 60 tokens, as engines' interfaces return them."""
+    rng, rows = np.random.default_rng(0), []
+    for _ in range(num_rows):
+        log_probs = np.log(Processing()(rng.normal(0, 1.5, 60)))
+        ids = np.argsort(-log_probs)[:count]
+        row = {"target_ids": ids, "target_logits": log_probs[ids], "output_token": int(ids[0])}
+        rows.append(row | more)
+    return rows
+
+
+def test_lists_of_the_most_likely_tokens_are_no_distributions():
+    told = r"records: target_logits: got log-probabilities of some tokens .* wanted logits of all V"
+    with pytest.raises(ValueError, match=told):
+        audit_text(likeliest(50, 20))
+    with pytest.raises(ValueError, match=told):
+        audit_text(likeliest(50, 20, target_temperature=0.5, target_top_p=0.9))
+    late = {"target_top_k": 5, "target_top_p": 0.9, "target_order": "temperature,top_p,top_k,min_p"}
+    with pytest.raises(ValueError, match=told):
+        audit_text(likeliest(50, 20, **late))
+    # All tokens with mass, a cut that needs no others, or logits that are no log-probabilities.
+    assert audit_text(likeliest(50, 60))
+    assert audit_text(likeliest(50, 20, target_top_k=20, target_temperature=0.5, target_top_p=0.9))
+    assert audit_text(likeliest(50, 20, target_temperature=0))
+    raw = likeliest(50, 20)
+    raw[30]["target_logits"] = raw[30]["target_logits"] + 100
+    assert audit_text(raw)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ OPTIONS = (
     "--seed",
     "--by-domain",
     "--confidence",
-    "--resamples",
     "--figure",
     "--help",
     "--version",

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -163,6 +164,53 @@ def test_dumps_of_another_form(tmp_path, arrays, message):
     np.savez(tmp_path / "dump.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         open_dataset(tmp_path / "dump.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("promptid", "unknown array promptid; did you mean prompt_id?"),
+        ("positions", "unknown array positions; did you mean position?"),
+        ("target_ids", "unknown array target_ids"),
+        ("xyz", "unknown array xyz; wanted some of target_logits, "),
+    ],
+)
+def test_an_array_that_is_misspelt_is_refused(tmp_path, name, said):
+    arrays = {"target_logits": TARGET, "draft_logits": DRAFT, name: np.arange(5)}
+    path = tmp_path / "dump.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")):
+        open_dataset(path)
+    tensors = {key: torch.tensor(array) for key, array in arrays.items()}
+    path = tmp_path / "dump.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")):
+        open_dataset(path)
+
+
+def test_a_text_beside_the_arrays_is_refused_where_it_resembles_a_label(tmp_path):
+    tensors = {"target_logits": torch.tensor(TARGET), "draft_logits": torch.tensor(DRAFT)}
+    save_file(tensors, tmp_path / "a.safetensors", metadata={"format": "pt", "model": "large"})
+    assert len(open_dataset(tmp_path / "a.safetensors")) == 5
+    save_file(
+        tensors, tmp_path / "b.safetensors", metadata={"promptid": '["a", "a", "b", "b", "b"]'}
+    )
+    with pytest.raises(ValueError, match=r"unknown array promptid; did you mean prompt_id\?"):
+        open_dataset(tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_none_is_named_with_its_file_and_array(tmp_path, kind, value):
+    draft = np.full((5, 11), 1 / 11)
+    draft[3, 4] = value
+    arrays = {f"target_{kind}": np.full((5, 11), 1 / 11), f"draft_{kind}": draft}
+    np.savez(tmp_path / "dump.npz", **arrays, prompt_id=LABELS["prompt_id"])
+    dataset = open_dataset(tmp_path / "dump.npz")
+    assert dataset.arrays([0, 4])[1].shape == (2, 11)
+    said = f"position 3 (prompt b, position 3): dump.npz: draft_{kind}: got {value} for token 4"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        dataset.arrays([0, 3])
 
 
 def test_pickled_objects_are_refused(tmp_path):

@@ -21,7 +21,7 @@ from otmd.drafts import TopThen, WithoutReplacement, WithReplacement
 from otmd.harness import Dataset
 from otmd.measurement import DEFAULT_LAWS, measure, summarise
 from otmd.measurement.pool import THREAD_VARIABLES, run_jobs
-from otmd.measurement.run import CHUNK_SIZE, consecutive_runs
+from otmd.measurement.run import CHUNK_SIZE, consecutive_runs, load_results
 from otmd.probabilities import Processing
 from otmd.storage.store import Store
 
@@ -189,6 +189,25 @@ def test_probabilities_are_taken_as_they_are(dataset):
     assert_frame_equal(measure(as_probs, num_drafts=(2,), workers=1), expected, abs_tol=1e-12)
     with pytest.raises(ValueError, match=r"position 0 .*processing: got .* dataset of prob"):
         measure(as_probs, processing=[Processing(0.6)], workers=1)
+
+
+def test_the_order_of_the_cuts_is_a_column(dataset, tmp_path):
+    orders = ("transformers", "llama.cpp", "vllm")
+    cut = [Processing(0.5, 3, 0.7, 0.2, order) for order in orders]
+    options = {"laws": [otmd.WithReplacement], "num_drafts": (2,), "workers": 1}
+    table = measure(dataset, processing=cut, output=tmp_path / "out", **options)
+    assert table["order"].unique(maintain_order=True).to_list() == [*orders]
+    target, draft = dataset.arrays([4])
+    for step in cut:
+        rows = table.filter(pl.col("index") == 4, pl.col("order") == step.order)
+        drafts = otmd.WithReplacement(step(draft[0]), 2)
+        best = otmd.optimal_acceptance(step(target[0]), drafts).rate
+        assert rows["optimal"].to_list() == pytest.approx([best] * len(rows), abs=1e-12)
+    assert [row["order"] for row in summarise(table, ["order"]).to_dicts()] == [*orders]
+    # A table of an earlier version has no such column.
+    old = tmp_path / "old.parquet"
+    table.filter(pl.col("order") == "transformers").drop("order").write_parquet(old)
+    assert load_results(old)["order"].unique().to_list() == ["transformers"]
 
 
 def test_a_bad_position_is_named(dataset):

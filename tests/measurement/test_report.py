@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -236,6 +237,14 @@ def test_labels():
     assert verifier_label("MyOwnRule") == "my own rule"
     assert processing_label(0.6) == "T = 0.6"
     assert processing_label(1.0, 50, 0.9, 0.05) == "T = 1, top-k 50, top-p 0.9, min-p 0.05"
+    assert processing_label(0.6, None, 0.9, None, "vllm") == "T = 0.6, top-p 0.9, order vllm"
+
+
+def test_an_interval_that_is_rounding_alone_has_no_width(summary):
+    noise = {"gap": 3e-16, "gap_low": -2e-16, "gap_high": 1e-15}
+    shown = summary.with_columns(pl.lit(value).alias(name) for name, value in noise.items())
+    page = to_html("report", *report_tables(shown), {})
+    assert set(re.findall(r'<i style="(.*?)"', page)) == {"left:0.0%;width:0.0%"}
 
 
 def test_every_verifier_has_a_mark_of_its_own():
@@ -247,9 +256,8 @@ def test_every_verifier_has_a_mark_of_its_own():
 
 
 def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
-    said, tables = report_tables(summary, 0.9)
-    assert said[0].startswith("What to do: draw")
-    assert "low and high are the ends of its 90%" in said[1]
+    caption, tables = report_tables(summary, 0.9)
+    assert "low and high are the ends of its 90%" in caption
     assert [one.title for one in tables][:2] == ["all laws, best rate first", "with replacement"]
     row = summary.filter(
         law="WithReplacement", num_drafts=3, temperature=0.6, verifier="KSequential"
@@ -257,7 +265,7 @@ def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
     (found,) = [own for own in tables[1].rows if own[:3] == ["T = 0.6", 3, "K-SEQ"]]
     wanted = row.select("rate", "gap", "gap_low", "gap_high", "optimal").row(0)
     assert found[3:8] == [100 * value for value in wanted]
-    assert f"| {100 * wanted[0]:.2f} |" in to_markdown("Report", said, tables)
+    assert f"| {100 * wanted[0]:.2f} |" in to_markdown("Report", [caption], tables)
     assert repr(found[3]) in to_csv(tables[1])
     _, tables = report_tables(summarise(table, by=("domain", *DEFAULT_BY)))
     assert {"greedy · code", "greedy · chat"} <= {one.title for one in tables}
@@ -278,8 +286,8 @@ def test_a_browser_opens_a_page_and_sorts_it(summary, tmp_path, width):
     rows = [["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
     heads = ["rule", "value", "low", "high"]
     table = Table("Ranking", heads, rows, interval=("value", "low", "high"))
-    said, tables = report_tables(summary)
-    page = to_html("A & B", ["Take <a>.", *said], [table, *tables], {"made by": "a test"})
+    caption, tables = report_tables(summary)
+    page = to_html("A & B", ["Take <a>.", caption], [table, *tables], {"made by": "a test"})
     clicks = """<script>
     const table = n => document.querySelectorAll("table")[n];
     const order = n => [...table(n).tBodies[0].rows].map(r => r.cells[0].textContent).join("");

@@ -128,23 +128,145 @@ def test_the_product_of_mean_rates_is_another_number(plan):
     assert abs(naive - row.tokens_per_step) > 0.02
 
 
-def test_advice_says_what_leads_on_the_other_half(plan):
-    best = next(row for row in plan.rows if CANDIDATES[row.rule].engine)._replace(fitted=99.0)
-    assert "Nothing else led it" in advice([best], 10, None)[0]
-    noise = np.random.default_rng(0).standard_normal(best.samples.size)
-    for samples, said in [
-        (best.samples + 1.0, "was picked"),
-        (best.samples + noise, "no difference"),
-    ]:
-        leader = best._replace(value=best.value + 0.1, samples=samples, fitted=0.0)
-        assert said in advice([best, leader], 10, None)[0]
+def row_of(plan, rule, **changes):
+    return next(row for row in plan.rows if row.rule == rule)._replace(**changes)
+
+
+def test_advice_says_what_leads_on_the_held_out_half(plan):
+    best = row_of(plan, "rejection", fitted=99.0)
+    noise = np.random.default_rng(0).standard_normal(best.without.size)
+    for shift, said in [(1.0, "significant, but it was picked there"), (noise, "not significant")]:
+        leader = best._replace(value=best.value + 1.0, without=best.without + shift, fitted=0.0)
+        _, second, *_ = advice([best, leader], 8, None)
+        assert second.startswith("The choice is that of the fitting half; on the held-out half")
+        assert second.endswith(f"{said}.")
+    assert "held-out half" not in "".join(advice([best], 8, None))
+
+
+def test_advice_compares_with_what_servers_run_and_not_with_repositories_of_papers(plan):
+    """Sequoia's rule is read in the paper's repository: it is no baseline, and no engine's best row."""
+    best = row_of(plan, "stratified", fitted=99.0, value=3.0, without=np.full(4, 3.0))
+    sequoia = row_of(plan, "sequoia", fitted=98.0)
+    block = row_of(plan, "block", fitted=97.0, value=2.0, without=np.full(4, 2.0))
+    tree = row_of(plan, "certain-tree", fitted=96.0, value=1.5, low=1.4, high=1.6)
+    said = advice([best, sequoia, block, tree], 8, None)
+    assert re.match(
+        r"Take stratified with .*; compared with the best that engines run, block", said[0]
+    )
+    assert said[0].endswith("+50.0% [+50.0, +50.0].")
+    (vllm,) = [
+        sentence for sentence in said if sentence.startswith("The best of vLLM alone: block with")
+    ]
+    assert vllm.count(", 2.00 [") == 1
+    assert any(
+        re.match(
+            r"The best of SGLang alone: certain-tree with .*, 1\.50 \[1\.40, 1\.60\]\.$", sentence
+        )
+        for sentence in said
+    )
+
+
+def test_what_is_not_significant_is_undecided(plan):
+    baseline = row_of(plan, "block", fitted=1.0, value=2.0, without=np.array([1.9, 2.0, 2.0, 2.1]))
+    better = np.array([2.0, 2.0, 2.2, 2.2])
+    best = row_of(plan, "stratified", fitted=2.0, value=2.1, without=better)
+    (decision, few, *_) = advice([best, baseline], 8, None)
+    assert decision.startswith("Undecided. Chosen on the fitting half: stratified with ")
+    needed = prompts_needed(best, baseline, 4)
+    assert f"about {needed} prompts would show it (now 8, of which 4 measure)." in decision
+    assert "not significant" in decision
+    assert (
+        few
+        == "Only 4 of 8 prompts measure: intervals over so few are wide, and may miss the truth."
+    )
+    behind = best._replace(value=1.9)
+    assert "not ahead on the held-out half." in advice([behind, baseline], 8, None)[0]
+
+
+def test_many_prompts_are_not_warned_of(plan):
+    row = row_of(plan, "block", without=np.full(12, 2.0))
+    assert not any("Only" in sentence for sentence in advice([row], 24, None))
+    assert any("Only 11" in said for said in advice([row._replace(without=np.ones(11))], 22, None))
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "speed"),
+    [
+        (
+            (34.0, 32.0, 36.0),
+            "Do not draft: rejection with a chain of",
+            "0.68× [0.64, 0.72] the 50.00",
+        ),
+        ((52.0, 49.0, 55.0), "Undecided whether to draft:", "1.04× [0.98, 1.10] the 50.00"),
+        ((60.0, 55.0, 65.0), "Take rejection with a chain of", "1.20× [1.10, 1.30] the 50.00"),
+    ],
+)
+def test_whether_to_draft_is_said_first(plan, ends, first, speed):
+    latency = Latency([(1, 0.02)], [(1, 0.01)], 0.0, 1)
+    row = row_of(plan, "rejection", **dict(zip(("value", "low", "high"), ends, strict=True)))
+    said = advice([row], 8, latency)
+    assert said[0].startswith(first)
+    assert speed in "".join(said)
+    assert any("Only 4 of 8" in sentence for sentence in said)
+    assert any(sentence.startswith("Take") for sentence in said) != first.startswith("Do not")
+
+
+def test_when_more_drafts_stop_paying(plan):
+    """A larger tree that was tried and not chosen has no row of its own."""
+    alone = row_of(plan, "rejection")
+    size = alone.choice.drafts
+    said = advice([alone._replace(most_tried=size + 5)], 8, None)
+    assert f"Up to {size + 5} drafts were tried; on the fitting half {size} was best." in said
+    assert any(
+        "were not tried" in sentence
+        for sentence in advice([alone._replace(most_tried=size)], 8, None)
+    )
+    tree = row_of(plan, "stratified", most_tried=7)
+    smaller = tree._replace(
+        choice=tree.choice._replace(shape=(1,), budget=0, nodes=()), value=tree.value - 1,
+        without=tree.without - 1, fitted=0.0,
+    )  # fmt: skip
+    said = advice([tree._replace(fitted=1.0), smaller], 8, None)
+    assert any(
+        f"More drafts pay up to {tree.choice.drafts}, the most that" in sentence
+        for sentence in said
+    )
+    said = advice(
+        [tree._replace(fitted=1.0), smaller._replace(value=tree.value, without=tree.without)],
+        8,
+        None,
+    )
+    assert any("No significant gain beyond 1 draft:" in sentence for sentence in said)
+
+
+def test_the_most_that_was_tried(dump, tmp_path):
+    slow = Latency([(1, 0.001), (99, 0.2)], [(1, 0.01), (99, 0.01)], 0.0, 1)
+    found = make_plan(
+        open_dataset(dump), tmp_path, depth=6, workers=1, rules=["rejection"], latency=slow
+    )
+    assert [(row.choice.shape, row.most_tried) for row in found.rows] == [((1,), 6)]
+    assert found.said[0].startswith("Do not draft: rejection with a chain of 1 (draft T 1)")
+
+
+def test_all_draft_temperatures_that_tie_are_shown(dump, tmp_path):
+    """The most likely tokens are the same at every temperature."""
+    found = make_plan(
+        open_dataset(dump), tmp_path, depth=2, workers=1, num_drafts=(1,), budgets=(2,),
+        rules=["one-hot", "static-tree", "rejection", "likeliest"], draft_temperatures=(1.0, 0.5),
+    )  # fmt: skip
+    tried = {row.rule: row.draft_temperatures for row in found.rows}
+    assert tried["one-hot"] == tried["static-tree"] == [0.5, 1.0]
+    assert len(tried["rejection"]) == 1
+    # Engines grow likeliest paths at temperature 1.
+    assert tried["likeliest"] == [1.0]
+    shown = {row[0]: row[-2] for row in found.tables()[0].rows}
+    assert shown["one-hot"] == "0.5 or 1"
 
 
 def test_advice_names_the_decision(plan):
-    assert re.match(r"(Take|No difference that this data shows)", plan.said[0])
-    assert re.match(r"(Beyond|Up to) \d+ drafts", plan.said[1])
+    assert re.match(r"(Take|Undecided\. Chosen on the fitting half:) ", plan.said[0])
     assert "α*" not in plan.said[0]
-    assert re.search(r"no law of \d drafts? that was fitted here would exceed \d+", plan.said[2])
+    assert re.search(r"no law of \d drafts? that was fitted here would exceed \d+", plan.said[-1])
     assert plan.about["target"] == "large"
     assert plan.about["texts"] == "8; values are of 4 of them"
 
@@ -269,7 +391,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
         ({}, ["--top-k", "1"], "wanted those that the text was sampled with"),
         ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
-        ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "token 0: logits: got nan"),
+        ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "target_logits: got nan"),
         ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "parents before their children"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5))}, [], "draft_paths is float64 (112, 5)"),
@@ -283,6 +405,31 @@ def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_the_cuts_of_the_texts_may_be_in_the_metadata(tmp_path, dump):
+    recorded = {"temperature": 0.7, "top_k": VOCAB, "min_p": 0.0, "order": "llama.cpp"}
+    path = write_texts(tmp_path / "texts.npz", metadata=json.dumps(recorded))
+    options = {
+        "workers": 1,
+        "rules": ["rejection"],
+        "num_drafts": (1,),
+        "budgets": (2,),
+        "depth": 2,
+    }
+    plan = make_plan(open_dataset(path), tmp_path / "out", **options)
+    assert plan.about["texts sampled with"] == str(Processing(**recorded))
+    with pytest.raises(ValueError, match=r"the texts were sampled with .*llama.cpp"):
+        make_plan(open_dataset(path), tmp_path / "other", target=Processing(0.7), **options)
+
+
+def test_the_order_is_an_option(dump, tmp_path, capsys):
+    command = ["plan", str(dump), "--workers", "1", "--quiet", "--json", "--rules", "rejection"]
+    command += ["--depth", "2", "--output", str(tmp_path / "out"), "--min-p", "0", "--top-p", "1"]
+    assert main([*command, "--order", "vllm"]) == 0
+    assert "order='vllm'" in json.loads(capsys.readouterr().out)["about"]["texts sampled with"]
+    assert main([*command, "--order", "vLLM"]) == 2
+    assert "order: got 'vLLM', wanted one of transformers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Which of tied tokens a cut keeps is the engine's choice: audits allow each, and find all other faults."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from otmd.audit.mistakes import RejectionSteps
+from otmd.audit.records import as_kept, mass_of_choice, read_records
+from otmd.audit.run_audit import recorded_run
+from otmd.drafts import WithReplacement
+from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
+
+GREEDY = {"target_logits": [1.0, 1.0, 0.0], "target_temperature": 0}
+EDGE = {"target_logits": [2.5, 0.8, 0.7, 0.7], "target_top_p": 0.85}
+
+
+def kinds(row: dict, law: str = "with-replacement") -> list[str]:
+    report = recorded_run([row], law, rng=np.random.default_rng(0))
+    return [own.kind for own in report.cases]
+
+
+@pytest.mark.parametrize(
+    ("row", "possible"), [(GREEDY, [True, True, False]), (EDGE, [True, True, True, True])]
+)
+def test_tied_tokens_are_possible(row, possible):
+    for token, own in enumerate(possible):
+        assert kinds(row | {"output_token": token}) == ["output_impossible"] * (not own)
+
+
+def test_tied_tokens_are_possible_as_listed_ids():
+    row = GREEDY | {"target_ids": [7, 3, 5]}
+    found = [kinds(row | {"output_token": token}) for token in (3, 5, 7, 4)]
+    assert found == [[], ["output_impossible"], [], ["output_impossible"]]
+
+
+def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
+    draft = {name.replace("target", "draft"): value for name, value in GREEDY.items()}
+    row = GREEDY | draft | {"draft_tokens": [1], "output_token": 1}
+    for law in ("with-replacement", "fixed", "certain-top"):
+        report = recorded_run([row] * 200, law, rng=np.random.default_rng(0))
+        assert not report.faulty, law
+        assert report.acceptance.rate == report.acceptance.ceiling == 1.0
+
+
+def test_more_tied_drafts_than_a_cut_keeps_are_impossible():
+    draft = {"draft_logits": [2.5, 0.8, 0.7, 0.7], "draft_top_p": 0.85}
+    row = {"target_probs": [0.25] * 4, "output_token": 0} | draft
+    assert not kinds(row | {"draft_tokens": [2, 2]})
+    assert kinds(row | {"draft_tokens": [2, 3]}) == ["draft_impossible"]
+
+
+def test_ties_at_the_edge_are_those_that_a_cut_splits():
+    logits = np.array([1.0, 2.0, 1.0, 0.0, 1.0])
+    for options, tied in (
+        ({"top_p": 0.6}, [0, 2, 4]),
+        ({"top_p": 0.99}, []),
+        ({"top_k": 2}, []),
+        ({"temperature": 0}, []),
+        ({"min_p": 0.5}, []),
+    ):
+        probs = probs_from_logits(logits, **options)
+        assert ties_at_edge(logits, probs).tolist() == tied
+
+
+def test_a_token_stands_for_any_that_is_kept():
+    rng, ties = np.random.default_rng(0), np.array([1, 2, 4])
+    probs = np.array([0.5, 0.0, 0.25, 0.0, 0.25])
+    assert mass_of_choice(probs, ties) == 0.25
+    found = [as_kept(np.array([1, 0, 1]), probs, ties, rng).tolist() for _ in range(400)]
+    assert {tuple(own) for own in found} == {(2, 0, 2), (4, 0, 4)}
+    assert abs(sum(own[0] == 2 for own in found) - 200) < 50
+    assert as_kept(np.array([1, 2, 4]), probs, ties, rng).tolist() == [1, 2, 4]
+    assert as_kept(np.array([0, 3]), probs, ties, rng).tolist() == [0, 3]
+
+
+def lowest_ids(processing: Processing, logits: np.ndarray) -> np.ndarray:
+    """An engine that keeps the lowest ids of tied logits."""
+    return processing(logits[::-1])[::-1]
+
+
+def run(num_rows: int, seed: int, cut: Processing, fault: float = 0.0) -> list[dict]:
+    """Logits of few values, so that most edges have ties; a part of the outputs is drawn from q."""
+    rng, rows = np.random.default_rng(seed), []
+    for _ in range(num_rows):
+        target = rng.integers(-6, 7, 24) / 4
+        draft = target + rng.integers(-2, 3, 24) / 4
+        law = WithReplacement(lowest_ids(cut, draft), 2)
+        tokens = law.sample(rng)
+        output = RejectionSteps(lowest_ids(cut, target), law)(tokens)
+        output = law.draft_probs if rng.random() < fault else output
+        row = {"target_logits": target, "draft_logits": draft, "draft_tokens": tokens}
+        rows.append(row | {"output_token": int(rng.choice(24, p=output / output.sum()))})
+    return rows
+
+
+@pytest.mark.parametrize("cut", [Processing(0.7, top_p=0.8), Processing(0.5, top_p=0.6)], ids=str)
+def test_a_sound_engine_with_another_rule_for_ties(cut):
+    alarms = 0
+    for seed in range(5):
+        rows = run(600, seed, cut)
+        processing = {"target": cut, "draft": cut}
+        ties = [own.target_ties.size for own in read_records(rows, processing)]
+        assert np.mean(np.array(ties) > 0) > 0.3
+        options = {"target_processing": cut, "draft_processing": cut}
+        report = recorded_run(rows, false_alarm=0.01, rng=np.random.default_rng(seed), **options)
+        assert not report.cases
+        alarms += report.faulty
+    # At most 0.01 a run: two of five have probability 0.001.
+    assert alarms < 2
+
+
+def test_faults_are_still_found():
+    cut = Processing(0.7, top_p=0.8)
+    options = {"target_processing": cut, "draft_processing": cut}
+    rows = run(1500, 0, cut, fault=0.5)
+    assert recorded_run(rows, rng=np.random.default_rng(0), **options).faulty
+    plain = {"target_processing": Processing(0.7), "draft_processing": Processing(0.7)}
+    report = recorded_run(run(600, 0, cut), rng=np.random.default_rng(0), **plain)
+    assert report.faulty
