@@ -69,13 +69,18 @@ def summarise(
     return pl.DataFrame(rows, schema=columns)
 
 
-def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
-    """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
-    served = [
+def served_by_optimal() -> list[str]:
+    """The names in a table of the measured laws that ``Optimal`` serves."""
+    return [
         entry.class_name
         for entry in LAWS.values()
         if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
     ]
+
+
+def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
+    """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
+    served = served_by_optimal()
     group = ["law", *PROCESSING, "num_drafts"]
     measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
     added = (
