@@ -56,7 +56,7 @@ def verifier_label(name: str) -> str:
 def processing_label(*values: Any) -> str:
     """The values of the columns PROCESSING in words, such as ``T = 0.6, top-p 0.9``, without unused steps."""
     named = dict(zip(PROCESSING, values, strict=False))
-    order = named.pop("order", "transformers")
+    order = named.pop("order", None) or "transformers"
     words = {"temperature": "T =", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
     steps = [f"{words[name]} {value:.9g}" for name, value in named.items() if value is not None]
     return ", ".join(steps + [f"order {order}"] * (order != "transformers"))
