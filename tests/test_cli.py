@@ -279,11 +279,11 @@ def test_the_command_measures_what_the_function_does_by_default():
     from otmd.cli.measure import DEFAULT_LAWS, DEFAULT_VERIFIERS
     from otmd.cli.options import LAWS, VERIFIERS, read_verifiers
 
-    names = [VERIFIERS[name] for name in DEFAULT_VERIFIERS.split(",")]
+    names = [VERIFIERS[name].class_name for name in DEFAULT_VERIFIERS.split(",")]
     assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
     rules = read_verifiers("gumbel-top,optimal")
     assert rules == [otmd.GumbelTop, otmd.Optimal]
-    names = [LAWS[name] for name in DEFAULT_LAWS.split(",")]
+    names = [LAWS[name].class_name for name in DEFAULT_LAWS.split(",")]
     assert names == [law.__name__ for law in otmd.measurement.DEFAULT_LAWS]
 
 

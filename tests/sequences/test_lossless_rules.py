@@ -10,6 +10,7 @@ import pytest
 from small_models import KINDS, model_pair
 
 import otmd
+from otmd.registry import VERIFIERS
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -191,7 +192,11 @@ TREES = {
     "one likely path": lambda q, depth: LikeliestTree(q, depth, depth, 1),
     "likely paths": lambda q, depth: LikeliestTree(q, 4, depth, 2),
 }
-EVERY_RULE = [BlockVerification(), Traversal(), *map(TokenLevel, otmd.verifiers.VERIFIERS)]
+EVERY_RULE = [
+    BlockVerification(),
+    Traversal(),
+    *(TokenLevel(entry.load()()) for entry in VERIFIERS.values() if not entry.coupling),
+]
 # Every node has a single draft, which is not drawn from the draft model's q.
 NOT_FROM_Q = [
     name
