@@ -118,6 +118,18 @@ def validate_fraction(name: str, value: object) -> float:
     return number
 
 
+def derived_rng(rng: object, audit: str) -> np.random.Generator:
+    """Return a generator for an audit, which is independent of what else is drawn with the seed of ``rng``.
+
+    The engine under audit may use an equal seed. Its random numbers would then be those of the audit, and a
+    sound engine would be called faulty. ValueError unless ``rng`` is a generator, which is advanced.
+    """
+    validate_rng(rng)
+    assert isinstance(rng, np.random.Generator)
+    words = rng.integers(2**32, size=4)
+    return np.random.default_rng([*f"otmd.audit.{audit}".encode(), *words.tolist()])
+
+
 def one_by_one(sampler: Sampler, draft_tokens: IntArray) -> NDArray:
     """The tokens (N,) that a sampler of single draws emits for drafts (N, n); ValueError for arrays."""
     tokens = [np.asarray(from_tensor(sampler(own))) for own in draft_tokens]

@@ -10,9 +10,9 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
+from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit.mistakes import RejectionSteps, RuleFault
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.probabilities import Processing
 
 RUNS, FALSE_ALARM = 12, 0.05

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import otmd
+from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit.counts import mass_before, places_in_order, ratio_order, ratios
 from otmd.audit.evidence import BY_MASS, BY_RATIO, bands_of
 from otmd.audit.records import read_records
 from otmd.audit.run_audit import Tally
-from otmd.audit.run_report import DRAFTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit.samples import acceptance_ceiling, declared_law
 from otmd.testing import hostile_pairs
 
