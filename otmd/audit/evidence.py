@@ -85,13 +85,13 @@ class CellBets:
 
 
 class ChanceBets:
-    """A bet that events are more likely than the claim allows, with a stake s in (0, 1).
+    """A bet that events are more likely than the claim allows, with a stake s in (0, 1), or one for each.
 
     The claim allows a probability of at most a. The factor is 1 + s(X/a − 1), where X is 1 if the event
     happens and 0 if not.
     """
 
-    def __init__(self, stake: float) -> None:
+    def __init__(self, stake: float | FloatArray) -> None:
         self.stake, self.log_wealth = stake, 0.0
 
     def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:

@@ -429,7 +429,8 @@ class RecordedRunAudit:
         lines += map(str, self.statements)
         lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
         if not self.explanations and self.cases:
-            lines.append(f"Likeliest cause: {max(self.cases, key=lambda own: own.count).usually}")
+            most = max(self.cases, key=lambda own: (own.kind != _MISSING, own.count))
+            lines.append(f"Likeliest cause: {most.usually}")
         elif not self.explanations and any(own.refuted for own in self.claims):
             lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
         if self.most_repeated:
