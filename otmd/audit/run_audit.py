@@ -301,21 +301,17 @@ class Tally:
         for probs, token in drawn:
             self._add_to_groups(record, claims.DRAFT_TOKENS)
             self._keep_tail("draft_improbable", record, probs, token)
-            before = claims.Before(probs, probs, np.zeros(0))
+            before, mass = claims.Before(probs, probs, np.zeros(0)), float(probs[token])
             for claim, key in claims.claims_in_order(claims.DRAFT_TOKENS).items():
-                point = self._point(
-                    counts.mass_before(probs, key(before), token), float(probs[token])
-                )
+                point = self._point(counts.mass_before(probs, key(before), token), mass)
                 self.evidence[claim].add(point, False)
         self.dependence.add(drawn)
         return law
 
     def _look_at_output(self, record: Record, target: FloatArray, law: DraftLaw | None) -> None:
-        output, accepted = (
-            record.output_token,
-            bool((record.draft_tokens == record.output_token).any()),
-        )
-        mass, draft = float(target[output]), self._draft_probs(record, target.size)
+        output = record.output_token
+        accepted, mass = bool((record.draft_tokens == output).any()), float(target[output])
+        draft = self._draft_probs(record, target.size)
         drafted = np.zeros(target.size) if draft is None else draft
         self.has_drafts |= draft is not None
         before = claims.Before(target, drafted, self._occurrences(record, target.size))

@@ -176,7 +176,7 @@ _LISTINGS = (
         "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows "
         "that was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the "
         "test finds with probability 0.9.",
-        4, "{0:<61} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
+        4, "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
     ("Tests by depth", ("rows", "of", "alarm", "samples", "p-value", "in order of"),
         "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is one of "
         "at most {:.1e}. Other groups are listed if they show a fault.",
@@ -210,9 +210,10 @@ class Statement:
     detectable : float
         The total variation, over all these tokens and in one of these orders, that would have been found with
         probability 0.9; 1 if nothing was tested.
+    bias : float
+        The total variation that has to be found for a PASS.
     rows_needed : int or None
-        About how many rows like these are needed to find the bias that was asked for; None if nothing is
-        tested.
+        About how many rows like these are needed to find it; None if nothing is tested.
     reasons : tuple of str
         Why there is a fault, in words; empty if none was found.
     """
@@ -222,19 +223,23 @@ class Statement:
     num_samples: int
     orders: tuple[str, ...]
     detectable: float
+    bias: float
     rows_needed: int | None
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
         head = f"{self.subject.capitalize()}: {self.outcome}."
+        if not self.orders:
+            return f"{head} Nothing could be tested."
+        size = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9 if it"
+        orders = " or of ".join(self.orders)
+        told = f"{size} shows over all {self.num_samples:,} in order of {orders}"
         if self.detectable >= 1:
-            return f"{head} {self.num_samples:,} are too few to find any bias"
-        size = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9"
-        where = (
-            f"if it shows over all {self.num_samples:,} in order of {' or of '.join(self.orders)}"
-        )
+            told = f"{self.num_samples:,} are too few to find any bias"
         more = "larger ones also at one depth, in one request or at every 8th row"
-        return f"{head} {size} {where}; {more}."
+        if self.detectable > self.bias:
+            more = f"for {self.bias:g} about {self.rows_needed:,} rows are needed"
+        return f"{head} {told}; {more}."
 
 
 @dataclass(frozen=True)
@@ -294,6 +299,7 @@ class RecordedRunAudit:
             num_samples=fewest,
             orders=tuple(CLAIMS[own.name].order for own in ordered),
             detectable=detectable,
+            bias=self.bias,
             rows_needed=needed,
             reasons=reasons,
         )
@@ -406,7 +412,7 @@ class RecordedRunAudit:
         return found[:1] + [own for own in found[1:] if own.rows]
 
     def _by_depth(self) -> list[tuple]:
-        """A row for each group of each side: the smallest p-value of its bets; none if there is one group."""
+        """A row for each group of each side: the smallest p-value of its bets."""
         found: dict[tuple[str, str], tuple] = {}
         for claim in self.claims:
             kind = CLAIMS[claim.name]
