@@ -24,6 +24,6 @@ from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 __all__ = [
     "Acceptance", "Band", "BoundaryCase", "Claim", "Control", "DraftLawAudit", "EnumeratedAudit",
     "Explanation", "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance",
-    "RecordedRunAudit", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
-    "negative_controls", "recorded_run", "sampler_of", "samples_to_detect",
+    "RecordedRunAudit", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated",
+    "losslessness", "negative_controls", "recorded_run", "sampler_of", "samples_to_detect",
 ]  # fmt: skip

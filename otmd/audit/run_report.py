@@ -449,14 +449,14 @@ class RecordedRunAudit:
 
 
 def _where(refuted: list[Claim]) -> str:
-    """In which orders, and in which groups above all, claims with the same words are refuted."""
+    """In which orders, and in which groups, claims with the same words are refuted."""
     orders = [CLAIMS[own.name].order for own in refuted if CLAIMS[own.name].order]
     found = [f"in order of {', '.join(orders)}"] if orders else []
     groups = sorted(
         (own for claim in refuted for own in claim.refuted_groups), key=lambda x: x.p_value
     )
     names = [*dict.fromkeys(own.name for own in groups)][:_GROUPS_SHOWN]
-    found += [f"above all {', '.join(names)}"] if names else []
+    found += [f"in these groups: {', '.join(names)}"] if names else []
     return f" ({'; '.join(found)})" if found else ""
 
 
