@@ -232,7 +232,7 @@ class Statement:
         if not self.orders:
             return f"{head} Nothing could be tested."
         size = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9 if it"
-        orders = " or of ".join(self.orders)
+        orders = f"{', '.join(self.orders[:-1])} or {self.orders[-1]}"
         told = f"{size} shows over all {self.num_samples:,} in order of {orders}"
         if self.detectable >= 1:
             told = f"{self.num_samples:,} are too few to find any bias"

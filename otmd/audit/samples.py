@@ -56,7 +56,7 @@ class Acceptance:
 
     @property
     def too_high(self) -> bool:
-        """Whether the rate is above the ceiling beyond chance, which proves a fault."""
+        """Whether the rate is significantly above the ceiling, which proves a fault."""
         return self.low > self.ceiling
 
 

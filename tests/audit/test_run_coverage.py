@@ -15,9 +15,11 @@ from scipy.stats import binom
 import otmd
 from otmd import audit
 from otmd.audit.claims import CLAIMS, DRAFTS, NUM_STATEMENTS, OUTPUT, OUTPUT_BY_MASS
+from otmd.audit.draft_samples import independence_p_values
 from otmd.audit.evidence import Evidence, Grouping, judge_claim
 from otmd.audit.run_audit import Tally, recorded_run
 from otmd.audit.run_report import PooledAcceptance
+from otmd.audit.samples import derived_rng
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 EVEN_AND_ODD = ([0.2, 0.35, 0.45], [0.6, 0.35, 0.05])
@@ -60,20 +62,25 @@ def penalty_ignored(rng, sound):
             came_out[output], context = 1.0, output % 20
 
 
-def improbable(rng, sound):
-    """Five of 2,000 tokens have probability 1e-22."""
-    target, wrong = np.array([0.5, 0.5 - 1e-22, 1e-22]), rng.choice(2000, 5, replace=False)
+def rare(rng, sound, prob, count):
+    """Some of 2,000 tokens have this probability, in a vocabulary where tokens below 0.001 are common."""
+    target, wrong = (
+        np.repeat([5e-4, 0.475, prob], [100, 2, 1]),
+        rng.choice(2000, count, replace=False),
+    )
+    target /= target.sum()
     for i in range(2000):
-        output = 2 if i in wrong and not sound else int(rng.integers(2))
+        output = 102 if i in wrong and not sound else int(rng.choice(103, p=target))
         yield {"target_probs": target, "output_token": output}
+
+
+def improbable(rng, sound):
+    yield from rare(rng, sound, 1e-22, 5)
 
 
 def somewhat_improbable(rng, sound):
-    """Ten of 2,000 tokens have probability 2e-6: none by itself is proof."""
-    target, wrong = np.array([0.5, 0.5 - 2e-6, 2e-6]), rng.choice(2000, 10, replace=False)
-    for i in range(2000):
-        output = 2 if i in wrong and not sound else int(rng.integers(2))
-        yield {"target_probs": target, "output_token": output}
+    """None of these tokens is a fault by itself."""
+    yield from rare(rng, sound, 5e-7, 10)
 
 
 def extra_tokens(rng, sound):
@@ -100,12 +107,13 @@ def one_request(rng, sound):
 
 
 def drafts_of_low_ids(rng, sound):
-    """Drafts of equal probabilities that come from the lower half of the ids too often."""
-    q = np.full(50, 0.02)
-    for _ in range(1500):
-        draft = int(rng.integers(50)) if sound or rng.random() < 0.75 else int(rng.integers(25))
-        row = {"target_probs": q, "draft_probs": q, "draft_tokens": [draft]}
-        yield row | {"output_token": int(rng.integers(50))}
+    """A quarter of the drafts are drawn from the lower half of the ids alone."""
+    for i in range(1500):
+        p, q = (otmd.probs_from_logits(own[i % 20]) for own in (LOGITS, DRAFT_LOGITS))
+        low = np.where(np.arange(50) < 25, q, 0)
+        used = q if sound or rng.random() < 0.75 else low / low.sum()
+        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
+        yield row | {"output_token": int(rng.choice(50, p=p))}
 
 
 CONTROLS = [
@@ -237,21 +245,36 @@ class TestSeeds:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_of_a_black_box(self, seed):
-        def target_only(drafts):
-            numbers = np.random.default_rng(seed).random(drafts.shape)
-            return np.searchsorted(P.cumsum(), numbers[:, 0], side="right")
+        """Maximal coupling, with coins that would be the numbers that drew the drafts."""
 
-        law, rng = otmd.WithReplacement(P, 1), np.random.default_rng(seed)
-        assert not audit.losslessness(target_only, P, law, 2_000, batched=True, rng=rng).faulty
-        otmd.testing.assert_lossless(target_only, P, law, returns="tokens", num_samples=2_000)
+        def engine(drafts):
+            rng = np.random.default_rng(seed)
+            accepted = rng.random(len(drafts)) * Q[drafts[:, 0]] < P[drafts[:, 0]]
+            residual = np.maximum(P - Q, 0)
+            corrected = rng.choice(3, size=len(drafts), p=residual / residual.sum())
+            return np.where(accepted, drafts[:, 0], corrected)
+
+        law, rng = otmd.WithReplacement(Q, 1), np.random.default_rng(seed)
+        assert not audit.losslessness(engine, P, law, 2_000, batched=True, rng=rng).faulty
+        if seed == 0:
+            otmd.testing.assert_lossless(engine, P, law, returns="tokens", num_samples=2_000)
 
     def test_of_drafts(self):
-        """Reference drafts from the samples' own seed would equal them, and hide every fault."""
+        """The reference must not be drawn with the numbers that drew the samples."""
         law = otmd.WithReplacement(P, 2)
         samples = law.sample(np.random.default_rng(4), 1_000)
         found = audit.draft_law(samples, law, rng=np.random.default_rng(4))
+        again = audit.draft_law(samples, law, rng=np.random.default_rng(4))
+        rng = np.random.default_rng(4)
+        dependent = independence_p_values(samples, law, found.level, rng=rng)
+        assert found.independence == again.independence != dependent
         assert not found.faulty
-        assert min(found.independence.values()) < 1
+
+    def test_of_two_audits(self):
+        numbers = {derived_rng(np.random.default_rng(0), own).random() for own in ("a", "b", "a")}
+        assert len(numbers | {np.random.default_rng(0).random()}) == 3
+        with pytest.raises(ValueError, match="rng"):
+            derived_rng(0, "a")
 
 
 def chain(rng, steps, lost=0.0, depth=2):
