@@ -309,12 +309,10 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     cells = max(2, min(MOST_CELLS, size // _SAMPLES_A_CELL))
     labels, uniform = _equal_cells(numbers, cells)
     counted = [(labels, uniform), *classes]
+    share = level / len(counted)
     bounds = [
         counts.total_variation_bound(
-            np.where(impossible, counts.IMPOSSIBLE, own),
-            probs,
-            level / len(counted),
-            independent=False,
+            np.where(impossible, counts.IMPOSSIBLE, own), probs, share, independent=False
         )
         for own, probs in counted
     ]
@@ -325,8 +323,8 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     if evidence.groupings:
         # The one group of a grouping has all rows.
         several = (own for own in evidence.groupings if len(own.names) > 1)
-        share = 0.5 / len(evidence.groupings)
-        groups = [x for own in several for x in _bets_by_group(numbers, possible, own, share)]
+        part = 0.5 / len(evidence.groupings)
+        groups = [x for own in several for x in _bets_by_group(numbers, possible, own, part)]
         betting = min(1.0, 2.0 * betting, *(own.p_value for own in groups))
     listed = {own.title for own in evidence.groupings if own.listed}
     return Claim(

@@ -231,9 +231,10 @@ class Statement:
         head = f"{self.subject.capitalize()}: {self.outcome}."
         if not self.orders:
             return f"{head} Nothing could be tested."
-        size = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9 if it"
+        size = f"A bias of {self.detectable:.3f} or more (total variation) would have been found"
         orders = f"{', '.join(self.orders[:-1])} or {self.orders[-1]}"
-        told = f"{size} shows over all {self.num_samples:,} in order of {orders}"
+        where = f"if it shows over all {self.num_samples:,} in order of {orders}"
+        told = f"{size} with probability 0.9 {where}"
         if self.detectable >= 1:
             told = f"{self.num_samples:,} are too few to find any bias"
         more = "larger ones also at one depth, in one request or at every 8th row"
