@@ -74,7 +74,7 @@ class Kernel:
 
     def __reduce__(self) -> str:
         # A pickle names the kernel: the function under this name is the kernel itself.
-        return self.__qualname__
+        return self.py_func.__qualname__
 
     def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
         _mode.plain = True

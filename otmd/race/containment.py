@@ -130,7 +130,7 @@ class PrefixArrivals:
         outside: FloatArray,
         counts: IntArray,
     ) -> FloatArray:
-        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k in ``counts`` (C,) and the first 0, … K blocks, shape (C, K + 1).
+        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for the ``counts`` k (C,) and the first 0, … K blocks, (C, K + 1).
 
         ``moments`` (K, R) are power sums of q·t at the end, over each block's light tokens, from column 1
         on. ``heavy`` (M,) indexes some of the heavy tokens, in the order of their blocks, which are

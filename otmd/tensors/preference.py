@@ -35,11 +35,11 @@ class TensorVerdict(NamedTuple):
 
 
 class _Drafts(NamedTuple):
-    """How ``count`` drafts are drawn: q_j of each token (…, V), and its stratum, None with replacement."""
+    """How the drafts are drawn: q_j of each token (…, V), and its stratum, None with replacement."""
 
     probs: Tensor
     number: Tensor | None
-    count: int
+    num_drafts: int
 
     def can_draw(self, tokens: Tensor) -> Tensor:
         """Whether the drafts (…, n) are possible; ids that are no tokens are not. Shape (…)."""
@@ -47,7 +47,7 @@ class _Drafts(NamedTuple):
         ids = tokens.clamp(0, size - 1)
         possible = (ids == tokens) & (self.probs.gather(-1, ids) > 0)
         if self.number is not None:
-            slot = torch.arange(self.count, device=tokens.device)
+            slot = torch.arange(self.num_drafts, device=tokens.device)
             possible &= self.number.gather(-1, ids) == slot
         return possible.all(dim=-1)
 
@@ -193,7 +193,7 @@ class TensorPreference:
 
     def _check_drafts(self, draft_tokens: Tensor) -> Tensor:
         """Whether the drafts of each position are possible, shape (…); see :meth:`verify` for errors."""
-        shape, device = (*self._target.shape[:-1], self._drafts.count), self._target.device
+        shape, device = (*self._target.shape[:-1], self._drafts.num_drafts), self._target.device
         if draft_tokens.shape != shape or draft_tokens.dtype != torch.int64:
             got = f"{draft_tokens.dtype} of shape {tuple(draft_tokens.shape)}"
             raise wrong("draft_tokens", got, f"torch.int64 of shape {shape}")
@@ -262,16 +262,24 @@ def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
         left = torch.where(whole, s_after**count, (left - taken).clamp(min=0.0))
         s = torch.where(whole, s_after, left ** (1.0 / count))
         start, whole = end, ~whole
-    # For the tokens that are left, c keeps a(y) ≤ n s^(n−1) c q(y) ≤ p(y), with the s before all of them.
     own = (places >= start) & (q > 0)
-    offered = torch.where(own, torch.minimum(q, p / (count * s ** (count - 1))), 0.0)
-    s_here = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
-    accepted = torch.where(own, torch.minimum(_taken_whole(s_here, offered, count), p), accepted)
-    before = torch.where(own, s_here**count, before)
+    offered, most, s_here = _take_rest(p, torch.where(own, q, 0.0), s, count)
+    accepted, before = torch.where(own, most, accepted), torch.where(own, s_here**count, before)
     s = (s - offered.sum(dim=-1, keepdim=True)).clamp(min=0.0)
     left = torch.where(start < size, s**count, left)
     bad = (p + q).sum(dim=-1).isnan()
     return accepted, before, torch.where(bad, torch.nan, left[..., 0])
+
+
+def _take_rest(p: Tensor, q: Tensor, s: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take tokens in their order with c = min(1, p/(n s^{n−1} q)), which needs no sum over earlier tokens.
+
+    Then a ≤ n s^{n−1} c q ≤ p, where s (…, 1) is that before all of them. Returns c q, a, and s before each.
+    """
+    bound = count * s ** (count - 1)
+    offered = torch.where(bound * q > p, p / bound, q)
+    s_here = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
+    return offered, torch.minimum(_taken_whole(s_here, offered, count), p), s_here
 
 
 def _taken_whole(s: Tensor, q: Tensor, count: int) -> Tensor:

@@ -118,7 +118,7 @@ def stratify(
 
 
 def _starts(ordered: Tensor, support: Tensor, power: float, shares: list[float]) -> Tensor:
-    """Where strata begin among descending q (…, V), of which ``support`` (…, 1) have mass, shape (…, n + 1)."""
+    """Where strata begin among descending q (…, V), and how many have mass: (…, n + 1)."""
     count = len(shares)
     # Fewer than n tokens are padded to n. The result is set to NaN later.
     ordered = pad(ordered, (0, max(0, count - ordered.shape[-1])))

@@ -76,7 +76,7 @@ def test_what_is_no_number_of_drafts_is_named(number: object) -> None:
         curve.cuts,
     ]
     for taker in takers:
-        with pytest.raises(ValueError, match="^num_drafts: got .*whole number"):
+        with pytest.raises(ValueError, match=r"^num_drafts: got .*whole number"):
             taker(number)
 
 

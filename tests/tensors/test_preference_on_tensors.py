@@ -211,7 +211,7 @@ def test_drafts_of_a_wrong_form_are_named(validate: bool) -> None:
                 ValueError, match=r"^draft_tokens: got .*wanted torch.int64 of shape \(3,\)"
             ):
                 rule.verify(torch.tensor(wrong))
-        with pytest.raises(ValueError, match="^draft_tokens: got device meta, wanted cpu"):
+        with pytest.raises(ValueError, match=r"^draft_tokens: got device meta, wanted cpu"):
             rule.verify(torch.tensor([1, 4, 0], device="meta"))
 
 
