@@ -72,6 +72,10 @@ class Kernel:
         self._hot = True
         return answer
 
+    def __reduce__(self) -> str:
+        # A pickle names the kernel: the function under this name is the kernel itself.
+        return self.py_func.__qualname__
+
     def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
         _mode.plain = True
         begun = thread_time()

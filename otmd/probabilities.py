@@ -4,7 +4,7 @@ All other modules work on float64 arrays of shape (…, V) that :func:`validate_
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -245,6 +245,13 @@ def validate_count(
     return int(value)
 
 
+def validate_counts(name: str, value: object) -> list[int]:
+    """Return one whole number ≥ 1, or several, as a list of ints, or raise ValueError."""
+    numbers = value.tolist() if isinstance(value, np.ndarray) else value
+    numbers = numbers if isinstance(numbers, Iterable) else [numbers]
+    return [validate_count(name, number) for number in numbers]
+
+
 def as_float(value: object) -> float:
     """Return a real number as a float; NaN for anything that is not a real number."""
     if type(value) is float:
@@ -445,5 +452,7 @@ def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
     """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
     found = in_float64(as_real_array("shares", shares))
     if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
-        return found
+        # Huge ones are scaled down, so that their sum is finite, and all stay positive.
+        scaled = found / max(1.0, float(found.max()) / 1e300)
+        return np.maximum(scaled, np.finfo(np.float64).smallest_subnormal)
     raise wrong("shares", found.tolist(), f"{num_drafts} positive numbers, one a draft")

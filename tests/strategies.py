@@ -30,6 +30,8 @@ LAWS = (
     "hub",
     "independent",
     "joint",
+    "stratified",
+    "top_then_stratified",
 )
 Rng = np.random.Generator
 Array = np.ndarray
@@ -73,7 +75,8 @@ class Instance:
     def applicable(self, law: str) -> bool:
         """Whether the law exists here: enough tokens with mass, enough drafts."""
         distinct = ("without_replacement", "conditional_poisson", "greedy")
-        if law in (*distinct, "top_then_without", "top_then_poisson"):
+        tops = ("top_then_without", "top_then_poisson", "top_then_stratified")
+        if law in (*distinct, *tops, "stratified"):
             return self.draft_support >= self.num_drafts
         if law == "top_then_with":
             return self.draft_support >= min(self.top + 1, self.num_drafts)
@@ -248,7 +251,21 @@ def twin_law(instance: Instance, law: str) -> naive.Law:
         "top_then_poisson": lambda: naive.top_then(q, n, top, naive.conditional_poisson),
         "hub": lambda: naive.hub(q),
         "independent": lambda: naive.independent(instance.table.tolist()),
+        "stratified": lambda: stratified_twin(q, n),
+        "top_then_stratified": lambda: naive.top_then(q, n, top, stratified_twin),
     }[law]()
+
+
+def stratified_twin(q: list[float], n: int) -> naive.Law:
+    """Stratified drafts by the package's strata: where a share ends on a token, floats may round either way.
+
+    The strata have exact twins of their own.
+    """
+    number = otmd.Stratified(q, n).strata.tolist() if n else []
+    table = [
+        [mass if own == j else 0.0 for own, mass in zip(number, q, strict=True)] for j in range(n)
+    ]
+    return naive.independent([unit(np.array(row)).tolist() for row in table])
 
 
 def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
@@ -264,6 +281,8 @@ def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
         "top_then_poisson": lambda: otmd.TopThen(q, n, top, rest=otmd.ConditionalPoisson),
         "hub": lambda: otmd.Hub(q),
         "independent": lambda: otmd.Independent(instance.table),
+        "stratified": lambda: otmd.Stratified(q, n),
+        "top_then_stratified": lambda: otmd.TopThen(q, n, top, rest=otmd.Stratified),
         "joint": lambda: otmd.Joint(*instance.joint, instance.vocab_size),
     }[law]()
 

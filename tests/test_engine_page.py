@@ -10,6 +10,7 @@ import pytest
 from test_project import ROOT, code_blocks
 
 import otmd
+from otmd.audit import losslessness
 
 torch = pytest.importorskip("torch")
 PAGE = Path(ROOT, "docs", "for_engine_authors.md")
@@ -17,7 +18,15 @@ PAGE = Path(ROOT, "docs", "for_engine_authors.md")
 
 @pytest.fixture(scope="module")
 def engine() -> SimpleNamespace:
+    return functions(page_source())
+
+
+def page_source() -> str:
     [source] = [code for language, _, code in code_blocks(PAGE.read_text()) if language == "python"]
+    return source
+
+
+def functions(source: str) -> SimpleNamespace:
     names: dict[str, object] = {}
     exec(source, names)
     return SimpleNamespace(**names)
@@ -70,3 +79,71 @@ def test_outputs_follow_the_target_at_the_rate(engine, n: int, k: int) -> None:
         rows = torch.arange(count)[taken]
         assert (drafts[rows, which[taken]] == token[taken]).all()
         assert not (drafts[~taken] == token[~taken, None]).any()
+
+
+# ---------------------------------------------------------------- by the audit
+
+ALARM, SAMPLES = 1e-4, 40_000
+RANDOM = np.random.default_rng(5).dirichlet(np.full(200, 0.3), size=2)
+PAIRS = {
+    "one-hot draft": ([0.5, 0.3, 0.2, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+    "one-hot both": ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+    "two tokens": ([0.1, 0.3, 0.2, 0.4, 0.0, 0.0], [0.0, 0.7, 0.0, 0.3, 0.0, 0.0]),
+    "as many tokens as drafts": ([0.1, 0.3, 0.2, 0.4, 0.0, 0.0], [0.1, 0.2, 0.0, 0.3, 0.4, 0.0]),
+    "disjoint": ([0.6, 0.4, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.5, 0.3, 0.2, 0.0]),
+    "ties": (np.full(12, 1 / 12), np.full(12, 1 / 12)),
+    "ties in each": (np.repeat([3.0, 1.0], 4) / 16, np.tile([1.0, 3.0], 4) / 16),
+    "200 tokens": tuple(RANDOM),
+}
+
+
+def audited(engine: SimpleNamespace, pair: str, dtype: torch.dtype, n: int = 4) -> bool:
+    """Whether the audit finds the outputs faulty; a sound rule with probability ALARM over the seed."""
+    torch.manual_seed(1)
+    target, drafted = (torch.tensor(np.array(x)).to(dtype) for x in PAIRS[pair])
+    p, q = (x.double().numpy() / x.double().sum().item() for x in (target, drafted))
+    support = np.count_nonzero(q)
+
+    def run(drafts: np.ndarray) -> np.ndarray:
+        # Drafted here: where probabilities tie, the strata of the page may not be those of the law.
+        rows = drafted.expand(len(drafts), -1)
+        tokens, number, chance = engine.make_strata(rows, n, min(q.size, 150))
+        index = engine.draft(number, chance, n)
+        assert ((index >= 0).sum(-1) == min(n, support)).all()
+        ids = tokens.gather(-1, index.clamp(min=0))
+        assert (drafted[ids[index >= 0]] > 0).all()
+        output, which = engine.verify(target.expand(len(drafts), -1), tokens, number, chance, index)
+        rows = torch.arange(len(drafts))[which >= 0]
+        assert (index[rows, which[rows]] >= 0).all()
+        assert (ids[rows, which[rows]] == output[rows]).all()
+        # Where a target has no mass, nothing comes out.
+        assert (target[output] > 0).all()
+        return output.numpy()
+
+    law, rng = otmd.Stratified(q, min(n, support)), np.random.default_rng(2)
+    return losslessness(run, p, law, SAMPLES, ALARM, batched=True, rng=rng).faulty
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_audit_finds_no_fault(engine, pair: str, dtype: torch.dtype) -> None:
+    assert not audited(engine, pair, dtype)
+
+
+def test_the_audit_finds_half_precision() -> None:
+    """A control: the page's code, with the residual summed up in the dtype of the target."""
+    source = page_source()
+    for exact, rounded in ((".float()\n", "\n"), ("accepted.float()", "accepted.bfloat16()")):
+        assert source.count(exact) == 1
+        source = source.replace(exact, rounded)
+    assert audited(functions(source), "200 tokens", torch.bfloat16)
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_acceptance_where_few_tokens_have_mass(engine, n: int) -> None:
+    """With fewer tokens than drafts every one of them is drafted, and the rate is their p."""
+    torch.manual_seed(3)
+    p, q = (torch.tensor(x).repeat(50_000, 1) for x in PAIRS["two tokens"])
+    made = engine.make_strata(q, n, 6)
+    _, which = engine.verify(p, *made, engine.draft(made[1], made[2], n))
+    assert abs((which >= 0).double().mean().item() - 0.7) < 6 * np.sqrt(0.25 / 50_000)

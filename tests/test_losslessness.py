@@ -7,6 +7,7 @@ which they must catch.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import naive
@@ -16,6 +17,7 @@ from scipy import stats
 from strategies import dirichlet
 
 import otmd
+from otmd.verifiers import VERIFIERS
 
 ALARM = 1e-6
 DRAWS = 20_000
@@ -102,6 +104,19 @@ RULES = [
     (otmd.TargetOnly, "top one, then without"),
     (otmd.TargetOnly, "joint"),
 ]
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_prepared_rule_is_the_same_after_a_pickle(name: str) -> None:
+    law = LAWS[name]
+    rules = [rule for rule in VERIFIERS if rule.supports(law)]
+    assert rules
+    for rule in rules:
+        prepared = rule.prepare(P, law)
+        again = pickle.loads(pickle.dumps(prepared))
+        for tokens in law.enumerate()[0][:5]:
+            want = prepared.conditional_law(tokens)
+            np.testing.assert_array_equal(again.conditional_law(tokens), want, repr(rule))
 
 
 @pytest.mark.parametrize("name", LAWS)

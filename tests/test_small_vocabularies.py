@@ -13,7 +13,15 @@ from functools import cache
 import naive
 import numpy as np
 import pytest
-from strategies import LAWS, Instance, instances, package_law, rules_for, twin_law
+from strategies import (
+    LAWS,
+    Instance,
+    Remembering,
+    instances,
+    package_law,
+    rules_for,
+    twin_law,
+)
 
 import otmd
 
@@ -186,6 +194,33 @@ def test_every_verifier_follows_its_algorithm_tuple_by_tuple(start: int) -> None
                     if label not in ("SpecHub", "KSequential"):
                         want = naive.conditional(twin(tuple(tokens.tolist())), instance.vocab_size)
                         agree.hold(where, case, output, want, 1e-9)
+
+
+@batches
+def test_preference_and_optimal_equal_enumeration_and_are_lossless(start: int) -> None:
+    """Decisions given each tuple are put together by the twin of the law; Optimal attains brute force."""
+    with Disagreements() as agree:
+        for case in cases(start):
+            instance, name = case
+            law, drafts = twin_law(instance, name), package_law(instance, name)
+            rules = {"Preference": otmd.Preference(), "Optimal": Remembering()}
+            for label, rule in rules.items():
+                if not rule.supports(drafts):
+                    continue
+                # The rate of Optimal is known to its tolerance.
+                by = OPTIMUM_TOLERANCE if label == "Optimal" else RATE_TOLERANCE
+                target = instance.target_probs
+                prepared, output, rate = rule.prepare(target, drafts), np.zeros(len(target)), 0.0
+                for tokens, prob in law.items():
+                    given = prob * prepared.conditional_law(np.array(tokens))
+                    output += given
+                    rate += given[list(set(tokens))].sum()
+                agree.hold(f"{label} output law", case, output, instance.p, RATE_TOLERANCE)
+                got = rule.acceptance_rate(target, drafts)
+                agree.hold(f"{label} rate", case, got, rate, by)
+                if label == "Optimal":
+                    best = naive.optimal_by_masks(instance.p, law)
+                    agree.hold(f"{label} attains", case, got, best, OPTIMUM_TOLERANCE)
 
 
 def test_disagreements_are_caught() -> None:

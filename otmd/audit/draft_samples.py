@@ -10,9 +10,8 @@ from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.mistakes import Explanation, best_settings, log_likelihoods
-from otmd.audit.samples import num_tuples, validate_law, validate_level
+from otmd.audit.samples import derived_rng, num_tuples, validate_law, validate_level
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
 # Drafts that depend on each other come from related parts of the vocabulary; so many, about equally likely.
@@ -121,7 +120,8 @@ def draft_law(
     false_alarm : float
         Probability, at most, that samples of the declared law are called faulty.
     rng : numpy.random.Generator
-        Draws drafts and counts for the exact tests.
+        Seeds the generator that draws drafts and counts for the exact tests, so equal seeds give equal
+        audits; the samples may come from an equal seed.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def draft_law(
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
-    validate_rng(rng)
+    rng = derived_rng(rng, "draft_law")
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
     declared, likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)

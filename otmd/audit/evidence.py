@@ -6,7 +6,7 @@ the claim. So the wealth ever reaches 1/a with probability at most a (Ville 1939
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,24 @@ BY_RATIO = (
     "drafted less than half of it (2 ≤ p/q < 4)",
     "drafted much less than wanted (p/q ≥ 4)",
     "never drafted (q = 0)",
+    "at positions without drafts",
 )
 BY_MASS = (
-    "p below 0.001",
+    "p below 1e-9",
+    "p from 1e-9 to 1e-6",
+    "p from 1e-6 to 0.001",
     "p from 0.001 to 0.01",
     "p from 0.01 to 0.1",
     "p of 0.1 or more, not the likeliest",
     "the likeliest token",
 )
+BY_OCCURRENCE = ("new in the request", "came out earlier in the request")
 CAUTIONS = (30.0, 1_000.0, 30_000.0)
 NUMBERS_OF_CELLS = (2, 4, 16, 64)
+# A group has fewer rows, and shows larger deviations only.
+_CELLS_OF_GROUPS = (2, 4, 16)
+# Later groups of a grouping share the labels of the first ones.
+MOST_GROUPS = 64
 STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
 _ROWS_AT_ONCE = 4096
 _RARE_MASS = 1e-6
@@ -77,13 +85,13 @@ class CellBets:
 
 
 class ChanceBets:
-    """A bet that events are more likely than the claim allows, with a stake s in (0, 1).
+    """A bet that events are more likely than the claim allows, with a stake s in (0, 1), or one for each.
 
     The claim allows a probability of at most a. The factor is 1 + s(X/a − 1), where X is 1 if the event
     happens and 0 if not.
     """
 
-    def __init__(self, stake: float) -> None:
+    def __init__(self, stake: float | FloatArray) -> None:
         self.stake, self.log_wealth = stake, 0.0
 
     def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:
@@ -202,23 +210,42 @@ class SequentialAudit:
 
 
 @dataclass(eq=False)
+class Grouping:
+    """Which rows belong together: the label of each outcome (M,), known before the outcome, and label names.
+
+    ``listed`` groupings have all their groups in the report, others only those that show a fault.
+    """
+
+    title: str
+    listed: bool = False
+    labels: Any = field(default_factory=lambda: array("b"))
+    names: dict[int, str] = field(default_factory=dict)
+
+    def add(self, label: int, name: str) -> None:
+        """Add an outcome of a group, whose first ``name`` stays."""
+        self.labels.append(label % MOST_GROUPS)
+        self.names.setdefault(label % MOST_GROUPS, name)
+
+
+@dataclass(eq=False)
 class Evidence:
     """What is recorded of a claim: for each of M outcomes a number, and its class in some classifications.
 
     The ``numbers`` in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
     probability zero under it. ``classes`` has, for each classification, labels (M,) and the probabilities
-    (M·K,) of the K classes under the claim.
+    (M·K,) of the K classes under the claim. The ``groupings`` may be shared by several claims.
     """
 
     numbers: Any
     impossible: Any
     classes: Sequence[tuple[Any, Any]] = ()
+    groupings: Sequence[Grouping] = ()
 
     @classmethod
-    def empty(cls, num_classifications: int) -> "Evidence":
+    def empty(cls, num_classifications: int, groupings: Sequence[Grouping] = ()) -> "Evidence":
         """No outcomes yet, with this many classifications."""
         classes = [(array("q"), array("d")) for _ in range(num_classifications)]
-        return cls(array("d"), array("b"), classes)
+        return cls(array("d"), array("b"), classes, groupings)
 
     def add(self, number: float, impossible: bool, *classes: tuple[int, Any]) -> None:
         """Add an outcome; for each classification its label, and the probabilities (K,) of the classes."""
@@ -230,13 +257,24 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Group:
+    """Bets on some of the rows. The ``p_value`` is corrected for the number of bets of the claim."""
+
+    title: str
+    name: str
+    num_samples: int
+    p_value: float
+
+
+@dataclass(frozen=True)
 class Claim:
     """Three statements about a claim on many positions, each with the false-alarm rate ``level``.
 
     The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
-    advance. The ``betting_p_value`` is valid at any time. ``total_variation_bound`` is a lower bound of the
-    mean total variation from the claimed laws, over the second half of the samples. The G-test finds a total
-    variation of ``detectable`` on the cells with probability 0.9.
+    advance. The ``betting_p_value`` is valid at any time: half of its share is for all rows, the other half
+    for ``groups`` of them. ``total_variation_bound`` is a lower bound of the mean total variation from the
+    claimed laws, over the second half of the samples. The G-test finds a total variation of ``detectable`` on
+    the cells with probability 0.9.
     """
 
     name: str
@@ -246,12 +284,18 @@ class Claim:
     total_variation_bound: float
     detectable: float
     level: float
+    groups: tuple[Group, ...] = ()
 
     @property
     def refuted(self) -> bool:
         """Whether any of the three statements contradicts the claim."""
         least = min(self.p_value, self.betting_p_value)
         return least <= self.level or self.total_variation_bound > 0
+
+    @property
+    def refuted_groups(self) -> list[Group]:
+        """The groups in which the bets refute the claim."""
+        return [own for own in self.groups if own.p_value <= self.level]
 
 
 def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
@@ -273,17 +317,54 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
         for own, probs in counted
     ]
     seen = np.bincount(labels[possible], minlength=cells)
-    by_cells = [_bets(*_equal_cells(numbers[possible], own)) for own in NUMBERS_OF_CELLS]
     by_class = [_bets(own[possible], probs[possible]) for own, probs in classes]
+    pooled = mean_wealth([_bets_on_numbers(numbers[possible], NUMBERS_OF_CELLS), *by_class])
+    betting, groups = anytime_p_value(pooled), []
+    if evidence.groupings:
+        # The one group of a grouping has all rows.
+        several = (own for own in evidence.groupings if len(own.names) > 1)
+        part = 0.5 / len(evidence.groupings)
+        groups = [x for own in several for x in _bets_by_group(numbers, possible, own, part)]
+        betting = min(1.0, 2.0 * betting, *(own.p_value for own in groups))
+    listed = {own.title for own in evidence.groupings if own.listed}
     return Claim(
         name=name,
         num_samples=size,
         p_value=counts.exact_p_value(seen, uniform, level, rng=rng),
-        betting_p_value=anytime_p_value(mean_wealth([mean_wealth(by_cells), *by_class])),
+        betting_p_value=betting,
         total_variation_bound=max(bounds),
         detectable=counts.detectable_total_variation(max(1, seen.sum()), cells, level),
         level=level,
+        groups=tuple(own for own in groups if own.title in listed or own.p_value <= level),
     )
+
+
+def _bets_by_group(
+    numbers: FloatArray, possible: BoolArray, grouping: Grouping, share: float
+) -> list[Group]:
+    """Bets in each group by itself, and their product, with p-values divided by their part of the ``share``.
+
+    Half of it is for the product, which finds deviations that differ from group to group, the other half is
+    split equally. How many rows a group has may depend on what came out, so no test of a fixed number fits.
+    """
+    labels, gains, found = np.array(grouping.labels), np.zeros(numbers.size), []
+
+    def group(name: str, count: int, path: FloatArray, part: float) -> Group:
+        return Group(grouping.title, name, count, min(1.0, anytime_p_value(path) / part))
+
+    for label, name in grouping.names.items():
+        rows = possible & (labels == label)
+        path = _bets_on_numbers(numbers[rows], _CELLS_OF_GROUPS)
+        gains[rows] = np.diff(path, prepend=0.0)
+        found.append(group(name, path.size, path, 0.5 * share / MOST_GROUPS))
+    return [
+        *found,
+        group(f"each {grouping.title} by itself", numbers.size, np.cumsum(gains), 0.5 * share),
+    ]
+
+
+def _bets_on_numbers(numbers: FloatArray, cells: Sequence[int]) -> FloatArray:
+    return mean_wealth([_bets(*_equal_cells(numbers, own)) for own in cells])
 
 
 def _equal_cells(numbers: FloatArray, cells: int) -> tuple[IntArray, FloatArray]:
@@ -309,7 +390,7 @@ class Band:
 
 
 def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
-    """The classes of output tokens with these names, without those that are empty as expected."""
+    """The classes of output tokens with these names, without those that cannot vary."""
     labels, chances = output.classes[0]
     probs = np.array(chances, np.float64).reshape(-1, len(names))
     observed = np.bincount(np.array(labels, np.int64), minlength=len(names))
@@ -317,4 +398,5 @@ def bands_of(names: tuple[str, ...], output: Evidence) -> tuple[Band, ...]:
     off = observed - expected
     deviations = np.divide(off, spread, out=np.zeros(off.size), where=spread > 1e-6)
     every = map(Band, names, observed.tolist(), expected.tolist(), deviations.tolist())
-    return tuple(own for own in every if own.observed or own.expected)
+    varies = (spread > 0) | (observed != expected)
+    return tuple(own for own, shown in zip(every, varies, strict=True) if shown)

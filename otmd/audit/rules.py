@@ -9,7 +9,6 @@ from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit import counts, samples
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_rng
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -124,7 +123,8 @@ def losslessness(
     batched : bool
         Whether a callable takes all drafts (N, n) in one call and returns tokens (N,).
     rng : numpy.random.Generator
-        Draws the drafts and the outcomes of the exact test, and is handed to a Verifier.
+        Seeds the generator that draws the drafts and the outcomes of the exact test, and is handed to a
+        Verifier. Equal seeds give equal audits; a callable may use an equal seed.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def losslessness(
     target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
     samples.validate_level(false_alarm)
-    validate_rng(rng)
+    rng = samples.derived_rng(rng, "losslessness")
     draft_tokens = law.sample(rng, number)
     samples.validate_verifier(verifier)
     if isinstance(verifier, Verifier):

@@ -1,33 +1,42 @@
 """The audit of a recorded run, in one pass: a claim becomes numbers that are uniform if it holds."""
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from otmd.audit import counts, evidence, run_report, samples
+from otmd.audit import claims, counts, evidence, run_report, samples
 from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
 from otmd.audit.records import NOT_DECIDED, Record, Source, as_kept, mass_of_choice, read_records
 from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
 
 _ROWS_SHOWN = 5
-_CLASSES = {run_report.OUTPUT: evidence.BY_RATIO, run_report.OUTPUT_BY_MASS: evidence.BY_MASS}
+_CLASSES = {
+    claims.OUTPUT: evidence.BY_RATIO,
+    claims.OUTPUT_BY_MASS: evidence.BY_MASS,
+    claims.OUTPUT_BY_OCCURRENCE: evidence.BY_OCCURRENCE,
+}
 # The bounds of these classes; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
-_MASSES = (0.001, 0.01, 0.1)
+_MASSES = (1e-9, 1e-6, 0.001, 0.01, 0.1)
+# Rows with a smaller tail mass are remembered; the threshold for an alarm is smaller still.
+_SMALL_TAIL = 0.01
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
 _PARTS = 4
 _SHOWN_SLOTS = 8
 # Equal drafts have close numbers: this moves a difference of 0 to the middle of the first of 16 cells.
 _SHIFT = 1 / 32
-_SMALLEST_FALSE_ALARM = 2e-5
+SMALLEST_FALSE_ALARM = 4e-5
+# Batches are powers of 2, as a rule, so slots of a batch recur in groups of every eighth row.
+_EVERY = 8
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}
 _FEWEST_POSITIONS = 50
 _MOST_NUMBERS = 2_000_000
+# The kinds of rows with improbable tokens, and a claim that has a number for each of these tokens.
+_IMPROBABLE = {"output_improbable": claims.OUTPUT, "draft_improbable": claims.DRAFTS}
 Records = Callable[[], Iterator[Record]]
 
 
@@ -59,7 +68,7 @@ def recorded_run(
     target_processing, draft_processing : Processing, optional
         How recorded logits become the probabilities that the engine used, for all rows.
     rng : numpy.random.Generator
-        Equal seeds give equal audits.
+        Equal seeds give equal audits; the engine may use an equal seed.
 
     Raises
     ------
@@ -72,20 +81,25 @@ def recorded_run(
     the mistake that explains them. The recorded p is taken to be the p that was meant.
     """
     make = samples.law_maker(law)
-    if samples.validate_level(false_alarm) < _SMALLEST_FALSE_ALARM:
-        raise wrong("false_alarm", repr(false_alarm), f"at least {_SMALLEST_FALSE_ALARM:.0e}")
+    if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
+        raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
-    validate_rng(rng)
+    rng = samples.derived_rng(rng, "recorded_run")
     defaults = {"target": target_processing, "draft": draft_processing}
     tally, read = Tally(make, rng), partial(read_records, source, defaults)
     for record in read():
         tally.add(record)
     if not tally.positions:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
-    level = false_alarm / run_report.NUM_STATEMENTS
-    recorded = ((name, own) for name, own in tally.evidence.items() if own.numbers)
-    claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
-    refuted = {own.name for own in claims if own.refuted}
+    level = false_alarm / claims.NUM_STATEMENTS
+    tally.count_improbable(level)
+    # Without drafts, the orders by q are those of token ids.
+    left_out = () if tally.has_drafts else claims.ORDERS_BY_DRAFT
+    recorded = (
+        (name, own) for name, own in tally.evidence.items() if own.numbers and name not in left_out
+    )
+    judged = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
+    refuted = {own.name for own in judged if own.refuted}
     kinds = [own for own, rows in tally.cases.items() if rows]
     # A token that cannot come out has a likely cause of its own; what explains the other tokens may mislead.
     proved = not run_report.OUTCOMES.isdisjoint(kinds)
@@ -96,11 +110,11 @@ def recorded_run(
         bias=float(bias),
         cases=tuple(run_report.BoundaryCase(own, *_counted(tally.cases[own])) for own in kinds),
         vocabularies={size: _counted(rows) for size, rows in tally.vocabularies.items()},
-        claims=claims,
+        claims=judged,
         acceptance=tally.acceptance(level),
         bands=tuple(evidence.bands_of(own, tally.evidence[name]) for name, own in _CLASSES.items()),
         explanations={} if proved else _explanations(refuted, read, make),
-        most_repeated=tally.dependence.most_repeated() if run_report.SLOTS in refuted else "",
+        most_repeated=tally.dependence.most_repeated() if claims.SLOTS in refuted else "",
         metrics=run_report.metrics_of(tally.positions, tally.ceilings),
     )
 
@@ -113,8 +127,8 @@ def _explanations(
     refuted: set[str], read: Records, make: samples.LawMaker | None
 ) -> dict[str, Explanation]:
     """The likeliest mistake behind the first refuted claim: claims about drafts come before the output."""
-    of_drafts = (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS)
-    for name in (*of_drafts, run_report.OUTPUT_BY_MASS, run_report.OUTPUT):
+    of_drafts = [own.name for own in claims.CLAIMS.values() if own.side == claims.DRAFT_TOKENS]
+    for name in (*of_drafts, claims.OUTPUT_BY_MASS, *claims.claims_in_order(claims.OUTPUTS)):
         if name in refuted:
             drafts = name in of_drafts
             side, explain = ("drafts", explain_drafts) if drafts else ("output", explain_output)
@@ -164,13 +178,20 @@ class Tally:
         self.cases: dict[str, list[int]] = {kind: [] for kind in run_report.KINDS}
         self.vocabularies: dict[int, array[int]] = defaultdict(lambda: array("q"))
         self.dependence = Dependence(rng)
-        self.evidence = {claim: evidence.Evidence.empty(1) for claim in _CLASSES} | {
-            run_report.DRAFTS: evidence.Evidence.empty(0),
-            run_report.SLOTS: self.dependence.slots,
-            run_report.ROWS: self.dependence.rows,
-        }
+        self._groupings = {side: _groupings() for side in (claims.OUTPUTS, claims.DRAFT_TOKENS)}
+        self.evidence = {
+            name: evidence.Evidence.empty(name in _CLASSES, self._groupings[side])
+            for side in self._groupings
+            for name in claims.claims_in_order(side)
+        } | {claims.SLOTS: self.dependence.slots, claims.ROWS: self.dependence.rows}
+        # Of each request: its number, and how often each token came out so far.
+        self._requests: dict[str, tuple[int, Counter[int]]] = {}
+        # Of rows with a small one: the probability of tokens not likelier than the one that came out.
+        self._tails: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self.ceilings: list[float] = []
         self._accepted: list[bool] = []
+        # Whether a draft distribution was known where a token came out.
+        self.has_drafts = False
 
     def add(self, record: Record) -> None:
         """Look at one row."""
@@ -194,6 +215,8 @@ class Tally:
         law = self._look_at_drafts(record) if tokens.size and self._make else None
         if decided and not isinstance(record.target, str) and misplaced != "after_rejection":
             self._look_at_output(record, record.target, law)
+        if decided:
+            self._request(record)[1][output] += 1
 
     def acceptance(self, level: float) -> run_report.PooledAcceptance | None:
         """Acceptance over all positions with sound drafts; None if there are none."""
@@ -201,9 +224,11 @@ class Tally:
         if not accepted.size:
             return None
         rate, highest = float(accepted.mean()), float(ceilings.mean())
-        stakes = map(evidence.ChanceBets, evidence.STAKES)
+        # With a stake of s·a the factor is 1 + s(X − a) ≤ exp(s(X − a)). So the last wealth is above 1 only
+        # if the rate is above the mean ceiling.
+        stakes = [evidence.ChanceBets(own * ceilings) for own in evidence.STAKES]
         wealth = evidence.mean_wealth([bet.update(accepted, ceilings) for bet in stakes])
-        p_value = evidence.anytime_p_value(wealth)
+        p_value = evidence.anytime_p_value(wealth[-1:])
         return run_report.PooledAcceptance(accepted.size, rate, highest, p_value, level)
 
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
@@ -213,8 +238,46 @@ class Tally:
         begins = record.step != step or (record.step is None and record.depth == 0)
         if record.depth != (0 if begins else depth + 1):
             return "depth_gap"
-        decided = record.output_token != NOT_DECIDED
-        return "after_rejection" if decided and not (begins or was_accepted) else None
+        decided, reached = record.output_token != NOT_DECIDED, begins or was_accepted
+        if decided == reached:
+            return None
+        return "after_rejection" if decided else "output_missing"
+
+    def _request(self, record: Record) -> tuple[int, Counter[int]]:
+        return self._requests.setdefault(record.request, (len(self._requests), Counter()))
+
+    def _occurrences(self, record: Record, size: int) -> FloatArray:
+        """How often each token (V,) came out earlier in the request."""
+        _, counter = self._request(record)
+        tokens, found = np.fromiter(counter.keys(), int), np.fromiter(counter.values(), float)
+        occurrences, within = np.zeros(size), tokens < size
+        occurrences[tokens[within]] = found[within]
+        return occurrences
+
+    def _add_to_groups(self, record: Record, side: str) -> None:
+        by_depth, by_request, by_row = self._groupings[side]
+        if side == claims.OUTPUTS and not record.draft_tokens.size:
+            by_depth.add(0, "extra tokens (no drafts)")
+        else:
+            deepest = evidence.MOST_GROUPS - 2
+            depth = min(record.depth, deepest)
+            by_depth.add(1 + depth, f"depth {depth}{' or more' if depth == deepest else ''}")
+        by_request.add(self._request(record)[0], f"request {record.request}")
+        row = len(self.positions) % _EVERY
+        by_row.add(row, f"every {_EVERY}th row from row {record.row}")
+
+    def _keep_tail(self, kind: str, record: Record, probs: FloatArray, token: int) -> None:
+        tail = float(probs[probs <= probs[token]].sum())
+        if tail <= _SMALL_TAIL:
+            self._tails[kind].append((tail, record.row))
+
+    def count_improbable(self, level: float) -> None:
+        """Count the rows with tokens so improbable that a sound run has any with probability ``level``."""
+        # A tail mass is at most x with probability x at most; there is one for each number of the claim.
+        for kind, claim in _IMPROBABLE.items():
+            number = len(self.evidence[claim].numbers)
+            rows = [row for tail, row in self._tails[kind] if tail * number <= level]
+            self.cases[kind].extend(dict.fromkeys(rows))
 
     def _point(self, place: float, mass: float) -> float:
         """Draw a uniform point of [place, place + mass): the randomised probability integral transform."""
@@ -233,13 +296,19 @@ class Tally:
         declared = samples.declared_law(self._make, record.draft, tokens)
         if isinstance(declared, str):
             self.cases[declared].append(record.row)
-            self.evidence[run_report.DRAFTS].add(self._point(0.0, 0.0), True)
+            self._add_to_groups(record, claims.DRAFT_TOKENS)
+            for claim in claims.claims_in_order(claims.DRAFT_TOKENS):
+                self.evidence[claim].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
         drawn = [*zip(laws, tokens.tolist(), strict=True)][samples.num_forced(law) :]
-        for own, token in drawn:
-            point = self._point(counts.mass_before(own, -own, token), float(own[token]))
-            self.evidence[run_report.DRAFTS].add(point, False)
+        for probs, token in drawn:
+            self._add_to_groups(record, claims.DRAFT_TOKENS)
+            self._keep_tail("draft_improbable", record, probs, token)
+            before, mass = claims.Before(probs, probs, np.zeros(0)), float(probs[token])
+            for claim, key in claims.claims_in_order(claims.DRAFT_TOKENS).items():
+                point = self._point(counts.mass_before(probs, key(before), token), mass)
+                self.evidence[claim].add(point, False)
         self.dependence.add(drawn)
         return law
 
@@ -248,37 +317,60 @@ class Tally:
         accepted = bool((tokens == output).any())
         output = int(as_kept(np.array([output]), target, record.target_ties, self._rng)[0])
         mass = float(target[output])
+        draft = self._draft_probs(record, target.size)
+        drafted = np.zeros(target.size) if draft is None else draft
+        self.has_drafts |= draft is not None
+        before = claims.Before(target, drafted, self._occurrences(record, target.size))
+        classes = self._classes(before, draft is not None)
+        self._add_to_groups(record, claims.OUTPUTS)
+        for claim, key in claims.claims_in_order(claims.OUTPUTS).items():
+            point = self._point(counts.mass_before(target, key(before), output), mass)
+            of_class = []
+            if claim in classes:
+                masses = np.bincount(classes[claim], target, minlength=len(_CLASSES[claim]))
+                of_class = [(int(classes[claim][output]), masses / masses.sum())]
+            self.evidence[claim].add(point, mass == 0, *of_class)
         if mass == 0:
             kind = "impossible_accepted" if accepted else "output_impossible"
             self.cases[kind].append(record.row)
-
-        def add(claim: str, key: FloatArray, bands: IntArray) -> None:
-            point = self._point(counts.mass_before(target, key, output), mass)
-            masses = np.bincount(bands, target, minlength=len(_CLASSES[claim]))
-            own = int(bands[output]), masses / masses.sum()
-            self.evidence[claim].add(point, mass == 0, own)
-
-        by_mass = np.digitize(target, _MASSES)
-        # The likeliest token is a class of its own.
-        by_mass[target.argmax()] = len(_MASSES) + 1
-        add(run_report.OUTPUT_BY_MASS, -target, by_mass)
-        if not tokens.size:
             return
-        draft = record.draft
+        self._keep_tail("output_improbable", record, target, output)
         highest = None if law is None else samples.acceptance_ceiling(target, law)
-        if self._make is None:
-            draft = np.zeros(target.size)
-            draft[tokens] = 1.0
+        if self._make is None and draft is not None:
             highest = min(1.0, float(target @ draft) + samples.SLACK)
-        if isinstance(draft, np.ndarray):
-            ratio = counts.ratios(target, draft)
-            add(run_report.OUTPUT, ratio, np.digitize(ratio, _RATIOS))
         if highest is not None:
             chosen = mass_of_choice(target, record.target_ties)
-            if law is not None and isinstance(draft, np.ndarray):
+            if law is not None and draft is not None:
                 chosen += tokens.size * mass_of_choice(draft, record.draft_ties)
             self._accepted.append(accepted)
             self.ceilings.append(min(1.0, highest + chosen))
+
+    def _draft_probs(self, record: Record, size: int) -> FloatArray | None:
+        """The draft distribution of a row with drafts, indicators if they are fixed; None if it has none."""
+        if self._make is None and record.draft_tokens.size:
+            draft = np.zeros(size)
+            draft[record.draft_tokens] = 1.0
+            return draft
+        return record.draft if isinstance(record.draft, np.ndarray) else None
+
+    def _classes(self, before: claims.Before, is_drafted: bool) -> dict[str, IntArray]:
+        """The class of each token (V,), for the claims that have classes."""
+        by_mass = np.digitize(before.probs, _MASSES)
+        # The likeliest token is a class of its own.
+        by_mass[before.probs.argmax()] = len(_MASSES) + 1
+        by_ratio = np.full(before.probs.size, len(_RATIOS) + 1)
+        if is_drafted:
+            by_ratio = np.digitize(counts.ratios(before.probs, before.draft_probs), _RATIOS)
+        by_occurrence = (before.occurrences > 0).astype(np.int64)
+        return dict(zip(_CLASSES, (by_ratio, by_mass, by_occurrence), strict=True))
+
+
+def _groupings() -> list[evidence.Grouping]:
+    return [
+        evidence.Grouping("depth", listed=True),
+        evidence.Grouping("request"),
+        evidence.Grouping("position in the batch"),
+    ]
 
 
 class Dependence:

@@ -6,26 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.counts import detectable_total_variation
 from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.audit.mistakes import Explanation
 
-OUTPUT, OUTPUT_BY_MASS, DRAFTS, SLOTS, ROWS = (
-    "output tokens follow the target (in order of p/q)",
-    "output tokens follow the target (in order of p)",
-    "drafts follow their distribution",
-    "no link between the drafts of a position",
-    "no link to the drafts of the position before",
-)
-_REFUTED = {
-    OUTPUT: "the output tokens do not follow the target distribution",
-    OUTPUT_BY_MASS: "the output tokens do not follow the target distribution",
-    DRAFTS: "the drafts were not drawn from the recorded draft distribution",
-    SLOTS: "the drafts of a position depend on one another",
-    ROWS: "drafts depend on those of the position before: are random numbers used twice?",
-}
-# How many statements share the false-alarm rate: three about each claim, and the acceptance.
-NUM_STATEMENTS = 3 * len(_REFUTED) + 1
 _OF_A_SIDE = {
     "nan": ("NaN in the {}",
         "an overflow, or a buffer that was never written"),
@@ -63,13 +48,27 @@ KINDS = {
         "temperature 0, may be logits cut in another precision"),
     "impossible_accepted": ("an accepted draft of target probability zero",
         "a coin compared with ≤ in place of <, or a verifier that did not see the processed target"),
+    "output_improbable": ("an output token that is too improbable for this number of rows",
+        "a buffer that was never written or is of another position, or sampled without the top-k, top-p "
+        "or min-p of the record"),
+    "draft_improbable": ("a draft that is too improbable for this number of rows",
+        "q of another position, or drafts drawn before q was cut"),
+    "output_missing": ("a position that was reached, and has no output token",
+        "rows that were lost, or a last step that ended the text early: leave such a step out; what is left "
+        "out by its outcome can hide a fault"),
     "after_rejection": ("a position decided after a rejection in the same step",
         "rows out of order, or positions that were not reached: those have no output token"),
     "depth_gap": ("a depth that does not follow the one before it in its step",
         "rows left out or out of order; no test is valid on rows chosen by their outcome"),
 }  # fmt: skip
-# The kinds of rows in which a token came out that cannot come out.
-OUTCOMES = {"draft_impossible", "draft_never", "output_impossible", "impossible_accepted"}
+# The kinds of rows in which a token came out that cannot come out, or does in no run of this length.
+OUTCOMES = {
+    "draft_impossible", "draft_never", "draft_improbable",
+    "output_impossible", "output_improbable", "impossible_accepted",
+}  # fmt: skip
+# Rows of this kind are no proof of a fault, but rule out a PASS.
+_MISSING = "output_missing"
+_GROUPS_SHOWN = 3
 _METRICS = {
     "acceptance rate": "accepted tokens / positions that were reached with drafts",
     "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
@@ -90,7 +89,7 @@ _BY_DEPTH = (
 
 @dataclass(frozen=True)
 class BoundaryCase:
-    """A kind of row that no sound engine writes: one such row proves a fault.
+    """A kind of row that no sound engine writes: one such row is a fault, or else rules out a PASS.
 
     The ``kind`` is a key of ``otmd.audit.run_report.KINDS``. It was seen in ``count`` rows, and first in
     ``first_rows``, counted from 1.
@@ -119,8 +118,9 @@ class PooledAcceptance:
     """Acceptance over all positions with sound drafts, against what no lossless rule exceeds.
 
     The ``rate`` says how often the output token was among the drafts; the ``ceiling`` is the mean of α*.
-    The ``p_value`` is of a bet that the rate is above the ceiling. It is valid at any time, and an alarm if
-    it is at most ``level``.
+    Rows with an output token of target probability zero are left out: they are proof by themselves. The
+    ``p_value`` is of a bet that the rate is above the ceiling, and is 1 for a rate below. It is valid at any
+    time, and an alarm if it is at most ``level``.
     """
 
     num_positions: int
@@ -131,8 +131,16 @@ class PooledAcceptance:
 
     @property
     def too_high(self) -> bool:
-        """Whether the rate is above the ceiling beyond chance, which proves a fault."""
+        """Whether the rate is significantly above the ceiling, which proves a fault."""
         return self.p_value <= self.level
+
+    def __str__(self) -> str:
+        rate = f"{self.rate:.4f} of {self.num_positions:,} positions with drafts accept one"
+        most = f"a lossless verifier accepts at most {self.ceiling:.4f} of them on average"
+        if self.rate <= self.ceiling:
+            return f"{rate}; {most}"
+        size = "significantly more" if self.too_high else "more, but by no more than sampling noise"
+        return f"{rate}; {most}; this is {size} (p-value {self.p_value:.1e})"
 
 
 @dataclass(frozen=True)
@@ -168,8 +176,13 @@ _LISTINGS = (
         "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows "
         "that was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the "
         "test finds with probability 0.9.",
-        4, "{0:<51} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
-    ("Rows that no sound engine writes", ("what", "rows", "usually"), "Each is proof of a fault.",
+        4, "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}"),
+    ("Tests by depth", ("rows", "of", "alarm", "samples", "p-value", "in order of"),
+        "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is one of "
+        "at most {:.1e}. Other groups are listed if they show a fault.",
+        4, "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}"),
+    ("Rows that no sound engine writes", ("what", "rows", "usually"),
+        "Each is a fault, but for positions without an output token, which rule out a PASS.",
         0, "{1}: {0}; usually {2}"),
     ("Rows of several vocabularies", ("tokens", "rows"), "If they are of several models, audit them apart.",
         0, "{0} tokens: {1}"),
@@ -183,11 +196,60 @@ _LISTINGS = (
 
 
 @dataclass(frozen=True)
+class Statement:
+    """What is said of the outputs, or of the drafts.
+
+    Attributes
+    ----------
+    subject : {"outputs", "drafts"}
+    outcome : {"PASS", "FAULTY", "INCONCLUSIVE"}
+    num_samples : int
+        How many tokens were tested.
+    orders : tuple of str
+        In which orders of the tokens a deviation would have been seen.
+    detectable : float
+        The total variation, over all these tokens and in one of these orders, that would have been found with
+        probability 0.9; 1 if nothing was tested.
+    bias : float
+        The total variation that has to be found for a PASS.
+    rows_needed : int or None
+        About how many rows like these are needed to find it; None if nothing is tested.
+    reasons : tuple of str
+        Why there is a fault, in words; empty if none was found.
+    """
+
+    subject: str
+    outcome: str
+    num_samples: int
+    orders: tuple[str, ...]
+    detectable: float
+    bias: float
+    rows_needed: int | None
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        head = f"{self.subject.capitalize()}: {self.outcome}."
+        if not self.orders:
+            return f"{head} Nothing could be tested."
+        size = f"A bias of {self.detectable:.3f} or more (total variation) would have been found"
+        orders = f"{', '.join(self.orders[:-1])} or {self.orders[-1]}"
+        where = f"if it shows over all {self.num_samples:,} in order of {orders}"
+        told = f"{size} with probability 0.9 {where}"
+        if self.detectable >= 1:
+            told = f"{self.num_samples:,} are too few to find any bias"
+        more = "larger ones also at one depth, in one request or at every 8th row"
+        if self.detectable > self.bias:
+            more = f"for {self.bias:g} about {self.rows_needed:,} rows are needed"
+        return f"{head} {told}; {more}."
+
+
+@dataclass(frozen=True)
 class RecordedRunAudit:
     """What an audit of a recorded run found.
 
     A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
-    statements about each of five claims, and the acceptance. Boundary cases are proof and need no share.
+    statements about each claim of ``otmd.audit.claims``, the acceptance, and the least likely output and
+    draft. Impossible tokens and malformed rows are proof and need no share.
 
     Attributes
     ----------
@@ -217,16 +279,58 @@ class RecordedRunAudit:
     metrics: tuple[Metric, ...]
 
     @property
+    def statements(self) -> tuple[Statement, ...]:
+        """What is said of the outputs and of the drafts; nothing of a side without tokens and faults."""
+        every = (self._statement(side) for side in (OUTPUTS, DRAFT_TOKENS))
+        return tuple(own for own in every if own.orders or own.reasons)
+
+    def _statement(self, side: str) -> Statement:
+        ordered = [own for own in self._claims_of(side) if CLAIMS[own.name].key]
+        detectable = max((own.detectable for own in ordered), default=1.0)
+        fewest, needed = min((own.num_samples for own in ordered), default=0), None
+        if ordered:
+            # Below 1, which it is at a million samples, it falls with the root of their number.
+            at_a_million = detectable_total_variation(10**6, MOST_CELLS, ordered[0].level)
+            needed = int(np.ceil(1e6 * (at_a_million / self.bias) ** 2 * self.num_rows / fewest))
+        reasons = self._reasons(side)
+        passed = detectable <= self.bias and (side != OUTPUTS or self._missing is None)
+        return Statement(
+            subject=side,
+            outcome="FAULTY" if reasons else "PASS" if passed else "INCONCLUSIVE",
+            num_samples=fewest,
+            orders=tuple(CLAIMS[own.name].order for own in ordered),
+            detectable=detectable,
+            bias=self.bias,
+            rows_needed=needed,
+            reasons=reasons,
+        )
+
+    def _claims_of(self, side: str) -> list[Claim]:
+        return [own for own in self.claims if CLAIMS[own.name].side == side]
+
+    @property
+    def _missing(self) -> BoundaryCase | None:
+        return next((own for own in self.cases if own.kind == _MISSING), None)
+
+    def _reasons(self, side: str) -> tuple[str, ...]:
+        have, of_drafts = ["row has", "rows have"], side == DRAFT_TOKENS
+        found = [
+            f"{own.count} {have[own.count > 1]} {own.what}"
+            for own in self.cases
+            if own.kind != _MISSING and own.kind.startswith("draft_") == of_drafts
+        ]
+        refuted = [own for own in self._claims_of(side) if own.refuted]
+        for words in dict.fromkeys(CLAIMS[own.name].refuted for own in refuted):
+            alike = [own for own in refuted if CLAIMS[own.name].refuted == words]
+            found += [words + _where(alike)]
+        if not of_drafts and self.acceptance and self.acceptance.too_high:
+            found.append(str(self.acceptance))
+        return tuple(found)
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is a fault, in words; empty if none was found."""
-        have = ["row has", "rows have"]
-        found = [f"{own.count} {have[own.count > 1]} {own.what}" for own in self.cases]
-        found += dict.fromkeys(_REFUTED[own.name] for own in self.claims if own.refuted)
-        own = self.acceptance
-        if own is not None and own.too_high:
-            most = f"a lossless rule accepts at most {own.ceiling:.4f} of them"
-            found.append(f"{own.rate:.4f} of the positions accept a draft, and {most}")
-        return tuple(found)
+        return self._reasons(OUTPUTS) + self._reasons(DRAFT_TOKENS)
 
     @property
     def faulty(self) -> bool:
@@ -234,31 +338,32 @@ class RecordedRunAudit:
         return bool(self.reasons)
 
     @property
+    def _first(self) -> Statement | None:
+        return next(iter(self.statements), None)
+
+    @property
     def detectable(self) -> float:
-        """The total variation that would have been found with probability 0.9, by the weakest test."""
-        return max((own.detectable for own in self._decisive), default=1.0)
+        """The total variation that would have been found with probability 0.9, by the weakest test.
+
+        It is that of the outputs, and that of the drafts only if no output was recorded.
+        """
+        return self._first.detectable if self._first else 1.0
 
     @property
     def rows_needed(self) -> int | None:
         """About how many rows like these are needed to find :attr:`bias`; None if nothing is tested."""
-        if not self._decisive:
-            return None
-        # Below 1, the total variation found falls with the root of the number of samples. It is at a million.
-        level = self._decisive[0].level
-        samples = 1e6 * (detectable_total_variation(10**6, MOST_CELLS, level) / self.bias) ** 2
-        fewest = min(own.num_samples for own in self._decisive)
-        return int(np.ceil(samples * self.num_rows / fewest))
+        return self._first.rows_needed if self._first else None
 
     @property
     def outcome(self) -> str:
-        """PASS, FAULTY, or INCONCLUSIVE if there are too few rows to tell."""
+        """FAULTY if a fault was found; else PASS or INCONCLUSIVE, as the outputs are.
+
+        The drafts count in their place if no output was recorded. INCONCLUSIVE says that there are too few
+        rows to tell, or positions without their output token.
+        """
         if self.faulty:
             return "FAULTY"
-        return "PASS" if self._decisive and self.detectable <= self.bias else "INCONCLUSIVE"
-
-    @property
-    def _decisive(self) -> list[Claim]:
-        return [own for own in self.claims if own.name in (OUTPUT, OUTPUT_BY_MASS, DRAFTS)]
+        return self._first.outcome if self._first and self._missing is None else "INCONCLUSIVE"
 
     @property
     def verdict(self) -> str:
@@ -267,10 +372,13 @@ class RecordedRunAudit:
         rows = f"{self.num_rows:,} row{'s' if many else ''}"
         if self.faulty:
             return f"FAULTY: in {rows}, {'; '.join(self.reasons)}"
+        if self._first is None:
+            return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
+        if self._missing is not None:
+            where = _rows(self._missing.count, self._missing.first_rows)
+            return f"INCONCLUSIVE: no fault found in {rows}, but {where} without an output token"
         if self.outcome == "PASS":
             return f"PASS: no fault found in {rows}"
-        if not self._decisive:
-            return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
         few = f"{rows} {'are' if many else 'is'} too few to find a bias of {self.bias:g}"
         return f"INCONCLUSIVE: no fault found, but {few}; about {self.rows_needed:,} would do"
 
@@ -278,6 +386,7 @@ class RecordedRunAudit:
         """Everything, as values that JSON can hold."""
         names = ("outcome", "verdict", "faulty", "rows_needed")
         found = {name: getattr(self, name) for name in names} | asdict(self)
+        found["statements"] = [asdict(x) for x in self.statements]
         found["cases"] = [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.cases]
         found["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
         return found
@@ -292,14 +401,30 @@ class RecordedRunAudit:
         several = self.vocabularies.items() if len(self.vocabularies) > 1 else ()
         every = (
             tests,
+            self._by_depth(),
             [(x.what, _rows(x.count, x.first_rows), x.usually) for x in self.cases],
             [(size, _rows(*where)) for size, where in several],
             [astuple(band) for bands in self.bands for band in bands],
             [astuple(own) for own in self.metrics],
         )
         found = [Listing(rows, *told) for rows, told in zip(every, _LISTINGS, strict=True)]
-        found[0] = found[0]._replace(note=found[0].note.format(self.false_alarm / NUM_STATEMENTS))
+        level = self.false_alarm / NUM_STATEMENTS
+        found[:2] = [own._replace(note=own.note.format(level)) for own in found[:2]]
         return found[:1] + [own for own in found[1:] if own.rows]
+
+    def _by_depth(self) -> list[tuple]:
+        """A row for each group of each side: the smallest p-value of its bets."""
+        found: dict[tuple[str, str], tuple] = {}
+        for claim in self.claims:
+            kind = CLAIMS[claim.name]
+            for own in claim.groups:
+                alarm = _ALARM[own.p_value <= claim.level]
+                row = (own.name, kind.side, alarm, own.num_samples, own.p_value, kind.order)
+                found[own.name, kind.side] = min(found.get(row[:2], row), row, key=lambda x: x[4])
+        alone = len({name for name, _ in found}) <= 2 and all(
+            x[2] == _ALARM[False] for x in found.values()
+        )
+        return [] if alone else [*found.values()]
 
     def __str__(self) -> str:
         return "\n\n".join(filter(None, ["\n".join(self.said), *map(str, self.tables)]))
@@ -308,24 +433,32 @@ class RecordedRunAudit:
     def said(self) -> list[str]:
         """The verdict, what could be found, the likeliest cause and the acceptance, in sentences."""
         lines = [self.verdict]
-        if self.detectable < 1:
-            found = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9"
-            bias = "a bias is the share of tokens that would have to change (total variation)."
-            lines.append(f"{found}; {bias}")
+        lines += map(str, self.statements)
         lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
         if not self.explanations and self.cases:
-            lines.append(f"Likeliest cause: {max(self.cases, key=lambda own: own.count).usually}")
+            most = max(self.cases, key=lambda own: (own.kind != _MISSING, own.count))
+            lines.append(f"Likeliest cause: {most.usually}")
         elif not self.explanations and any(own.refuted for own in self.claims):
             lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
         if self.most_repeated:
             lines.append(f"Most often equal: {self.most_repeated}")
         alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
         lines.append(f"Drafts by law {self.law}; {alarm}")
-        if own := self.acceptance:
-            most = f"{own.ceiling:.4f} (p-value of being above {own.p_value:.1e})"
-            rate = f"{own.rate:.4f} of {own.num_positions:,} positions with drafts accept one"
-            lines.append(f"Acceptance: {rate}; a lossless rule accepts at most {most}.")
+        if self.acceptance:
+            lines.append(f"Acceptance: {self.acceptance}.")
         return lines
+
+
+def _where(refuted: list[Claim]) -> str:
+    """In which orders, and in which groups, claims with the same words are refuted."""
+    orders = [CLAIMS[own.name].order for own in refuted if CLAIMS[own.name].order]
+    found = [f"in order of {', '.join(orders)}"] if orders else []
+    groups = sorted(
+        (own for claim in refuted for own in claim.refuted_groups), key=lambda x: x.p_value
+    )
+    names = [*dict.fromkeys(own.name for own in groups)][:_GROUPS_SHOWN]
+    found += [f"in these groups: {', '.join(names)}"] if names else []
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _rows(count: int, first: tuple[int, ...]) -> str:

@@ -53,7 +53,7 @@ class Acceptance:
 
     @property
     def too_high(self) -> bool:
-        """Whether the rate is above the ceiling beyond chance, which proves a fault."""
+        """Whether the rate is significantly above the ceiling, which proves a fault."""
         return self.low > self.ceiling
 
 
@@ -113,6 +113,18 @@ def validate_fraction(name: str, value: object) -> float:
     if not 0 < number < 1:
         raise wrong(name, repr(value), "a number between 0 and 1")
     return number
+
+
+def derived_rng(rng: object, audit: str) -> np.random.Generator:
+    """Return a generator for an audit, which is independent of what else is drawn with the seed of ``rng``.
+
+    The engine under audit may use an equal seed. Its random numbers would then be those of the audit, and a
+    sound engine would be called faulty. ValueError unless ``rng`` is a generator, which is advanced.
+    """
+    validate_rng(rng)
+    assert isinstance(rng, np.random.Generator)
+    words = rng.integers(2**32, size=4)
+    return np.random.default_rng([*f"otmd.audit.{audit}".encode(), *words.tolist()])
 
 
 def one_by_one(sampler: Sampler, draft_tokens: IntArray) -> NDArray:

@@ -68,7 +68,7 @@ def audit(
     json_output : bool
         Print a JSON object instead of the report.
     """
-    from otmd.audit import recorded_run
+    from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.audit.samples import MAKERS
     from otmd.drafts import TopThen
     from otmd.measurement.page import Table
@@ -76,8 +76,9 @@ def audit(
     known = [*MAKERS, "top-then"]
     if law not in known:
         raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(known)}")
-    if not 2e-5 <= false_alarm <= 0.25:
-        raise UsageError(f"--false-alarm: got {false_alarm}, wanted a number from 2e-5 to 0.25")
+    if not SMALLEST_FALSE_ALARM <= false_alarm <= 0.25:
+        wanted = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
+        raise UsageError(f"--false-alarm: got {false_alarm}, wanted {wanted}")
     if not 0 < bias < 1:
         raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
     target = _processing(

@@ -25,6 +25,7 @@ from otmd.probabilities import (
     Rows,
     accumulated,
     validate_count,
+    validate_counts,
     validate_probs,
     validate_same_vocabulary,
 )
@@ -308,6 +309,7 @@ def _fill_blocked_cuts(
 
 def _counts(num_drafts: int | Sequence[int]) -> IntArray:
     """The numbers 1 … n, or those given."""
-    if isinstance(num_drafts, Sequence | np.ndarray):
-        return np.array([validate_count("num_drafts", n) for n in num_drafts], dtype=np.int64)
-    return np.arange(1, validate_count("num_drafts", num_drafts) + 1)
+    numbers = num_drafts.tolist() if isinstance(num_drafts, np.ndarray) else num_drafts
+    if isinstance(numbers, Sequence):
+        return np.array(validate_counts("num_drafts", numbers), dtype=np.int64)
+    return np.arange(1, validate_count("num_drafts", numbers) + 1)

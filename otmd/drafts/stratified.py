@@ -11,7 +11,8 @@ from otmd.drafts.structure import Slots, Structure, all_random
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
 
-_SMALLEST = np.finfo(np.float64).tiny
+# Weights are divided by a larger one before they get smaller than this multiple of it.
+_SMALL = 2.0**-500
 
 
 class Stratified(ProposalLaw):
@@ -73,18 +74,16 @@ class Stratified(ProposalLaw):
     def slots(self) -> Slots:
         """One slot for each stratum, from the most to the least likely tokens, at a single position."""
         q, num_strata = self.draft_probs, self.num_drafts
-        # Divided by the largest, and kept above zero, so that no power underflows.
-        weights = q / q.max()
-        if self.sharpness != 1.0:
-            weights **= self.sharpness
-        weights[q > 0.0] = np.maximum(weights[q > 0.0], _SMALLEST)
         if num_strata == 1:
+            weights = (q / q.max()) ** self.sharpness
             return Slots.single(weights / weights.sum(), 1)
         order = _likeliest_first(q)
         shares = np.ones(num_strata) if self.shares is None else self.shares
-        starts = _starts(weights[order], int(np.count_nonzero(q)), shares)
+        starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
         number = np.empty(q.size, np.int16)
         number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
+        # Divided by the largest of the stratum: what underflows then has no probability in float64.
+        weights = (q / q[order[starts[:-1]]][number]) ** self.sharpness
         tokens = np.argsort(number, kind="stable")
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
         copies = np.ones(num_strata, np.int64)
@@ -154,23 +153,38 @@ def _likeliest_first(probs: FloatArray) -> IntArray:
     return np.sort(rank * probs.size + order) % probs.size
 
 
-def _starts(weights: FloatArray, support: int, shares: FloatArray) -> IntArray:
-    """Where strata of these shares begin among descending weights (V,), and V; ``support`` are positive."""
+def _starts(q: FloatArray, support: int, sharpness: float, shares: FloatArray) -> IntArray:
+    """Where strata of these shares begin among q (V,) in descending order, and V.
+
+    ``support`` tokens have mass.
+    """
     num_strata = shares.size
-    after = np.append(weights[::-1].cumsum()[::-1], 0.0)
     shares_after = shares[::-1].cumsum()[::-1]
-    alone = 0
+    # The rests are compared, not the sums with the token itself: rounding would hide a small rest.
+    with np.errstate(over="ignore"):
+        multiple = shares_after[1:] / shares[:-1]
+    first = alone = 0
+    weights, after = _weights(q, sharpness)
     while alone < num_strata - 1 and (
-        weights[alone] * shares_after[alone] >= after[alone] * shares[alone]
+        after[alone - first + 1] <= weights[alone - first] * multiple[alone]
     ):
         alone += 1
+        if weights[alone - first] < _SMALL:
+            first = alone
+            weights, after = _weights(q[first:], sharpness)
+    _, after = _weights(q[alone:], sharpness)
     starts = np.arange(num_strata + 1)
-    starts[-1] = weights.size
-    left = after[alone] / shares_after[alone]
-    ends = after[alone] - left * shares[alone:-1].cumsum()
+    starts[-1] = q.size
+    ends = after[0] * (shares_after[alone + 1 :] / shares_after[alone])
     for j, end in enumerate(ends.tolist(), start=alone + 1):
         # A stratum begins with the first token from which on at most ``end`` of the weight is left.
-        place = int(np.searchsorted(-after[:-1], -end, side="left"))
+        place = alone + int(np.searchsorted(-after, -end, side="left"))
         # Each stratum keeps at least one token with mass.
         starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
     return starts
+
+
+def _weights(q: FloatArray, sharpness: float) -> tuple[FloatArray, FloatArray]:
+    """The weights of tokens in descending order (V,), divided by the first, and their sums from each on."""
+    weights = (q / q[0]) ** sharpness
+    return weights, weights[::-1].cumsum()[::-1]

@@ -118,8 +118,7 @@ def compare(
     p, q = (rows.reshape(-1, q.shape[-1]) for rows in np.broadcast_arrays(p, q))
     if len(p) == 0:
         raise wrong("target_probs", "no position", "at least one")
-    counts = [num_drafts] if isinstance(num_drafts, int) else num_drafts
-    settings = make_settings(laws, verifiers, counts, tol=tol)
+    settings = make_settings(laws, verifiers, num_drafts, tol=tol)
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for target, draft in zip(p, q, strict=True):
         for row in position_rows(target, draft, settings):

@@ -11,7 +11,7 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy, WithoutReplacement, WithReplacement
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing, validate_count, validate_tol
+from otmd.probabilities import Processing, validate_counts, validate_tol
 from otmd.registry import LAWS, VERIFIERS
 from otmd.storage.files import one_line
 from otmd.verifiers import Verifier
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
 def make_settings(
     laws: Iterable[Any],
     verifiers: Iterable[Any],
-    num_drafts: Iterable[int],
+    num_drafts: int | Iterable[int],
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
 ) -> Settings:
@@ -81,7 +81,7 @@ def make_settings(
         (name, rule() if isinstance(rule, type) else rule)
         for name, rule in _named("verifiers", verifiers)
     )
-    counts = _distinct("num_drafts", sorted(validate_count("num_drafts", n) for n in num_drafts))
+    counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
     tol = validate_tol(tol)
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}

@@ -78,7 +78,7 @@ def measure(
     dataset: Dataset | str | Path,
     laws: Iterable[Any] = DEFAULT_LAWS,
     verifiers: Iterable[Any] = DEFAULT_VERIFIERS,
-    num_drafts: Iterable[int] = (1, 2, 3, 4),
+    num_drafts: int | Iterable[int] = (1, 2, 3, 4),
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
     workers: int | None = None,
@@ -103,7 +103,7 @@ def measure(
         the laws that it serves; other pairs have no rows. ``Preference`` has no rows where it is the
         same rule as another measured verifier: ``GreedyCoupling``, ``SpecHub``, and ``TargetOnly`` with
         certain drafts.
-    num_drafts : iterable of int
+    num_drafts : int or iterable of int
         The numbers of drafts. ``Hub`` exists for 2 only.
     processing : iterable of Processing
         The steps from logits to probabilities. A dataset of probabilities takes ``Processing()`` alone.

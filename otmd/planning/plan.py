@@ -1,6 +1,6 @@
 """A plan: what to draft and how to verify it, from a dataset of texts, with the tables that it rests on."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from otmd.planning.latency import Latency
 from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
-from otmd.probabilities import Processing
+from otmd.probabilities import Processing, validate_count, validate_counts
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
@@ -62,8 +62,8 @@ def make_plan(
     output: Path,
     *,
     rules: Sequence[str] = DEFAULT_RULES,
-    num_drafts: Sequence[int] = (1, 2, 4),
-    budgets: Sequence[int] = (4, 8, 16),
+    num_drafts: int | Iterable[int] = (1, 2, 4),
+    budgets: int | Iterable[int] = (4, 8, 16),
     depth: int = 6,
     target: Processing | None = None,
     draft_temperatures: Sequence[float] = (),
@@ -100,6 +100,8 @@ def make_plan(
         For texts with gaps, texts that the target did not sample with these settings, texts shorter than the
         depth, or a latency table that does not reach a budget.
     """
+    num_drafts = validate_counts("num_drafts", num_drafts)
+    budgets, depth = validate_counts("budgets", budgets), validate_count("depth", depth)
     texts = read_texts(dataset)
     cut_at = longest_text(dataset.metadata, texts)
     if cut_at <= depth:

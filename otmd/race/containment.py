@@ -25,6 +25,8 @@ ALONE, POWER = 2, 3
 
 # Smaller terms are left out: those of all tokens together are below rounding.
 _INVISIBLE = 1e-20
+# A smaller probability does not occur.
+_NEVER = 1e-30
 # Of a smaller q·t, powers from the fifth on are below rounding; and powers from the seventh on.
 _FAINT, _SMALL = 1e-4, 1e-3
 
@@ -86,12 +88,12 @@ class ExponentialRace:
         outside, wait = np.empty((2, len(sums) + 1))
         _fill_waits(sums, outside, wait)
         waits = wait + np.zeros((len(counts), 1))
-        if self._arrivals and max(counts) > 2:
+        above = np.array(counts) > 2
+        if self._arrivals and above.any():
             heavy = np.argsort(block, kind="stable")
             moments = np.ascontiguousarray(sums[:, ALONE:])
-            times = self._arrivals.times(moments, heavy, block[heavy], outside)
-            for own, count in zip(waits, counts, strict=True):
-                own += times[count - 3] if count > 2 else 0.0
+            more = np.array(counts)[above]
+            waits[above] += self._arrivals.times(moments, heavy, block[heavy], outside, more)
         contained = (1.0 - outside * waits).clip(0.0, 1.0)
         if 1 in counts:
             contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
@@ -113,25 +115,45 @@ class PrefixArrivals:
         # The integrand counts two or more arrivals beside one from outside: three in all.
         self.nodes, self.steps = win_times(self.end, unit * float(draft.sum()), num_drafts, 3)
         self._powers = (self.nodes / self.end) ** np.arange(POWERS)[:, None]
-        self._series = np.stack([growth_series(m, POWERS) for m in range(num_drafts)])
+        # Those of more than POWERS arrivals are 0.
+        self._series = np.stack([growth_series(m, POWERS) for m in range(min(num_drafts, POWERS))])
         with np.errstate(over="ignore"):
             growth = np.outer(unit * draft[self.heavy], self.nodes)
         self._absent, self._present = np.exp(-growth), -np.expm1(-growth)
+        self._first = _first_nodes(self._present.sum(axis=0), num_drafts)
 
     def times(
-        self, moments: FloatArray, heavy: IntArray, block: IntArray, outside: FloatArray
+        self,
+        moments: FloatArray,
+        heavy: IntArray,
+        block: IntArray,
+        outside: FloatArray,
+        counts: IntArray,
     ) -> FloatArray:
-        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for k = 3 … n and the first 0, 1, … K blocks, shape (n − 2, K + 1).
+        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for the ``counts`` k (C,) and the first 0, … K blocks, (C, K + 1).
 
         ``moments`` (K, R) are power sums of q·t at the end, over each block's light tokens, from column 1
         on. ``heavy`` (M,) indexes some of the heavy tokens, in the order of their blocks, which are
         ``block`` (M,). ``outside`` (K + 1,) is λ, the rate of all other tokens, in the unit of the rates.
         """
-        found = np.empty((len(self._series) - 2, outside.size))
-        heavy_chances = block, self._absent[heavy], self._present[heavy]
+        found = np.empty((counts.size, outside.size))
+        heavy_chances = block, self._absent[heavy], self._present[heavy], self._first
         nodes = outside, self.nodes, self.steps
-        _prefix_arrivals(moments, self._series, self._powers, *heavy_chances, *nodes, found)
+        _prefix_arrivals(moments, self._series, self._powers, *heavy_chances, *nodes, counts, found)
         return found
+
+
+def _first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
+    """For m < n, the first time (T,) by which m tokens may have arrived, shape (n,).
+
+    ``mean`` (T,) is the mean number of arrivals N. By Chernoff's bound, P(N ≥ m) ≤ e^{m − μ}(μ/m)^m.
+    """
+    m = np.arange(1, num_drafts)[:, None]
+    with np.errstate(divide="ignore"):
+        bound = np.where(mean < m, m - mean + m * np.log(mean / m), 0.0)
+    first = (bound > np.log(_NEVER)).argmax(axis=1)
+    first[bound[:, -1] <= np.log(_NEVER)] = mean.size
+    return np.append(0, first)
 
 
 class RaceCurve(BlockedCurve):
@@ -251,21 +273,21 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _prefix_arrivals(
-    moments, series, powers, heavy_block, absent, present, outside, times, steps, out
+    moments, series, powers, heavy_block, absent, present, first, outside, times, steps, counts, out
 ):
-    """out[k, b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < 3 + k), N the arrivals by t among the first b blocks.
+    """out[i, b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < counts[i]), N the arrivals by t among the first b blocks.
 
     See :meth:`PrefixArrivals.times`. λ_b = outside[b] is in the unit of ``times``. ``series`` (n, R) are the
     coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times in units of the end, ``absent`` and
-    ``present`` (M, T) the probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens.
+    ``present`` (M, T) the probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens. ``first`` (n,) is
+    :func:`_first_nodes`.
     """
-    order, most = series.shape
-    num_nodes = times.size
+    order, most, num_nodes = counts.max(), series.shape[1], times.size
     heavy = np.zeros((order, num_nodes))
     heavy[0] = 1.0
     light = 0.0
-    logs = np.zeros((order, num_nodes))
-    tail = np.zeros((order, num_nodes))
+    logs = np.zeros((min(order, series.shape[0]), num_nodes))
+    tail, below = np.zeros((order, num_nodes)), np.zeros((order, num_nodes))
     used = 0
     out[:, 0] = 0.0
     for b in range(moments.shape[0]):
@@ -273,9 +295,10 @@ def _prefix_arrivals(
         # The rate of all tokens but the heavy ones so far: no light token changes it.
         stale = b == 0 or (used < heavy_block.size and heavy_block[used] == b)
         while used < heavy_block.size and heavy_block[used] == b:
-            count_one_more(heavy, absent[used], present[used])
+            # No more than all of them have arrived.
+            count_one_more(heavy[: used + 2], absent[used], present[used], first)
             used += 1
-        for m in range(1, order):
+        for m in range(1, logs.shape[0]):
             for r in range(m, most):
                 weight = series[m, r] * moments[b, r]
                 if weight < _INVISIBLE:
@@ -286,39 +309,52 @@ def _prefix_arrivals(
             for k in range(num_nodes):
                 exponent = outside[b + 1] * times[k] + light * powers[1, k]
                 tail[0, k] = steps[k] * np.exp(-exponent)
-        _count_light(logs, tail)
-        total = 0.0
-        for m in range(2, order):
-            for i in range(m + 1):
-                for k in range(num_nodes):
-                    total += heavy[i, k] * tail[m - i, k]
-            out[m - 2, b + 1] = total
+        _count_light(logs, tail, below)
+        for c in range(counts.size):
+            out[c, b + 1] = _arrivals_below(heavy, tail, below, counts[c])
 
 
 @kernel(fastmath=REASSOCIATE)
-def _count_light(logs, tail):
-    """Fill P(m light tokens have arrived) for m ≥ 1, times the steps, by Newton's identities from m = 0."""
+def _arrivals_below(heavy, tail, below, count):
+    """Σ_t P(2 ≤ N < count), the steps in ``tail``, which ``below`` sums up from m = 0."""
+    total = 0.0
+    for m in range(2, count):
+        for k in range(heavy.shape[1]):
+            # None and one heavy token: at least two and one light ones.
+            total += heavy[0, k] * tail[m, k] + heavy[1, k] * tail[m - 1, k]
+            total += heavy[m, k] * below[count - 1 - m, k]
+    return total
+
+
+@kernel(fastmath=REASSOCIATE)
+def _count_light(logs, tail, below):
+    """Fill P(m light tokens have arrived) for m ≥ 1, times the steps, by Newton's identities from m = 0.
+
+    ``below`` is the sum up to m. Logs from their number on are 0.
+    """
+    below[0] = tail[0]
     for m in range(1, tail.shape[0]):
         tail[m] = 0.0
-        for i in range(1, m + 1):
+        for i in range(1, min(m + 1, logs.shape[0])):
             sign = 1.0 if i % 2 == 1 else -1.0
             for k in range(tail.shape[1]):
                 tail[m, k] += sign * logs[i, k] * tail[m - i, k]
         for k in range(tail.shape[1]):
             tail[m, k] /= m
+            below[m, k] = below[m - 1, k] + tail[m, k]
 
 
 @kernel(fastmath=REASSOCIATE)
-def count_one_more(counts, absent, present):
-    """Add one event to P(m events occur) (n, T), in place."""
-    for m in range(counts.shape[0] - 1, -1, -1):
-        here = counts[m]
-        for k in range(here.size):
-            here[k] *= absent[k]
-        if m > 0:
-            fewer = counts[m - 1]
-            for k in range(here.size):
-                here[k] += fewer[k] * present[k]
+def count_one_more(counts, absent, present, first=None):
+    """Add one event to P(m events occur) (n, T), in place; from the node ``first[m]`` on, where given."""
+    for m in range(counts.shape[0] - 1, 0, -1):
+        here, fewer = counts[m], counts[m - 1]
+        start = 0 if first is None else first[m]
+        for k in range(start, here.size):
+            here[k] = here[k] * absent[k] + fewer[k] * present[k]
+    here = counts[0]
+    for k in range(here.size):
+        here[k] *= absent[k]
 
 
 @kernel()

@@ -15,6 +15,8 @@ from otmd.tensors.strata import TensorStrata
 
 # The lower ends of classes of p/q_j, for each of two orders, as in otmd.verifiers.taking.
 _LIKED, _FINE = (1.0,), (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+# With replacement, so many runs of tokens are taken exactly.
+_MOST_RUNS = 8
 
 
 class TensorVerdict(NamedTuple):
@@ -23,13 +25,40 @@ class TensorVerdict(NamedTuple):
     Attributes
     ----------
     token : torch.Tensor of int64, shape (…)
-        The output token; −1 where the rate is NaN.
+        The output token; −1 where the rate is NaN or, without validation, the drafts are impossible.
     draft_index : torch.Tensor of int64, shape (…)
-        The place of the output token among the drafts; −1 where it is none of them.
+        The index of the output token among the drafts; −1 where it is none of them.
     """
 
     token: Tensor
     draft_index: Tensor
+
+
+class _Drafts(NamedTuple):
+    """How the drafts are drawn: q_j of each token (…, V), and its stratum, None with replacement."""
+
+    probs: Tensor
+    number: Tensor | None
+    num_drafts: int
+
+    def can_draw(self, tokens: Tensor) -> Tensor:
+        """Whether the drafts (…, n) are possible; ids that are no tokens are not. Shape (…)."""
+        size = self.probs.shape[-1]
+        ids = tokens.clamp(0, size - 1)
+        possible = (ids == tokens) & (self.probs.gather(-1, ids) > 0)
+        if self.number is not None:
+            slot = torch.arange(self.num_drafts, device=tokens.device)
+            possible &= self.number.gather(-1, ids) == slot
+        return possible.all(dim=-1)
+
+
+class _Taken(NamedTuple):
+    """a(y), c(y) and the rank in the order of preference of each token (…, V), and Π_j s_j at the end (…)."""
+
+    accepted: Tensor
+    chance: Tensor
+    rank: Tensor
+    left: Tensor
 
 
 class TensorPreference:
@@ -46,13 +75,12 @@ class TensorPreference:
         The probability that each token is accepted, at most p.
     """
 
-    def __init__(
-        self, target: Tensor, accepted: Tensor, chance: Tensor, rank: Tensor, left: Tensor
-    ) -> None:
-        self._target, self.accepted = target, accepted
+    def __init__(self, target: Tensor, drafts: _Drafts, taken: _Taken, validate: bool) -> None:
+        self._target, self._drafts, self._validate = target, drafts, validate
+        self.accepted = taken.accepted
         # Drafts are tried in ascending order of rank, and each is accepted with its chance c.
-        self._chance, self._rank = chance, rank
-        self.rate = (1.0 - left).clamp(0.0, 1.0)
+        self._chance, self._rank = taken.chance, taken.rank
+        self.rate = (1.0 - taken.left).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
         return f"TensorPreference(shape={tuple(self._target.shape)})"
@@ -68,7 +96,8 @@ class TensorPreference:
         strata : TensorStrata
             The result of :func:`otmd.tensors.stratify`.
         validate : bool
-            As for :class:`TensorRatioCurve`, for errors as well.
+            As for :class:`TensorRatioCurve`, for errors as well. It also holds for the drafts that
+            :meth:`verify` is given.
         """
         check_tensors(target_probs, strata.inclusion)
         p = checked_probs("target_probs", target_probs, validate)
@@ -79,7 +108,8 @@ class TensorPreference:
         most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
         accepted = torch.minimum(p, most)
         chance = torch.where(most > accepted, accepted / most, 1.0)
-        return cls(p, accepted, chance, rank, left[..., 0])
+        drafts = _Drafts(draft, number, count)
+        return cls(p, drafts, _Taken(accepted, chance, rank, left[..., 0]), validate)
 
     @classmethod
     def with_replacement(
@@ -88,7 +118,8 @@ class TensorPreference:
         """Prepare the rule for drafts with replacement.
 
         Tokens are sorted by p/q. Runs of tokens with c = 1 alternate with runs of tokens with c < 1. Most
-        positions have two or three runs, and the host waits for the device after each.
+        positions have two to six runs. Tokens after the eighth run get a smaller c, with which no sum need be
+        known before: the rule stays lossless, and the rate may be below that of :class:`otmd.Preference`.
 
         Parameters
         ----------
@@ -97,7 +128,7 @@ class TensorPreference:
         num_drafts : int
             n ≥ 1.
         validate : bool
-            As for :class:`TensorRatioCurve`, for errors as well.
+            As for :meth:`for_strata`.
         """
         count = validate_count("num_drafts", num_drafts)
         p, q = checked_pair(target_probs, draft_probs, validate)
@@ -113,7 +144,9 @@ class TensorPreference:
         step = -torch.expm1(torch.log1p(-part) / count)
         chance = (before ** (1.0 / count) * step / q).clamp(max=1.0)
         # s^n falls along the order, so its negative is a rank.
-        return cls(p, accepted, chance, -before, taken[2])
+        return cls(
+            p, _Drafts(q, None, count), _Taken(accepted, chance, -before, taken[2]), validate
+        )
 
     def verify(
         self, draft_tokens: Tensor, generator: torch.Generator | None = None
@@ -123,13 +156,18 @@ class TensorPreference:
         Parameters
         ----------
         draft_tokens : torch.Tensor of int64, shape (…, n)
-            The drafts of each position; the leading axes are those of p, else ValueError.
+            The drafts of each position; the leading axes are those of p and q, broadcast.
         generator : torch.Generator, optional
             A generator of the tensors' device; without it the device's default generator.
+
+        Raises
+        ------
+        ValueError
+            For another shape, dtype or device; with ``validate`` for drafts that the law never draws. If the
+            rule was prepared without it, the output token of such a position is −1.
         """
-        if draft_tokens.shape[:-1] != self._target.shape[:-1]:
-            wanted = f"{tuple(self._target.shape[:-1])}, those of target_probs"
-            raise wrong("draft_tokens", f"leading axes {tuple(draft_tokens.shape[:-1])}", wanted)
+        possible = self._check_drafts(draft_tokens)
+        draft_tokens = draft_tokens.clamp(0, self._target.shape[-1] - 1)
         by_rank = self._rank.gather(-1, draft_tokens).argsort(dim=-1, stable=True)
         chance = self._chance.gather(-1, draft_tokens).gather(-1, by_rank)
         shape, options = chance.shape, {"dtype": torch.float64, "device": chance.device}
@@ -148,10 +186,28 @@ class TensorPreference:
         token = torch.where(found, draft_tokens.gather(-1, index), drawn)
         drafted, place = (draft_tokens == token).max(dim=-1, keepdim=True)
         index = torch.where(found, index, torch.where(drafted, place, -1))
-        known = ~self.rate.isnan()
+        known = possible & ~self.rate.isnan()
         return TensorVerdict(
             torch.where(known, token[..., 0], -1), torch.where(known, index[..., 0], -1)
         )
+
+    def _check_drafts(self, draft_tokens: Tensor) -> Tensor:
+        """Whether the drafts of each position are possible, shape (…); see :meth:`verify` for errors."""
+        shape, device = (*self._target.shape[:-1], self._drafts.num_drafts), self._target.device
+        if draft_tokens.shape != shape or draft_tokens.dtype != torch.int64:
+            got = f"{draft_tokens.dtype} of shape {tuple(draft_tokens.shape)}"
+            raise wrong("draft_tokens", got, f"torch.int64 of shape {shape}")
+        if draft_tokens.device != device:
+            raise wrong("draft_tokens", f"device {draft_tokens.device}", f"{device}, that of p")
+        possible = self._drafts.can_draw(draft_tokens)
+        if self._validate and len(broken := (~possible).nonzero()):
+            index = tuple(broken[0].tolist())
+            where = f" at index {index}" if index else ""
+            drawn = "a token with mass for each draft" + (
+                "" if self._drafts.number is None else ", draft j from stratum j"
+            )
+            raise wrong("draft_tokens", f"{draft_tokens[index].tolist()}{where}", drawn)
+        return possible
 
 
 def _take_cells(
@@ -186,7 +242,7 @@ def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
     start = torch.zeros((*p.shape[:-1], 1), dtype=torch.int64, device=p.device)
     left = s = torch.ones_like(p[..., :1])
     whole = left > 0
-    while bool((start < size).any()):
+    for _ in range(_MOST_RUNS):
         at = start.clamp(max=size - 1)
         p_run, q_run = p_before - p_before.gather(-1, at), q_before - q_before.gather(-1, at)
         s_whole, left_thinned = (s - q_run).clamp(min=0.0), (left - p_run).clamp(min=0.0)
@@ -206,8 +262,24 @@ def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
         left = torch.where(whole, s_after**count, (left - taken).clamp(min=0.0))
         s = torch.where(whole, s_after, left ** (1.0 / count))
         start, whole = end, ~whole
+    own = (places >= start) & (q > 0)
+    offered, most, s_here = _take_rest(p, torch.where(own, q, 0.0), s, count)
+    accepted, before = torch.where(own, most, accepted), torch.where(own, s_here**count, before)
+    s = (s - offered.sum(dim=-1, keepdim=True)).clamp(min=0.0)
+    left = torch.where(start < size, s**count, left)
     bad = (p + q).sum(dim=-1).isnan()
     return accepted, before, torch.where(bad, torch.nan, left[..., 0])
+
+
+def _take_rest(p: Tensor, q: Tensor, s: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Take tokens in their order with c = min(1, p/(n s^{n−1} q)), which needs no sum over earlier tokens.
+
+    Then a ≤ n s^{n−1} c q ≤ p, where s (…, 1) is that before all of them. Returns c q, a, and s before each.
+    """
+    bound = count * s ** (count - 1)
+    offered = torch.where(bound * q > p, p / bound, q)
+    s_here = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
+    return offered, torch.minimum(_taken_whole(s_here, offered, count), p), s_here
 
 
 def _taken_whole(s: Tensor, q: Tensor, count: int) -> Tensor:

@@ -72,7 +72,9 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
         best = scores.argmax(dim=-1, keepdim=True)
         return torch.zeros_like(scores).scatter_(-1, best, one)
     # The largest logit is subtracted first: then the division cannot overflow or round that logit.
-    return torch.softmax((scores - peak) / temperature, dim=-1)
+    below = scores - peak
+    # A temperature may be 0 in this dtype, or 1/temperature infinite: 0 stays 0.
+    return torch.softmax(torch.where(below == 0, below, below / temperature), dim=-1)
 
 
 def check_tensors(target: Any, draft: Any) -> None:

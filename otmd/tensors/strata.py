@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +13,6 @@ from torch.nn.functional import pad
 
 from otmd.probabilities import validate_count, validate_positive, validate_shares, wrong
 from otmd.tensors.probabilities import checked_probs
-
-_SMALLEST = torch.finfo(torch.float64).tiny
 
 
 class TensorStrata(NamedTuple):
@@ -45,7 +44,8 @@ class TensorStrata(NamedTuple):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw the drafts of every position, draft j from stratum j, shape (…, n).
 
-        The generator must be of the strata's device. Without it the device's default generator is used.
+        They are −1 where ``inclusion`` is NaN. The generator must be of the strata's device. Without it the
+        device's default generator is used.
         """
         first, last = self.starts[..., :-1], self.starts[..., 1:] - 1
         # The probabilities of each stratum sum to 1, so stratum j covers j to j + 1.
@@ -54,8 +54,9 @@ class TensorStrata(NamedTuple):
         chance = torch.rand(first.shape, generator=generator, **options)
         chance += torch.arange(self.num_drafts, device=reached.device)
         place = torch.searchsorted(reached, chance, right=True)
-        # Rounding may move a place into the next stratum.
-        return self.order.gather(-1, place.clamp(first, last).clamp(min=0))
+        # Rounding may move an index into the next stratum.
+        place = place.clamp(first, last).clamp(0, self.order.shape[-1] - 1)
+        return torch.where(reached[..., -1:].isnan(), -1, self.order.gather(-1, place))
 
 
 def stratify(
@@ -92,23 +93,21 @@ def stratify(
     """
     count = validate_count("num_drafts", num_drafts)
     power = validate_positive("sharpness", sharpness)
-    parts = torch.ones(count, dtype=torch.float64)
-    if shares is not None:
-        parts = torch.from_numpy(validate_shares(shares, count))
+    parts = [1.0] * count if shares is None else validate_shares(shares, count).tolist()
     q = checked_probs("draft_probs", draft_probs, validate)
     support = (q > 0).sum(dim=-1, keepdim=True)
     if validate and bool((support < count).any()):
         wanted = f"at most {support.min().item()}, the number of tokens with mass in draft_probs"
         raise wrong("num_drafts", f"{count} distinct drafts", wanted)
     ordered, order = q.sort(dim=-1, descending=True, stable=True)
-    # Masses are divided by the largest, and weights are kept above zero, so that no power underflows.
-    weight = (ordered / ordered[..., :1]) ** power
-    weight = torch.where(ordered > 0, weight.clamp(min=_SMALLEST), weight * 0.0)
-    starts = _starts(weight, support, parts.to(q.device))
+    starts = _starts(ordered, support, power, parts)
     place = torch.arange(q.shape[-1], device=q.device)
     number_in_order = torch.zeros_like(order)
     for j in range(1, count):
         number_in_order += place >= starts[..., j : j + 1]
+    # Divided by the largest of the stratum: what underflows then has no probability in float64.
+    largest = ordered.gather(-1, starts[..., :-1].clamp(0, q.shape[-1] - 1))
+    weight = (ordered / largest.gather(-1, number_in_order)) ** power
     total = weight.new_zeros((*weight.shape[:-1], count))
     total = total.scatter_add(-1, number_in_order, weight)
     included = weight / total.gather(-1, number_in_order)
@@ -118,25 +117,34 @@ def stratify(
     return TensorStrata(number, inclusion, order, starts)
 
 
-def _starts(weight: Tensor, support: Tensor, shares: Tensor) -> Tensor:
-    """Where strata begin among descending weights (…, V), of which ``support`` (…, 1) have mass."""
-    count = shares.numel()
+def _starts(ordered: Tensor, support: Tensor, power: float, shares: list[float]) -> Tensor:
+    """Where strata begin among descending q (…, V), and how many have mass: (…, n + 1)."""
+    count = len(shares)
     # Fewer than n tokens are padded to n. The result is set to NaN later.
-    weight = pad(weight, (0, max(0, count - weight.shape[-1])))
-    after = pad(weight.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
-    before = pad(shares.cumsum(0), (1, 0))
-    shares_after = shares.flip(0).cumsum(0).flip(0)
-    alone = torch.zeros_like(support)
+    ordered = pad(ordered, (0, max(0, count - ordered.shape[-1])))
+    rests = list(accumulate(reversed(shares)))[::-1]
+    alone, rest = torch.zeros_like(support), torch.full_like(ordered[..., :1], rests[0])
     for j in range(count - 1):
-        # A token with at least its share of the remaining weight is a stratum of its own.
-        heavy = weight[..., j : j + 1] * shares_after[j] >= after[..., j : j + 1] * shares[j]
+        # A token is a stratum of its own if the weight after it is at most the shares after its own.
+        weight = (ordered[..., j:] / ordered[..., j : j + 1]) ** power
+        heavy = _sums_after(weight)[..., 1:2] <= rests[j + 1] / shares[j]
         alone += heavy & (alone == j)
+        rest = torch.where(alone == j + 1, rests[j + 1], rest)
+    place = torch.arange(ordered.shape[-1], device=ordered.device)
+    weight = torch.where(place >= alone, ordered / ordered.gather(-1, alone), 0.0) ** power
+    after = _sums_after(weight)
     left = after.gather(-1, alone)
     starts = [torch.zeros_like(support)]
     for j in range(1, count):
-        used = left / shares_after[alone] * (before[j] - before[alone])
-        place = torch.searchsorted(-after[..., :-1].contiguous(), used - left)
+        # A tensor over a tensor: a number would be multiplied by 1/rest, which may overflow.
+        end = left * (torch.full_like(rest, rests[j]) / rest)
+        place = torch.searchsorted(-after, -end)
         # Each stratum keeps at least one token with mass.
         place = torch.minimum(torch.maximum(place, starts[-1] + 1), support - (count - j))
         starts.append(torch.where(alone >= j, j, place))
     return torch.cat([*starts, support], dim=-1)
+
+
+def _sums_after(weight: Tensor) -> Tensor:
+    """The weights (…, V) summed from each token on."""
+    return weight.flip(-1).cumsum(dim=-1).flip(-1)

@@ -350,9 +350,12 @@ def _thinned(left, probs, copies, y, total, wanted):
     for _ in range(_MOST_STEPS):
         product, slope = 1.0, 0.0
         for r in range(copies.size):
-            s = left[r] - c * probs[r, y]
+            s = max(left[r] - c * probs[r, y], 0.0)
             product *= power(s, copies[r])
             slope += copies[r] * probs[r, y] / s
+        # Rounding may bring c to where a slot has nothing left: all of the total is accepted.
+        if product == 0.0:
+            break
         step = (wanted - (total - product)) / (product * slope)
         c += max(step, 0.0)
         if not step > 1e-16 * c:

@@ -11,9 +11,9 @@ from scipy.stats import binom
 
 import otmd
 from otmd import audit
+from otmd.audit.claims import DRAFTS, ROWS, SLOTS
 from otmd.audit.counts import p_value_of_exchangeable
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import DRAFTS, ROWS, SLOTS
 
 CONTEXTS, V = 20, 50
 LOGITS = np.random.default_rng(0).normal(scale=2.0, size=(CONTEXTS, V))

@@ -56,6 +56,52 @@ def test_the_law_is_its_twin(sharpness: int, shares: list[int] | None) -> None:
             )
 
 
+@pytest.mark.filterwarnings("error")
+def test_sharp_weights_and_shares_of_any_size_are_cut_as_exact_ones() -> None:
+    """Powers that underflow beside the largest, and shares of subnormal and huge size."""
+    rng, compared = np.random.default_rng(8), 0
+    for _ in range(300):
+        q = rng.dirichlet(np.full(int(rng.integers(3, 12)), rng.choice([0.05, 0.5, 2.0])))
+        q[rng.random(q.size) < 0.2] = 0.0
+        support = np.count_nonzero(q)
+        if support < 2:
+            continue
+        n, sharpness = int(rng.integers(2, support + 1)), int(rng.choice([1, 2, 5, 50, 1000]))
+        unit = rng.choice([1e-320, 1.0, 1e250])
+        shares = unit * rng.choice([1.0, 3.0, 1e40], n) if rng.random() < 0.5 else None
+        law = otmd.Stratified(q / q.sum(), n, float(sharpness), shares)
+        exact = [Fraction(mass) for mass in law.draft_probs.tolist()]
+        parts = None if shares is None else [Fraction(share) for share in shares.tolist()]
+        number, inclusion = naive.strata(exact, n, sharpness, parts)
+        drawn = law.draft_probs > 0
+        assert law.strata[drawn].tolist() == np.array(number)[drawn].tolist(), (law, q)
+        np.testing.assert_allclose(
+            law.inclusion_probs(), as_floats(inclusion), rtol=1e-9, atol=1e-300
+        )
+        compared += 1
+    assert compared > 200
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_shares_have_a_finite_sum() -> None:
+    q = [0.4, 0.2, 0.2, 0.1, 0.1]
+    assert otmd.Stratified(q, 3, shares=[1e308] * 3).strata.tolist() == [0, 1, 1, 2, 2]
+    assert otmd.Stratified(q, 2, shares=[1e308, 1e-320]).strata.tolist() == [0, 0, 0, 0, 1]
+
+
+def test_the_tail_of_a_sharp_law_keeps_its_order() -> None:
+    q = np.exp(-np.arange(40.0))
+    q /= q.sum()
+    assert otmd.Stratified(q, 20, sharpness=50.0).strata.tolist() == [*range(19), *[19] * 21]
+    inclusion = otmd.Stratified(q, 2, sharpness=50.0).inclusion_probs()
+    np.testing.assert_allclose(np.log(inclusion[1:14]), -50.0 * np.arange(13), atol=1e-9)
+    # Below the range of float64 a probability is zero.
+    assert (np.diff(inclusion[1:]) <= 0).all()
+    assert inclusion[-1] == 0
+    flat = np.append(1.0 - 39e-10, np.full(39, 1e-10))
+    assert np.bincount(otmd.Stratified(flat, 3, sharpness=50.0).strata).tolist() == [1, 20, 19]
+
+
 def test_drafts_are_distinct_and_the_law_is_whole_on_hostile_instances() -> None:
     for instance in strategies.instances(300, seed=31):
         q, n = instance.draft_probs, instance.num_drafts

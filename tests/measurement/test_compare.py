@@ -56,6 +56,30 @@ def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
     assert "left out: Hub × SpecHub" in repr(table)
 
 
+@pytest.mark.parametrize("number", [np.int64(2), np.array(2), np.array([2]), (2,), {2}, iter([2])])
+def test_a_number_of_drafts_of_any_kind(number: object) -> None:
+    rules = {"laws": [otmd.WithReplacement], "verifiers": [otmd.KSequential]}
+    assert compare(P, Q, number, **rules).rows == compare(P, Q, 2, **rules).rows  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "number", [2.0, None, np.nan, "2", True, np.array(2.0), object(), [[1]], 0]
+)
+def test_what_is_no_number_of_drafts_is_named(number: object) -> None:
+    curve = otmd.RatioCurve(P, Q)
+    takers = [
+        lambda n: compare(P, Q, n),
+        curve.optimal_rates,
+        curve.recursive_rejection_rates,
+        curve.k_sequential_rates,
+        curve.target_only_rates,
+        curve.cuts,
+    ]
+    for taker in takers:
+        with pytest.raises(ValueError, match=r"^num_drafts: got .*whole number"):
+            taker(number)
+
+
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="target_probs: got no position"):
         compare(np.empty((0, 3)), Q)

@@ -364,3 +364,13 @@ def test_chunks_skip_what_is_done():
     assert max(map(len, runs)) == CHUNK_SIZE
     assert [run[0] for run in runs] == [0, 5, 5 + CHUNK_SIZE, 40]
     assert list(consecutive_runs([])) == []
+
+
+@pytest.mark.parametrize("number", [2, np.int64(2), np.array([2])])
+def test_one_number_of_drafts_of_any_kind(dataset, number):
+    rules = {"laws": [otmd.WithReplacement], "verifiers": [otmd.KSequential], "workers": 1}
+    assert_frame_equal(
+        measure(dataset, num_drafts=number, **rules), measure(dataset, num_drafts=(2,), **rules)
+    )
+    with pytest.raises(ValueError, match=r"^num_drafts: got 2\.5, wanted a whole number"):
+        measure(dataset, num_drafts=2.5, **rules)

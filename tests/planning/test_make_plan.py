@@ -457,3 +457,20 @@ def test_few_prompts(tmp_path):
     table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="got 2 prompts, wanted at least 4"):
         Evidence(table, table, texts, LENGTH, 3)
+
+
+def test_numbers_of_any_integer_type(dump, tmp_path):
+    dataset, plans = open_dataset(dump), []
+    for i, (counts, budgets, depth) in enumerate(
+        ((2, 2, 2), (np.array([2]), np.int64(2), np.int64(2)))
+    ):
+        plans.append(
+            make_plan(
+                dataset, tmp_path / str(i), rules=["stratified"], num_drafts=counts,
+                budgets=budgets, depth=depth, workers=1,
+            )
+        )  # fmt: skip
+    assert plans[0].to_dict()["ranking"] == plans[1].to_dict()["ranking"]
+    for name in ("num_drafts", "budgets", "depth"):
+        with pytest.raises(ValueError, match=rf"^{name}: got 1\.5, wanted a whole number"):
+            make_plan(dataset, tmp_path / "bad", **{name: 1.5})

@@ -1,5 +1,7 @@
 """Arrivals among growing sets against products of factors, and g of blocks against g of their tokens."""
 
+from time import process_time
+
 import numpy as np
 import pytest
 from naive import counts_of_arrivals
@@ -25,7 +27,8 @@ def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
     moments = np.stack([power_sums(light[blocks == b], None, POWERS) for b in range(5)])
     heavy = np.arange(race.heavy.size)
     outside = np.array([rates[blocks >= b].sum() for b in range(6)])
-    found = race.times(moments, heavy, blocks[race.heavy], outside)
+    every = np.arange(3, num_drafts + 1)
+    found = race.times(moments, heavy, blocks[race.heavy], outside, every)
     for b in range(6):
         own = rates[blocks < b]
         counts = np.array(
@@ -55,6 +58,37 @@ def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
     for k, edge in enumerate([*low, np.inf]):
         wanted = [otmd.WithoutReplacement(q, n).containment(p / q < edge) for n in counts]
         assert found[:, k] == pytest.approx(wanted, abs=1e-13)
+
+
+@pytest.mark.parametrize("concentration", [0.05, 1.0])
+def test_many_drafts(concentration: float) -> None:
+    """P(N < n) at each time as a product of factors, one token after another."""
+    rng, n = np.random.default_rng(6), 100
+    q = rng.dirichlet(np.full(300, concentration))
+    subset = rng.random(300) < 0.98
+    log_times = np.arange(-4.0, 90.0, 0.04)
+    times, counts = np.exp(log_times), np.zeros((n, log_times.size))
+    counts[0] = 1.0
+    for rate in q[subset]:
+        arrived = -np.expm1(-rate * times)
+        counts[1:] = counts[1:] * (1.0 - arrived) + counts[:-1] * arrived
+        counts[0] *= 1.0 - arrived
+    outside = q[~subset].sum()
+    density = outside * times * np.exp(-outside * times)
+    expected = 0.04 * float(density @ (1.0 - counts.sum(axis=0)))
+    assert 1e-3 < expected < 0.999
+    found = otmd.WithoutReplacement(q, n).containment(subset)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_thousand_drafts_of_a_large_vocabulary_take_a_second() -> None:
+    p, q = np.random.default_rng(0).dirichlet(np.ones(5000), size=2)
+    for n in (1020, 2000):
+        # The first of them may wait for the compiler.
+        begun = process_time()
+        best = otmd.optimal_acceptance(p, otmd.TopThen(q, n, top=1000))
+    assert process_time() - begun < 8.0
+    assert best.rate == pytest.approx(0.9999595056428615, abs=1e-12)
 
 
 def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:

@@ -134,7 +134,7 @@ def test_positions_that_are_no_distribution_are_nan_or_refused() -> None:
     with pytest.raises(ValueError, match="draft_probs"):
         stratify(q, 3)
     strata = stratify(q, 3, validate=False)
-    drafts = torch.tensor([[1, 3, 4]] * 3)
+    drafts = torch.tensor([[1, 4, 0]] * 3)
     for rule in (
         TensorPreference.for_strata(p, strata, validate=False),
         TensorPreference.with_replacement(p, q, 3, validate=False),
@@ -156,3 +156,103 @@ def test_too_few_tokens_with_mass() -> None:
         stratify(q, 2, sharpness=0.0)
     with pytest.raises(ValueError, match="shares"):
         stratify(q, 2, shares=[1.0])
+
+
+def test_more_drafts_than_tokens_are_no_drafts() -> None:
+    q = torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
+    strata = stratify(q, 3, validate=False)
+    drafts = strata.sample()
+    assert drafts.tolist() == [[-1, -1, -1]] * 2
+    verdict = TensorPreference.for_strata(q, strata, validate=False).verify(drafts)
+    assert verdict.token.tolist() == verdict.draft_index.tolist() == [-1, -1]
+
+
+IMPOSSIBLE = {
+    "another stratum": ([1, 0, 4], "draft j from stratum j"),
+    "a token without mass": ([1, 4, 7], "a token with mass"),
+    "no token": ([1, 4, 8], "a token with mass"),
+    "a negative id": ([1, 4, -1], "a token with mass"),
+}
+
+
+@pytest.mark.parametrize("strata", [True, False])
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_impossible_drafts_are_refused_or_not_decided(case: str, strata: bool) -> None:
+    p, q = (torch.tensor(np.append(x, 0.0)).expand(2, -1) for x in (P, Q))
+    tokens, told = IMPOSSIBLE[case]
+    drafts = torch.tensor([[1, 4, 0], tokens])
+
+    def rule(validate: bool) -> TensorPreference:
+        if strata:
+            return TensorPreference.for_strata(p, stratify(q, 3), validate)
+        return TensorPreference.with_replacement(p, q, 3, validate)
+
+    if case == "another stratum" and not strata:
+        assert (rule(True).verify(drafts).token >= 0).all()
+        return
+    with pytest.raises(
+        ValueError, match=rf"^draft_tokens: got \[.*\] at index \(1,\), .*{told}"
+    ) as error:
+        rule(True).verify(drafts)
+    assert ("stratum" in str(error.value)) == strata
+    assert (rule(False).verify(drafts).token < 0).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_drafts_of_a_wrong_form_are_named(validate: bool) -> None:
+    p, q = torch.tensor(P), torch.tensor(Q)
+    rules = (
+        TensorPreference.for_strata(p, stratify(q, 3), validate),
+        TensorPreference.with_replacement(p, q, 3, validate),
+    )
+    for rule in rules:
+        for wrong in ([1, 4], [1, 4, 0, 2], [[1, 4, 0]], [1.0, 4.0, 0.0], 1):
+            with pytest.raises(
+                ValueError, match=r"^draft_tokens: got .*wanted torch.int64 of shape \(3,\)"
+            ):
+                rule.verify(torch.tensor(wrong))
+        with pytest.raises(ValueError, match=r"^draft_tokens: got device meta, wanted cpu"):
+            rule.verify(torch.tensor([1, 4, 0], device="meta"))
+
+
+def test_many_runs_are_cut_short_and_stay_lossless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last run tokens get a smaller c: a ≤ p, Σ a is the rate, and no more than without the cut."""
+    monkeypatch.setattr("otmd.tensors.preference._MOST_RUNS", 2)
+    p, q = model_like(8, 2000, seed=9)
+    exact = otmd.acceptance_rate(otmd.Preference(), p, otmd.WithReplacement(q, 4))
+    rule = prepared(p, q, 4, strata=False)
+    rate = rule.rate.numpy()
+    assert (rule.accepted.numpy() <= p * (1.0 + SAME)).all()
+    np.testing.assert_allclose(rule.accepted.sum(dim=-1), rate, atol=SAME)
+    assert (rate < exact + SAME).all()
+    assert (rate < exact - 1e-6).any()
+    rows = (20_000, 7)
+    target, draft = (np.array(x) for x in ([0.25, 0.2, 0.2, 0.15, 0.1, 0.1, 0.0], Q))
+    law, generator = otmd.WithReplacement(draft, 3), torch.Generator().manual_seed(2)
+
+    def verify(drafts: np.ndarray) -> np.ndarray:
+        rule = prepared(
+            *(np.broadcast_to(x, (len(drafts), 7)).copy() for x in (target, draft)), 3, False
+        )
+        return rule.verify(torch.tensor(drafts), generator).token.numpy()
+
+    found = losslessness(
+        verify, target, law, rows[0], ALARM, batched=True, rng=np.random.default_rng(3)
+    )
+    assert not found.faulty
+
+
+@pytest.mark.parametrize("sharpness", [50.0, 1000.0])
+def test_weights_that_would_underflow(sharpness: float) -> None:
+    rng = np.random.default_rng(1)
+    q = rng.dirichlet(np.full(60, 0.1), size=20)
+    law, strata = otmd.Stratified(q, 8, sharpness), stratify(torch.tensor(q), 8, sharpness)
+    np.testing.assert_array_equal(strata.number, law.strata)
+    np.testing.assert_allclose(strata.inclusion, law.inclusion_probs(), atol=1e-12)
+
+
+def test_tiny_and_huge_shares() -> None:
+    q = np.array([0.4, 0.2, 0.2, 0.1, 0.1])
+    for shares in ([1e-320] * 3, [1, 1e-320, 3e-320], [1e308, 1e308, 1], [1e308, 1e-320, 1e-320]):
+        numbers = stratify(torch.tensor(q), 3, shares=shares).number
+        np.testing.assert_array_equal(numbers, otmd.Stratified(q, 3, shares=shares).strata)

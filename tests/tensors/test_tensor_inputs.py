@@ -118,7 +118,9 @@ LOGITS = np.array([[1.0, 3.0, 3.0, -2.0], [-np.inf, 80.0, -90.0, 79.5], [0.0, 0.
 
 
 @in_each_dtype
-@pytest.mark.parametrize("temperature", [0, 0.0, 1e-6, 0.3, 1.0, 2, 1e6])
+@pytest.mark.parametrize(
+    "temperature", [0, 0.0, 5e-324, 1e-320, 1e-46, 1e-39, 1e-6, 0.3, 1.0, 2, 1e6]
+)
 def test_probabilities_are_those_of_numpy(temperature: float, dtype: torch.dtype) -> None:
     logits = torch.from_numpy(LOGITS).to(dtype)
     got = probs_from_logits(logits, temperature)

@@ -57,6 +57,34 @@ def test_lossless_with_its_exact_rate_on_hostile_instances(ordered: bool) -> Non
             assert rate <= best + 1e-12, (str(instance), law)
 
 
+def near_equal(rng: np.random.Generator, size: int) -> np.ndarray:
+    """A uniform distribution, off by a few units in the last place."""
+    masses = np.full(size, 1.0 / size)
+    return masses * (1.0 + rng.integers(-4, 5, size) * 2.0**-53)
+
+
+def test_near_equal_distributions_in_any_order() -> None:
+    """The c of the last tokens is 1 but for rounding, where nothing is left of a slot."""
+    p = np.array([0.24999999999999997, 0.2500000000000001, 0.2500000000000001, 0.24999999999999986])
+    q = np.array(
+        [0.25000000000000017, 0.25000000000000006, 0.24999999999999992, 0.2499999999999999]
+    )
+    cases = [(p, otmd.Stratified(q, 3), np.array([3, 2, 1, 0]))]
+    for seed in range(150):
+        rng = np.random.default_rng([17, seed])
+        size, n = int(rng.integers(2, 7)), int(rng.integers(1, 4))
+        rows = [near_equal(rng, size) for _ in range(n)]
+        p, order = near_equal(rng, size), rng.permutation(size)
+        cases.append((p, otmd.Independent(np.stack(rows)), order))
+        cases.append((p, otmd.WithReplacement(rows[0], n), order))
+        cases.append((p, otmd.Stratified(rows[0], min(n, size)), order))
+    for p, law, order in cases:
+        rule = otmd.Preference(lambda target, law, order=order: order)
+        assert np.abs(rule.output_law(p, law) - p).max() < 1e-12, (p, law, order)
+        rate = rule.acceptance_rate(p, law)
+        assert abs(rate - enumerated(rule, p, law)) < 1e-12, (p, law, order)
+
+
 def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
     """Maximal coupling, greedy coupling and SpecHub are the rule's special cases."""
     rule = otmd.Preference()
