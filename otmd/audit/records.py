@@ -43,12 +43,20 @@ Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
+class Logits(NamedTuple):
+    """Recorded logits (V,), and the processing that is meant to make probabilities of them."""
+
+    numbers: FloatArray
+    processing: Processing
+
+
 class _Side(NamedTuple):
     """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them."""
 
     probs: FloatArray | str
     size: int
     ids: IntArray | None
+    logits: Logits | None
 
 
 class Record(NamedTuple):
@@ -57,6 +65,7 @@ class Record(NamedTuple):
     V is the vocabulary of a full row (``is_full``), else large enough for every token named. ``target`` and
     ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
     ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
+    The logits are None if probabilities were recorded.
     """
 
     row: int
@@ -69,6 +78,8 @@ class Record(NamedTuple):
     request: str
     step: int | None
     depth: int
+    target_logits: Logits | None
+    draft_logits: Logits | None
 
 
 def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> Iterator[Record]:
@@ -118,6 +129,8 @@ def _record(number: int, row: Row, defaults: Mapping[str, Processing | None]) ->
         request=_read_request(given.get("request", "")),
         step=_number("step", given, None, whole=True),
         depth=depth,
+        target_logits=_spread_logits(target, size),
+        draft_logits=None if draft is None else _spread_logits(draft, size),
     )
 
 
@@ -158,7 +171,9 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
-    return _Side(_probs(in_float64(values), of_logits, tolerance), values.size, ids)
+    numbers = in_float64(values)
+    logits = Logits(numbers, of_logits) if of_logits else None
+    return _Side(_probs(numbers, of_logits, tolerance), values.size, ids, logits)
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
@@ -184,6 +199,15 @@ def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
     spread = np.zeros(vocab_size)
     spread[side.ids] = side.probs
     return spread
+
+
+def _spread_logits(side: _Side, vocab_size: int) -> Logits | None:
+    """The logits of all tokens (V,), −inf where none was recorded."""
+    if side.logits is None or side.ids is None or isinstance(_spread(side, vocab_size), str):
+        return side.logits
+    spread = np.full(vocab_size, -np.inf)
+    spread[side.ids] = side.logits.numbers
+    return side.logits._replace(numbers=spread)
 
 
 def _processing(

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from otmd.audit import counts, evidence, run_report, samples
-from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
+from otmd.audit.causes import most_likely_cause
+from otmd.audit.mistakes import Explanation
 from otmd.audit.records import NOT_DECIDED, Record, Source, read_records
 from otmd.drafts import DraftLaw
 from otmd.drafts.base import validate_rng
@@ -25,10 +26,6 @@ _SHOWN_SLOTS = 8
 # Equal drafts have close numbers: this moves a difference of 0 to the middle of the first of 16 cells.
 _SHIFT = 1 / 32
 _SMALLEST_FALSE_ALARM = 2e-5
-_MOST_POSITIONS = {"drafts": 400, "output": 2_000}
-_FEWEST_POSITIONS = 50
-_MOST_NUMBERS = 2_000_000
-Records = Callable[[], Iterator[Record]]
 
 
 def recorded_run(
@@ -87,8 +84,6 @@ def recorded_run(
     claims = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in claims if own.refuted}
     kinds = [own for own, rows in tally.cases.items() if rows]
-    # A token that cannot come out has a likely cause of its own; what explains the other tokens may mislead.
-    proved = not run_report.OUTCOMES.isdisjoint(kinds)
     return run_report.RecordedRunAudit(
         num_rows=len(tally.positions),
         law=samples.law_name(law),
@@ -99,7 +94,7 @@ def recorded_run(
         claims=claims,
         acceptance=tally.acceptance(level),
         bands=tuple(evidence.bands_of(own, tally.evidence[name]) for name, own in _CLASSES.items()),
-        explanations={} if proved else _explanations(refuted, read, make),
+        explanations=_explanations(refuted, {*kinds}, read, make, rng),
         most_repeated=tally.dependence.most_repeated() if run_report.SLOTS in refuted else "",
         metrics=run_report.metrics_of(tally.positions, tally.ceilings),
     )
@@ -110,46 +105,26 @@ def _counted(rows: Sequence[int]) -> tuple[int, tuple[int, ...]]:
 
 
 def _explanations(
-    refuted: set[str], read: Records, make: samples.LawMaker | None
+    refuted: set[str],
+    kinds: set[str],
+    read: Callable[[], Iterator[Record]],
+    make: samples.LawMaker | None,
+    rng: np.random.Generator,
 ) -> dict[str, Explanation]:
-    """The likeliest mistake behind the first refuted claim: claims about drafts come before the output."""
+    """The most likely mistake behind the first refuted claim: claims about drafts come before the output.
+
+    A token that cannot come out has a usual cause, given its kind. So another one has to stand the test.
+    """
     of_drafts = (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS)
-    for name in (*of_drafts, run_report.OUTPUT_BY_MASS, run_report.OUTPUT):
-        if name in refuted:
-            drafts = name in of_drafts
-            side, explain = ("drafts", explain_drafts) if drafts else ("output", explain_output)
-            found = explain(partial(_first_positions, read, make, side))
-            return {} if found is None else {name: found}
-    return {}
-
-
-def _first_positions(read: Records, make: samples.LawMaker | None, side: str) -> Iterator[Position]:
-    """The first positions with ``"drafts"`` of a known law, or with an ``"output"`` token that has p > 0."""
-    seen = numbers = 0
-    for record in read():
-        own = _position(record, make, side)
-        if own is not None:
-            yield own
-            seen, numbers = seen + 1, numbers + record.vocab_size
-        enough = seen >= _FEWEST_POSITIONS and numbers >= _MOST_NUMBERS
-        if seen >= _MOST_POSITIONS[side] or enough:
-            return
-
-
-def _position(record: Record, make: samples.LawMaker | None, side: str) -> Position | None:
-    """The position of a row; None if it is not one of :func:`_first_positions`."""
-    p, q, tokens, output = record.target, record.draft, record.draft_tokens, record.output_token
-    if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
-        return None
-    law = None
-    if make is not None and isinstance(q, np.ndarray):
-        declared = samples.declared_law(make, q, tokens)
-        law = None if isinstance(declared, str) else declared[0]
-    if isinstance(p, str) or (side == "drafts" and law is None):
-        return None
-    if side == "output" and (output == NOT_DECIDED or p[output] == 0):
-        return None
-    return Position(p, law, tokens, output)
+    impossible = not run_report.OUTCOMES.isdisjoint(kinds)
+    if not kinds.isdisjoint({"draft_impossible", "draft_never"}):
+        return {}
+    order = (*of_drafts, run_report.OUTPUT_BY_MASS, run_report.OUTPUT)
+    name = next((name for name in order if name in refuted), run_report.OUTPUT)
+    if not refuted and not impossible:
+        return {}
+    found = most_likely_cause("drafts" if name in of_drafts else "output", read, make, rng)
+    return {} if found is None or (impossible and not found.stands) else {name: found}
 
 
 class Tally:

@@ -312,11 +312,13 @@ class RecordedRunAudit:
             found = f"A bias of {self.detectable:.3f} or more would have been found with probability 0.9"
             bias = "a bias is the share of tokens that would have to change (total variation)."
             lines.append(f"{found}; {bias}")
-        lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
+        lines += map(str, self.explanations.values())
         if not self.explanations and self.cases:
-            lines.append(f"Likeliest cause: {max(self.cases, key=lambda own: own.count).usually}")
+            lines.append(
+                f"Usual cause of such rows: {max(self.cases, key=lambda own: own.count).usually}"
+            )
         elif not self.explanations and any(own.refuted for own in self.claims):
-            lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
+            lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
         if self.most_repeated:
             lines.append(f"Most often equal: {self.most_repeated}")
         alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
