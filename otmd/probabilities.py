@@ -4,6 +4,7 @@ All other modules work on float64 arrays of shape (…, V) that :func:`validate_
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -257,12 +258,21 @@ def as_float(value: object) -> float:
         return np.inf
 
 
+# The steps from logits to probabilities, in the order in which engines apply them.
+ORDERS = {
+    "transformers": ("temperature", "top_k", "top_p", "min_p"),
+    "vllm": ("temperature", "min_p", "top_k", "top_p"),
+    "llama.cpp": ("top_k", "top_p", "min_p", "temperature"),
+    "sglang": ("temperature", "top_k", "top_p", "min_p"),
+}
+
+
 @dataclass(frozen=True)
 class Processing:
     """The steps from logits to the probabilities that a model samples from.
 
-    They are applied in the order of transformers' generation: temperature, top-k, top-p, min-p. Calling
-    the object with logits of shape (…, V) returns float64 probabilities of the same shape.
+    Each cut sees the distribution that the steps before it left, renormalised. Calling the object with logits
+    of shape (…, V) returns float64 probabilities of the same shape.
 
     Parameters
     ----------
@@ -271,21 +281,35 @@ class Processing:
     top_k : int, optional
         Keep the k largest logits, and every logit that ties with the k-th.
     top_p : float, optional
-        Keep the smallest set of likeliest tokens whose mass reaches ``top_p``; always one token.
+        Keep the smallest set of most likely tokens whose mass reaches ``top_p``; always one token. Of logits
+        that tie at the edge, those with the highest ids are kept, as transformers does where torch's sort is
+        stable.
     min_p : float, optional
-        Keep the tokens with at least ``min_p`` times the likeliest token's probability.
+        Keep the tokens with at least ``min_p`` times the most likely token's probability.
+    order : str or sequence of str
+        The order of the steps: that of an engine, ``"transformers"``, ``"vllm"``, ``"llama.cpp"`` or
+        ``"sglang"``, or ``temperature``, ``top_k``, ``top_p`` and ``min_p`` as a list or separated by commas.
+        It is kept as a text, and as ``"transformers"`` where nothing is cut.
 
     Raises
     ------
     ValueError
         For a parameter outside its range; when called, for logits that hold NaN or +inf, or no
         finite logit at all. −inf marks a token that cannot be sampled.
+
+    Notes
+    -----
+    From the sources of transformers 5 (``GenerationMixin._get_logits_processor``), vLLM's V1 sampler (min-p
+    before top-k and top-p), llama.cpp's default chain of samplers (temperature last) and SGLang's
+    verification of drafts. Without speculative decoding and min-p, SGLang applies top-k and top-p to the same
+    probabilities: ``("temperature", "top_p", "top_k", "min_p")``.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    order: str | Sequence[str] = "transformers"
 
     def __post_init__(self) -> None:
         if not 0 <= as_float(self.temperature) < np.inf:
@@ -295,6 +319,15 @@ class Processing:
         for name, share in {"top_p": self.top_p, "min_p": self.min_p}.items():
             if share is not None and not 0 <= as_float(share) <= 1:
                 raise wrong(name, repr(share), "a number in [0, 1] or None")
+        order = _validate_order(self.order)
+        cuts = (self.top_k, self.top_p, self.min_p)
+        vars(self)["order"] = "transformers" if cuts == (None, None, None) else order
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the four steps in order."""
+        order = str(self.order)
+        return ORDERS.get(order) or tuple(order.split(","))
 
     def __call__(self, logits: ArrayLike) -> FloatArray:
         """Turn logits (…, V) into float64 probabilities (…, V)."""
@@ -307,15 +340,9 @@ class Processing:
             return (np.arange(scores.shape[-1]) == best).astype(np.float64)
         with np.errstate(over="ignore"):
             scores -= scores.max(axis=-1, keepdims=True)
-            scores /= float(self.temperature)
-        if self.top_k is not None and self.top_k < scores.shape[-1]:
-            kth = scores.shape[-1] - self.top_k
-            scores[scores < np.partition(scores, kth, axis=-1)[..., kth, None]] = -np.inf
-        if self.top_p is not None and self.top_p < 1:
-            _keep_top_p(scores, float(self.top_p))
-        if self.min_p is not None:
-            probs = _softmax(scores)
-            scores[probs < float(self.min_p) * probs.max(axis=-1, keepdims=True)] = -np.inf
+            for name in self.steps:
+                if (value := getattr(self, name)) is not None:
+                    _STEPS[name](scores, value)
         return _softmax(scores)
 
 
@@ -325,6 +352,7 @@ def probs_from_logits(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    order: str | Sequence[str] = "transformers",
 ) -> FloatArray:
     """Turn logits into float64 probabilities (…, V); ``Processing(…)(logits)`` in one call.
 
@@ -332,10 +360,35 @@ def probs_from_logits(
     ----------
     logits : array_like, shape (…, V)
         Raw scores; −inf marks a token that cannot be sampled.
-    temperature, top_k, top_p, min_p
+    temperature, top_k, top_p, min_p, order
         See :class:`Processing`, for errors as well.
     """
-    return Processing(temperature, top_k, top_p, min_p)(logits)
+    return Processing(temperature, top_k, top_p, min_p, order)(logits)
+
+
+def ties_at_edge(logits: FloatArray, probs: FloatArray) -> IntArray:
+    """Tokens that tie at the edge of a cut, those that it keeps included, if it cuts some of them off.
+
+    ``probs`` (V,) is the :class:`Processing` of ``logits`` (V,). At temperature 0 the edge is the largest
+    logit. Engines differ in which of these tokens they keep.
+    """
+    kept: BoolArray = probs > 0
+    cut = ~kept & (logits >= logits[kept].min())
+    return (
+        np.flatnonzero(cut | (probs == probs[kept].min())) if cut.any() else np.empty(0, np.int64)
+    )
+
+
+def _validate_order(order: object) -> str:
+    """Return an order of the steps as a text: the name of an engine, or the steps separated by commas."""
+    if isinstance(order, str) and order in ORDERS:
+        return order
+    steps = order.split(",") if isinstance(order, str) else order
+    names = [str(name).strip() for name in steps] if isinstance(steps, (list, tuple)) else []
+    if sorted(names) != sorted(ORDERS["transformers"]):
+        wanted = f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
+        raise wrong("order", f"{order!r:.100}", wanted)
+    return ",".join(names)
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
@@ -344,15 +397,40 @@ def _softmax(scores: FloatArray) -> FloatArray:
     return probs
 
 
+def _divide(scores: FloatArray, temperature: float) -> None:
+    scores /= float(temperature)
+
+
+def _keep_top_k(scores: FloatArray, top_k: int) -> None:
+    if top_k < scores.shape[-1]:
+        kth = scores.shape[-1] - top_k
+        scores[scores < np.partition(scores, kth, axis=-1)[..., kth, None]] = -np.inf
+
+
 def _keep_top_p(scores: FloatArray, top_p: float) -> None:
-    # Ascending, with the highest id first among ties: of tokens that tie, those of lowest id are kept.
-    ascending = np.argsort(-scores, axis=-1, kind="stable")[..., ::-1]
+    if top_p >= 1:
+        return
+    # A stable sort: of tokens that tie, those of the lowest ids are removed first.
+    ascending = np.argsort(scores, axis=-1, kind="stable")
     mass = np.take_along_axis(_softmax(scores), ascending, axis=-1).cumsum(axis=-1)
-    removed = mass <= 1.0 - top_p
+    removed = mass <= 1.0 - float(top_p)
     removed[..., -1] = False
     mask = np.zeros(scores.shape, dtype=bool)
     np.put_along_axis(mask, ascending, removed, axis=-1)
     scores[mask] = -np.inf
+
+
+def _keep_min_p(scores: FloatArray, min_p: float) -> None:
+    probs = _softmax(scores)
+    scores[probs < float(min_p) * probs.max(axis=-1, keepdims=True)] = -np.inf
+
+
+_STEPS: dict[str, Callable[[FloatArray, Any], None]] = {
+    "temperature": _divide,
+    "top_k": _keep_top_k,
+    "top_p": _keep_top_p,
+    "min_p": _keep_min_p,
+}
 
 
 def validate_positive(name: str, value: object) -> float:

@@ -682,28 +682,30 @@ def probs_from_logits(
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
+    steps: Sequence[str] = ("temperature", "top_k", "top_p", "min_p"),
 ) -> list[float]:
-    """Temperature, then top-k, then top-p, then min-p, each on what the one before has left."""
+    """The steps in turn, each on what the one before has left."""
     if temperature == 0:
         winner = logits.index(max(logits))
         return [float(token == winner) for token in range(len(logits))]
-    scores = [logit / temperature for logit in logits]
-    if top_k is not None:
-        threshold = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
-        scores = [score if score >= threshold else -math.inf for score in scores]
-    if top_p is not None:
-        probs, below = _softmax(scores), 0.0
-        ascending = sorted(range(len(scores)), key=lambda token: (scores[token], -token))
-        for token in ascending[:-1]:
-            below += probs[token]
-            if below <= 1 - top_p:
-                scores[token] = -math.inf
-    if min_p is not None:
-        probs = _softmax(scores)
-        scores = [
-            score if prob >= min_p * max(probs) else -math.inf
-            for score, prob in zip(scores, probs, strict=True)
-        ]
+    scores = list(logits)
+    for step in steps:
+        if step == "temperature":
+            scores = [score / temperature for score in scores]
+        if step == "top_k" and top_k is not None:
+            threshold = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
+            scores = [score if score >= threshold else -math.inf for score in scores]
+        if step == "top_p" and top_p is not None:
+            probs, below = _softmax(scores), 0.0
+            ascending = sorted(range(len(scores)), key=lambda token: (scores[token], token))
+            for token in ascending[:-1]:
+                below += probs[token]
+                if below <= 1 - top_p:
+                    scores[token] = -math.inf
+        if step == "min_p" and min_p is not None:
+            probs = _softmax(scores)
+            pairs = zip(scores, probs, strict=True)
+            scores = [s if prob >= min_p * max(probs) else -math.inf for s, prob in pairs]
     return _softmax(scores)
 
 

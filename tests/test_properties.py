@@ -13,6 +13,7 @@ from strategies import KINDS, dirichlet, dyadic, num_drafts, pairs, unit
 
 import otmd
 from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
+from otmd.probabilities import ORDERS
 
 SLACK = 1e-12
 Array = np.ndarray
@@ -356,6 +357,7 @@ def test_many_drafts_without_replacement_stay_accurate(kind: str) -> None:
     top_k=st.one_of(st.none(), st.integers(1, 9)),
     top_p=st.one_of(st.none(), st.floats(0.05, 0.99)),
     min_p=st.one_of(st.none(), st.floats(0.0, 0.9)),
+    order=st.one_of(st.sampled_from([*ORDERS]), st.permutations(ORDERS["transformers"])),
 )
 def test_logits_become_probabilities_as_by_hand(
     logits: list[float],
@@ -363,14 +365,17 @@ def test_logits_become_probabilities_as_by_hand(
     top_k: int | None,
     top_p: float | None,
     min_p: float | None,
+    order: str | list[str],
 ) -> None:
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    probs = otmd.probs_from_logits(np.array(logits), **options)
+    probs = otmd.probs_from_logits(np.array(logits), **options, order=order)
+    steps = ORDERS[order] if isinstance(order, str) else order
     # A sum that meets the threshold to the last bit may fall on either side of it.
     nudged = [
-        naive.probs_from_logits(logits, temperature, top_k, p, m)
+        naive.probs_from_logits(logits, temperature, top_k, p, m, steps)
         for p in ([top_p] if top_p is None else [top_p - 1e-12, top_p, top_p + 1e-12])
         for m in ([min_p] if min_p is None else [max(min_p - 1e-12, 0), min_p, min_p + 1e-12])
     ]
     assert any(np.allclose(probs, by_hand, rtol=0, atol=1e-12) for by_hand in nudged)
-    np.testing.assert_array_equal(otmd.Processing(**options)(np.array(logits)), probs)
+    by_object = otmd.Processing(**options, order=order)(np.array(logits))
+    np.testing.assert_array_equal(by_object, probs)

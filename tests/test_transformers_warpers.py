@@ -1,5 +1,7 @@
 """Logits become the probabilities that transformers samples from, warper by warper and in its order."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -49,8 +51,62 @@ def test_the_settings_do_something() -> None:
     assert len(changed) == len(SETTINGS) - 2
 
 
-def test_ties_at_the_edge() -> None:
-    logits = np.log([0.3, 0.3, 0.2, 0.2])
-    assert (otmd.probs_from_logits(logits, top_k=1) > 0).tolist() == [True, True, False, False]
-    assert (otmd.probs_from_logits(logits, top_p=0.25) > 0).tolist() == [True, False, False, False]
-    assert otmd.probs_from_logits(logits, temperature=0).tolist() == [1, 0, 0, 0]
+def test_ties_at_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Few values, as of bfloat16 logits, so that most edges have ties.
+    logits = np.random.default_rng(1).integers(-8, 8, (300, 40)) / 4
+    # torch may sort float32 and float64 by an algorithm that leaves ties in any order.
+    monkeypatch.setattr(torch, "sort", partial(torch.sort, stable=True))
+    for settings in ({"top_p": 0.85}, {"top_p": 0.3}, {"top_k": 7}, {"top_k": 9, "top_p": 0.6}):
+        kept = otmd.probs_from_logits(logits, **settings) > 0
+        np.testing.assert_array_equal(kept, _by_transformers(logits, settings) > 0)
+
+
+def test_a_tie_at_the_edge_keeps_the_highest_ids() -> None:
+    logits = np.array([[2.5, 0.8, 0.7, 0.7]])
+    probs = otmd.probs_from_logits(logits, top_p=0.85)
+    assert (probs > 0).tolist() == [[True, True, False, True]]
+    np.testing.assert_allclose(probs, _by_transformers(logits, {"top_p": 0.85}), rtol=1e-12)
+    assert otmd.probs_from_logits([1.0, 1.0, 0.0], temperature=0).tolist() == [1, 0, 0]
+
+
+def test_by_the_warpers_in_the_order_of_an_engine() -> None:
+    from otmd.probabilities import ORDERS
+
+    logits = 3 * np.random.default_rng(0).standard_normal((8, 1000))
+    settings = {"temperature": 0.6, "top_k": 30, "top_p": 0.9, "min_p": 0.05}
+    warpers = {
+        "temperature": generation.TemperatureLogitsWarper(0.6),
+        "top_k": generation.TopKLogitsWarper(30),
+        "top_p": generation.TopPLogitsWarper(0.9),
+        "min_p": generation.MinPLogitsWarper(0.05),
+    }
+    found = []
+    for order in [*ORDERS, ("temperature", "top_p", "top_k", "min_p")]:
+        scores = torch.tensor(logits)
+        for step in ORDERS.get(order, order):
+            scores = warpers[step](None, scores)
+        probs = otmd.probs_from_logits(logits, **settings, order=order)
+        np.testing.assert_allclose(probs, scores.softmax(-1).numpy(), rtol=1e-12, atol=0)
+        found.append(probs)
+    # SGLang's order is that of transformers.
+    assert len({probs.tobytes() for probs in found}) == len(found) - 1
+
+
+def test_llama_cpp_cuts_at_temperature_1() -> None:
+    options = {"temperature": 0.5, "top_p": 0.8}
+    at_first = otmd.probs_from_logits([3.0, 2.0, 1.0], **options)
+    at_last = otmd.probs_from_logits([3.0, 2.0, 1.0], **options, order="llama.cpp")
+    assert at_first.tolist() == [1, 0, 0]
+    np.testing.assert_allclose(at_last, [1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2)), 0], rtol=1e-15)
+
+
+def test_orders_are_texts_and_name_what_they_are() -> None:
+    steps = ["temperature", "top_p", "top_k", "min_p"]
+    processing = otmd.Processing(top_p=0.9, order=steps)
+    assert processing == otmd.Processing(top_p=0.9, order="temperature, top_p, top_k, min_p")
+    assert processing.order == "temperature,top_p,top_k,min_p"
+    assert processing.steps == tuple(steps)
+    assert otmd.Processing(0.5, order="vllm") == otmd.Processing(0.5)
+    for order in ("vLLM", "temperature,top_p", steps[:3], [*steps, "top_p"], 3, "", [[1]]):
+        with pytest.raises(ValueError, match=r"order: got .* wanted one of transformers, vllm"):
+            otmd.Processing(top_p=0.9, order=order)

@@ -47,7 +47,7 @@ def _validate(choices: Choices) -> None:
 
 def _process(choices: Choices) -> None:
     logits = choices.array()
-    names = ("temperature", "top_k", "top_p", "min_p")
+    names = ("temperature", "top_k", "top_p", "min_p", "order")
     options = {name: choices.value() for name in names if choices.below(3) == 0}
     probs = otmd.probs_from_logits(logits, **options)
     assert (probs >= 0).all()
