@@ -1,4 +1,4 @@
-"""Engines with a fault each, written as plainly as their authors would, that record what they should have used."""
+"""Engines with a fault each, written plainly, that record what they should have used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Slot:
-    """A request of a batch in one step: logits along the drafted path, one more for the target, and drafts."""
+    """A request of a batch in one step: logits along the drafted path, one more of the target, drafts."""
 
     target_logits: list[np.ndarray]
     draft_logits: list[np.ndarray]
@@ -85,7 +85,9 @@ class Engine:
                 for depth in range(self.depth + 1):
                     at = Step(slots, index, depth, self.target, self.draft, rng, memory)
                     output = int(self.rule(at))
-                    rows.append(self._row(at, output) | {"request": index, "step": step, "depth": depth})
+                    rows.append(
+                        self._row(at, output) | {"request": index, "step": step, "depth": depth}
+                    )
                     text.append(output)
                     if output not in at.tokens:
                         break
@@ -178,7 +180,7 @@ def stale(name: str, at: Step) -> np.ndarray:
 
 
 def first_accepted_of_many(at: Step) -> int:
-    """Each of the drafts is tested by itself; of those that pass, the one the target likes best is emitted."""
+    """Each draft is tested by itself; of those that pass, the one the target likes best is emitted."""
     p, q = at.p(), at.q()
     if not at.tokens.size:
         return draw(p, at.rng)
@@ -213,7 +215,10 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
         Engine(lambda at: verify(at, residual=lambda p, q: softmax(np.maximum(p - q, 0)))),
         "softmax",
     ),
-    "residual not subtracted": (Engine(lambda at: verify(at, residual=lambda p, q: p)), "drawn from p"),
+    "residual not subtracted": (
+        Engine(lambda at: verify(at, residual=lambda p, q: p)),
+        "drawn from p",
+    ),
     "residual from q": (Engine(lambda at: verify(at, residual=lambda p, q: q)), "drawn from q"),
     "residual of the wrong sign": (
         Engine(lambda at: verify(at, residual=lambda p, q: np.maximum(q - p, 0))),
@@ -234,7 +239,11 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
     "lost penalties": (Engine(verify, penalty=2.0), None),
     "a dropped token": (Engine(lambda at: verify(at, masked(at.p(), int(at.p().argmax())))), None),
     "a token missing in the residual": (
-        Engine(lambda at: verify(at, residual=lambda p, q: masked(np.maximum(p - q, 0), int((p - q).argmax())))),
+        Engine(
+            lambda at: verify(
+                at, residual=lambda p, q: masked(np.maximum(p - q, 0), int((p - q).argmax()))
+            )
+        ),
         None,
     ),
     "best of the accepted drafts": (Engine(first_accepted_of_many, num_drafts=4), None),
@@ -244,10 +253,16 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
     ),
     "batch slots mixed up": (
         Engine(lambda at: verify(at, at.p(slot=1), at.q(slot=1)), slots=4),
-        "another request",
+        "next request of the batch",
     ),
-    "target of another slot": (Engine(lambda at: verify(at, at.p(slot=1)), slots=4), "another request"),
-    "q of another slot": (Engine(lambda at: verify(at, q=at.q(slot=1)), slots=4), "another request"),
+    "target of another slot": (
+        Engine(lambda at: verify(at, at.p(slot=1)), slots=4),
+        "next request of the batch",
+    ),
+    "q of another slot": (
+        Engine(lambda at: verify(at, q=at.q(slot=1)), slots=4),
+        "next request of the batch",
+    ),
     "q of the row before": (Engine(lambda at: verify(at, q=stale("q", at))), "the row before"),
     "target of the row before": (Engine(lambda at: verify(at, stale("p", at))), "the row before"),
     "target one depth too far": (
@@ -255,7 +270,9 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
         "the depth before",
     ),
     "residual one depth off": (
-        Engine(lambda at: verify(at, residual=lambda p, q: np.maximum(at.p(depth=-1) - q, 0)), depth=2),
+        Engine(
+            lambda at: verify(at, residual=lambda p, q: np.maximum(at.p(depth=-1) - q, 0)), depth=2
+        ),
         None,
     ),
     "temperature not applied": (
@@ -265,6 +282,27 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
             logits=True,
         ),
         "without the temperature",
+    ),
+    "cuts before the temperature": (
+        Engine(
+            lambda at: verify(
+                at,
+                Processing(0.6, top_p=0.8, order="llama.cpp")(
+                    at.slots[at.index].target_logits[at.depth]
+                ),
+            ),
+            target=Processing(0.6, top_p=0.8),
+            logits=True,
+        ),
+        "in the order of llama.cpp",
+    ),
+    "top-p not applied": (
+        Engine(
+            lambda at: verify(at, COLD(at.slots[at.index].target_logits[at.depth])),
+            target=Processing(0.6, top_p=0.8),
+            logits=True,
+        ),
+        "without top-p",
     ),
     "temperature of the residual": (
         Engine(
@@ -284,20 +322,30 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
         "with probabilities uniform",
     ),
     "accepted with q/p": (Engine(lambda at: verify(at, accept=lambda u, p, q: u * p < q)), "q/p"),
-    "accepted with p": (Engine(lambda at: verify(at, accept=lambda u, p, q: u < p)), "probability p, not p/q"),
+    "accepted with p": (
+        Engine(lambda at: verify(at, accept=lambda u, p, q: u < p)),
+        "probability p, not p/q",
+    ),
     "accepted always": (Engine(lambda at: verify(at, accept=lambda u, p, q: True)), "unverified"),
     "accepted a little too often": (
         Engine(lambda at: verify(at, accept=lambda u, p, q: u < 1.3 * p / q)),
         None,
     ),
     "a coarse coin": (
-        Engine(lambda at: verify(at, accept=coarse), target=Processing(top_p=0.9), draft=Processing(1.5)),
+        Engine(
+            lambda at: verify(at, accept=coarse),
+            target=Processing(top_p=0.9),
+            draft=Processing(1.5),
+        ),
         "u ≤ p/q",
     ),
     "duplicates skipped": (
         Engine(lambda at: verify(at, skip=True), num_drafts=4, draft=Processing(0.4)),
         "a draft that repeats",
     ),
-    "every other row at half the temperature": (Engine(lambda at: verify(at, every_other(at, at.p()))), None),
+    "every other row at half the temperature": (
+        Engine(lambda at: verify(at, every_other(at, at.p()))),
+        None,
+    ),
     "random numbers used twice": (Engine(shared_random_numbers), None),
 }

@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import binom
 
 from otmd.audit import counts, samples
 from otmd.audit.mistakes import (
@@ -16,6 +17,7 @@ from otmd.audit.mistakes import (
     Fit,
     OutputMistake,
     Position,
+    Variants,
     best_settings,
     draft_mistakes,
     log_likelihoods,
@@ -29,6 +31,8 @@ from otmd.verifiers import KSequential, Preference, Verifier
 
 # An explanation has to be a thousand times likelier than what was declared.
 _LEAST_GAIN = float(np.log(1000.0))
+# A mistake that is a hundred times likelier than another one excludes it.
+_LEAST_LEAD = float(np.log(100.0))
 # Likelihoods allow for this share of tokens that an engine gets wrong by rounding.
 _ERRING = 1e-3
 _LOSSLESS = ("p alone", "steps", KSequential(), Preference())
@@ -46,15 +50,17 @@ _SAMPLES_A_CELL = 30
 _FIT_LEVEL = 0.01
 # Multiples of the golden ratio, modulo 1, scatter neighbouring token ids.
 _GOLDEN = 0.6180339887498949
+_SOUND = np.empty(0)
+_NOTHING = OutputMistake("", lambda position: {})
 Records = Callable[[], Iterator[Record]]
 Positions = Callable[[], Iterable[Position]]
 """Returns the same positions at each call, so that they need not all be held in memory."""
 
 
 class _Outcome(NamedTuple):
-    """A held-out row: its group, its ranks (S,) by S statistics, and whether the mistake excludes it."""
+    """A held-out row: its groups, its ranks (S,) by S statistics, and whether the mistake excludes it."""
 
-    group: str
+    groups: tuple[str, ...]
     ranks: IntArray
     impossible: bool
 
@@ -114,10 +120,9 @@ def _position(
         return None
     if isinstance(record.target, str) or (side == "output" and output == NOT_DECIDED):
         return None
-    neighbours = {name: _neighbours(record, near, name) for name in ("target", "draft")}
-    size = max(
-        probs.size for probs in chain([record.target], *(x.values() for x in neighbours.values()))
-    )
+    every = {name: _neighbours(record, near, name) for name in ("target", "draft")}
+    found = (probs for own in every.values() for probs in own.values() if probs is not None)
+    size = max(probs.size for probs in chain([record.target], found))
     record = _padded(record, size)
     law, q = None, record.draft
     if make is None and tokens.size:
@@ -128,33 +133,36 @@ def _position(
         law = None if isinstance(declared, str) else declared[0]
     if side == "drafts" and law is None:
         return None
-    every = {
-        name: {words: _pad(probs, size) for words, probs in own.items()}
-        for name, own in neighbours.items()
+    neighbours = {
+        name: {words: None if probs is None else _pad(probs, size) for words, probs in own.items()}
+        for name, own in every.items()
     }
-    return Position(record, law, every)
+    return Position(record, law, neighbours)
 
 
-def _neighbours(record: Record, near: dict[str, list[Record]], side: str) -> dict[str, FloatArray]:
-    """The nearest distributions of the same request, and of another request at the same depth."""
-    found = {}
-    for where, rows in near.items():
-        sound = [row for row in rows if isinstance(getattr(row, side), np.ndarray)]
-        same = [row for row in sound if row.request == record.request]
-        others = [
-            row for row in sound if row.request != record.request and row.depth == record.depth
+def _neighbours(record: Record, near: dict[str, list[Record]], side: str) -> Variants:
+    """The distributions of rows near this one, by words; None if there are none."""
+    # What comes after a row depends on its output, unless it is of another request.
+    same = [row for row in near["before"] if row.request == record.request and _is_sound(row, side)]
+    rows = {
+        "the row before": same,
+        "the depth before": [row for row in same[:1] if row.depth == record.depth - 1],
+    }
+    for words, first, last in (("next", "after", "before"), ("previous", "before", "after")):
+        # A batch wraps around.
+        batch = [row for row in (*near[first], *reversed(near[last])) if row.step == record.step]
+        others = [row for row in batch if row.request != record.request]
+        rows[f"the {words} request of the batch"] = [
+            row
+            for row in others
+            if (row.request, row.depth) == (others[0].request, record.depth)
+            and _is_sound(row, side)
         ]
-        step = 1 if where == "after" else -1
-        in_step = [row for row in same[:1] if row.depth == record.depth + step]
-        named = (
-            (f"the depth {where}", in_step),
-            (f"the row {where}", same),
-            (f"another request, {where}", others),
-        )
-        for words, chosen in named:
-            if chosen:
-                found[words] = getattr(chosen[0], side)
-    return found
+    return {words: getattr(found[0], side) if found else None for words, found in rows.items()}
+
+
+def _is_sound(row: Record, side: str) -> bool:
+    return isinstance(getattr(row, side), np.ndarray)
 
 
 def _pad(probs: FloatArray, size: int) -> FloatArray:
@@ -180,12 +188,14 @@ def _padded(record: Record, size: int) -> Record:
 
 
 def _best(gains: dict[tuple[str, str], float]) -> tuple[Explanation, tuple[str, str]] | None:
-    """The best explanation and its key, if it is likely enough."""
+    """The best explanation and its key, if it is likely enough; others nearly as likely are named."""
     tried = Counter(kind for kind, _ in gains)
     key = max(gains, key=lambda own: gains[own] - np.log(tried[own[0]]), default=None)
-    if key is None or gains[key] - np.log(tried[key[0]]) < _LEAST_GAIN:
+    best, *others = best_settings(gains) or [Explanation("", -np.inf)]
+    if key is None or best.log_likelihood < _LEAST_GAIN:
         return None
-    return best_settings(gains)[0], key
+    near = [own.mistake for own in others if own.log_likelihood > best.log_likelihood - _LEAST_LEAD]
+    return replace(best, mistake=", or ".join([best.mistake, *near])), key
 
 
 def _explain_drafts(positions: Positions) -> tuple[Explanation, Callable] | None:
@@ -212,7 +222,9 @@ def _draft_outcomes(
         assert own.law is not None
         drawn, q = own.record.draft_tokens[None], own.law.inclusion_probs()
         every = draft_mistakes(own.law, _draft_side(own))
-        mistake = next((x for x in every if (x.kind, x.setting) == key), own.law)
+        mistake = next((x for x in every if (x.kind, x.setting) == key), None)
+        if mistake is None:
+            continue
         tuples = np.concatenate([drawn, mistake.sample(rng, _DRAWS)])
         slot = tuples[:, index % drawn.size]
         ordered = np.sort(tuples, axis=-1)
@@ -226,19 +238,16 @@ def _draft_outcomes(
             q[tuples].argmax(axis=-1),
         ]
         impossible = bool(mistake.tuple_prob(drawn)[0] == 0)
-        yield _Outcome(_group(own), _ranks(np.array(statistics), rng), impossible)
+        yield _Outcome(_groups(own), _ranks(np.array(statistics), rng), impossible)
 
 
 def _explain_output(positions: Positions) -> tuple[Explanation, Callable] | None:
-    totals = np.zeros(len(_LOSSLESS))
-    for own in positions():
-        totals += [_log_likelihood(own, _lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
-    rule = _LOSSLESS[int(totals.argmax())]
+    rule = _likeliest_rule(_NOTHING, "", positions)
     gains: dict[tuple[str, str], float] = defaultdict(float)
     for own in positions():
         declared = _log_likelihood(own, _lossless_law(rule, own, own.target))
         for mistake in OUTPUT_MISTAKES:
-            variants = mistake.variants(own)
+            variants = {x: law for x, law in mistake.variants(own).items() if law is not None}
             if not variants:
                 continue
             laws = np.stack([*variants.values()])
@@ -252,7 +261,17 @@ def _explain_output(positions: Positions) -> tuple[Explanation, Callable] | None
         return None
     explanation, (sentence, setting) = best
     mistake = next(own for own in OUTPUT_MISTAKES if own.sentence == sentence)
+    rule = _likeliest_rule(mistake, setting, positions)
     return explanation, partial(_output_outcomes, mistake, setting, rule)
+
+
+def _likeliest_rule(mistake: OutputMistake, setting: str, positions: Positions) -> Verifier | str:
+    """The lossless rule that explains the output best, together with a mistake."""
+    totals = np.zeros(len(_LOSSLESS))
+    for own in positions():
+        laws = [_law(mistake, setting, rule, own) for rule in _LOSSLESS]
+        totals += [0.0 if law is None else _log_likelihood(own, law) for law in laws]
+    return _LOSSLESS[int(totals.argmax())]
 
 
 def _output_outcomes(
@@ -263,34 +282,42 @@ def _output_outcomes(
     rng: np.random.Generator,
 ) -> Iterator[_Outcome]:
     for own in positions():
-        p, output = own.target, own.record.output_token
-        law = mistake.variants(own).get(setting)
+        output = own.record.output_token
+        law = _law(mistake, setting, rule, own)
         if law is None:
-            # A mistake about the target is tested without the drafts, whatever the lossless rule.
-            law = p if mistake.of_target else _lossless_law(rule, own, p)
+            continue
         tokens = np.append(output, draw_tokens(law, rng, _DRAWS))
-        statistics = [*_statistics(own, law, tokens)]
-        if not mistake.of_target:
-            is_draft = own.record.draft_tokens == tokens[:, None]
-            statistics.append(is_draft.any(axis=-1))
-        yield _Outcome(_group(own), _ranks(np.array(statistics), rng), law[output] == 0)
+        statistics = np.array([*_statistics(own, law, tokens)])
+        yield _Outcome(_groups(own), _ranks(statistics, rng), bool(law[output] == 0))
+
+
+def _law(
+    mistake: OutputMistake, setting: str, rule: Verifier | str, position: Position
+) -> FloatArray | None:
+    """The output law (V,) given the drafts under a mistake; None if it is unknown."""
+    law = mistake.variants(position).get(setting, _SOUND)
+    if law is _SOUND:
+        return _lossless_law(rule, position, position.target)
+    return _lossless_law(rule, position, law) if mistake.of_target and law is not None else law
 
 
 def _statistics(position: Position, law: FloatArray, tokens: IntArray) -> Iterator[FloatArray]:
     """Numbers (…) by which the output token and draws from its law, ``tokens`` (…), are ranked."""
     p, q = position.target, position.record.draft
+    is_draft = (position.record.draft_tokens[:, None] == tokens).any(axis=0)
+    residual = p[tokens] - q[tokens] if isinstance(q, np.ndarray) else p[tokens]
+    yield is_draft
+    yield np.where(is_draft, np.inf, residual)
     yield tokens
     yield tokens * _GOLDEN % 1.0
     yield law[tokens]
     yield p[tokens]
     yield counts.ratios(law[tokens], p[tokens])
-    yield counts.ratios(p[tokens], q[tokens]) if isinstance(q, np.ndarray) else p[tokens]
     # Faults of an index: of the token, or of the row.
     yield p[tokens - 1]
     yield p[(tokens + 1) % p.size]
-    near = position.neighbours["target"]
-    for words in ("the row before", "the row after"):
-        yield near.get(words, p)[tokens]
+    before = position.neighbours["target"]["the row before"]
+    yield (p if before is None else before)[tokens]
 
 
 def _log_likelihood(position: Position, laws: FloatArray) -> FloatArray:
@@ -312,10 +339,16 @@ def _lossless_law(rule: Verifier | str, position: Position, targets: FloatArray)
     return targets
 
 
-def _group(position: Position) -> str:
-    if not position.record.draft_tokens.size:
-        return "without drafts"
-    return "first of a step" if position.record.depth == 0 else "later in a step"
+def _groups(position: Position) -> tuple[str, ...]:
+    """The groups of rows that are tested by themselves."""
+    row = position.record
+    kind = "first" if row.depth == 0 else "later"
+    # Workers and buffers often take turns.
+    return (
+        "all",
+        kind if row.draft_tokens.size else "without drafts",
+        "odd" if row.row % 2 else "even",
+    )
 
 
 def _ranks(statistics: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -326,19 +359,22 @@ def _ranks(statistics: FloatArray, rng: np.random.Generator) -> IntArray:
 
 def _fit(outcomes: list[_Outcome], rng: np.random.Generator) -> Fit:
     """Test that the ranks are uniform: of all rows and of each group, by each statistic."""
-    groups = np.array([own.group for own in outcomes])
-    ranks = np.array([own.ranks for own in outcomes], np.int64).reshape(len(outcomes), -1)
-    names = np.unique(groups)
-    chosen = [np.ones(len(outcomes), bool), *(groups == name for name in names if names.size > 1)]
-    level = _FIT_LEVEL / max(1, len(chosen) * ranks.shape[1])
-    least = 0.0 if any(own.impossible for own in outcomes) else 1.0
-    for rows, column in ((x, y) for x in chosen for y in ranks.T):
-        cells = _num_cells(int(rows.sum()))
-        seen = np.bincount(column[rows] * cells // (_DRAWS + 1), minlength=cells)
+    ranks = defaultdict(list)
+    for own in outcomes:
+        for group in own.groups:
+            ranks[group].append(own.ranks)
+    columns = [column for own in ranks.values() for column in np.array(own).T]
+    # One more test, of outcomes that the mistake excludes.
+    num_tests = len(columns) + 1
+    level = _FIT_LEVEL / num_tests
+    number, impossible = len(outcomes), sum(own.impossible for own in outcomes)
+    least = float(binom.sf(impossible - 1, number, _ERRING))
+    for column in columns:
+        cells = _num_cells(column.size)
+        seen = np.bincount(column * cells // (_DRAWS + 1), minlength=cells)
         least = min(least, counts.exact_p_value(seen, np.full(cells, 1.0 / cells), level, rng=rng))
-    number = len(outcomes)
     finds = counts.detectable_total_variation(max(1, number), _num_cells(number), level)
-    return Fit(number, min(1.0, least * _FIT_LEVEL / level), _FIT_LEVEL, finds)
+    return Fit(number, min(1.0, least * num_tests), _FIT_LEVEL, finds)
 
 
 def _num_cells(num_samples: int) -> int:

@@ -18,7 +18,7 @@ from otmd.audit.samples import LAWS_IN_WORDS
 from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithoutReplacement, WithReplacement
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import unchecked
-from otmd.probabilities import FloatArray, IntArray, Processing
+from otmd.probabilities import ORDERS, FloatArray, IntArray, Processing
 
 _TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
@@ -28,8 +28,8 @@ _MOST_PERMUTED = 5
 # A mistake stands if a bias of this size beyond it would have been found.
 _COARSEST_FIT = 0.3
 
-Variants = dict[str, FloatArray]
-"""From the setting of a mistake, empty if it has none, to a distribution (V,)."""
+Variants = dict[str, FloatArray | None]
+"""From the setting of a mistake, empty if it has none, to a distribution (V,); None if that is unknown."""
 
 
 class DraftMistake(NamedTuple):
@@ -175,8 +175,10 @@ def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMis
                 )
 
 
-def with_draft_probs(law: ProposalLaw, probs: FloatArray) -> ProposalLaw | None:
+def with_draft_probs(law: ProposalLaw, probs: FloatArray | None) -> ProposalLaw | None:
     """The same law with other draft probabilities (V,); None if it cannot draw so many drafts from them."""
+    if probs is None:
+        return None
     if np.count_nonzero(probs) < law.num_drafts and not isinstance(law, WithReplacement):
         return None
     other = copy.copy(law)
@@ -211,7 +213,7 @@ def _cut(probs: FloatArray, smallest: float) -> FloatArray:
 
 
 def _processed_otherwise(side: Side) -> Variants:
-    """The distribution of the logits if steps of their processing are left out."""
+    """The distribution of the logits if steps of their processing are left out, or in another order."""
     if side.logits is None:
         return {}
     numbers, declared = side.logits
@@ -221,8 +223,12 @@ def _processed_otherwise(side: Side) -> Variants:
         "without top-p": replace(declared, top_p=None),
         "without min-p": replace(declared, min_p=None),
         "the raw logits": Processing(),
+    } | {f"in the order of {name}": replace(declared, order=name) for name in ORDERS}
+    return {
+        own: made(numbers)
+        for own, made in left_out.items()
+        if made.steps != declared.steps or made != declared
     }
-    return {own: made(numbers) for own, made in left_out.items() if made != declared}
 
 
 def _uniform(side: Side) -> Variants:
@@ -316,7 +322,7 @@ class OutputMistake(NamedTuple):
     """A mistake in a sentence, and the distributions (V,) that it leads to at a position, by setting.
 
     They are distributions of the output token given the drafts or, if ``of_target``, of what a lossless rule
-    takes for the target. Where the mistake makes no difference, there are none.
+    takes for the target. A setting that makes no difference may be left out.
     """
 
     sentence: str
@@ -345,53 +351,61 @@ def _of_law(kind: type[ProposalLaw], position: Position) -> Variants:
 
 def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Variants:
     """The drafts are verified with other draft probabilities."""
-    law, tokens = position.law, position.record.draft_tokens
+    law, p = position.law, position.target
     if not isinstance(law, ProposalLaw) or not isinstance(position.record.draft, np.ndarray):
         return {}
-    laws = {own: with_draft_probs(law, q) for own, q in variants(position.side("draft")).items()}
+    pairs = {
+        own: (p, with_draft_probs(law, q)) for own, q in variants(position.side("draft")).items()
+    }
+    return _verified_with(pairs, position.record.draft_tokens)
+
+
+def _verified_with(
+    pairs: dict[str, tuple[FloatArray | None, ProposalLaw | None]], draft_tokens: IntArray
+) -> Variants:
+    """Output laws (V,) of recursive rejection, by setting, from targets (V,) and laws of the drafts."""
     return {
-        own: RejectionSteps(position.target, other)(tokens)
-        for own, other in laws.items()
-        if other is not None
+        words: None if p is None or law is None else RejectionSteps(p, law)(draft_tokens)
+        for words, (p, law) in pairs.items()
     }
 
 
 def _of_both(position: Position) -> Variants:
     """The drafts are verified with the target and the draft distribution of another row."""
-    return {
-        words: RejectionSteps(target, law)(position.record.draft_tokens)
-        for words, (target, law) in _other_rows(position).items()
-        if law is not None
-    }
-
-
-def _other_rows(position: Position) -> dict[str, tuple[FloatArray, ProposalLaw | None]]:
-    """The targets of other rows, and the law of the drafts with their draft probabilities."""
-    law, near = position.law, position.neighbours
+    law, near, tokens = position.law, position.neighbours, position.record.draft_tokens
+    if not tokens.size:
+        return near["target"]
     if not isinstance(law, ProposalLaw):
         return {}
-    q = near["draft"]
-    return {
-        words: (target, with_draft_probs(law, q[words]) if words in q else None)
-        for words, target in near["target"].items()
+    pairs = {
+        own: (p, with_draft_probs(law, near["draft"][own])) for own, p in near["target"].items()
     }
+    return _verified_with(pairs, tokens)
 
 
 def _of_residual(position: Position) -> Variants:
-    """After all rejections the token is drawn from the residual of another row, or from an unset buffer."""
-    law, tokens, p = position.law, position.record.draft_tokens, position.target
-    if law is None:
+    """After all rejections the token is drawn from another row's residual, or from a buffer never written."""
+    law, tokens, p, near = (
+        position.law,
+        position.record.draft_tokens,
+        position.target,
+        position.neighbours,
+    )
+    if not isinstance(law, ProposalLaw):
         return {}
     accepted, undecided, _ = RejectionSteps(p, law).parts(tokens)
     others = {
         "uniform": np.full(p.size, 1.0 / p.size),
         "all zero, so token 0": np.eye(1, p.size)[0],
     }
-    for words, (target, other) in _other_rows(position).items():
-        others[f"target of {words}"] = RejectionSteps(target, law).parts(tokens)[2]
-        if other is not None:
-            others[f"target and draft of {words}"] = RejectionSteps(target, other).parts(tokens)[2]
-    return {words: accepted + undecided * own for words, own in others.items()}
+    found: Variants = {words: accepted + undecided * own for words, own in others.items()}
+    for words, target in near["target"].items():
+        other = with_draft_probs(law, near["draft"][words])
+        for name, used in ((f"target of {words}", law), (f"target and draft of {words}", other)):
+            known = target is not None and used is not None
+            residual = RejectionSteps(target, used).parts(tokens)[2] if known else None
+            found[name] = None if residual is None else accepted + undecided * residual
+    return found
 
 
 _VERIFIED = "the drafts are verified"

@@ -47,7 +47,7 @@ class RejectionSteps:
         return accepted + undecided[..., None] * residual
 
     def parts(self, draft_tokens: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The mass accepted by token (…, V), the probability (…) that no draft is, and the law (…, V) then."""
+        """The accepted mass (…, V), the probability (…) that no draft is accepted, the law (…, V) then."""
         p, fault = self.target_probs, self.fault
         laws = next_draft_laws(self.law, draft_tokens)
         accepted, undecided = np.zeros(p.shape), np.ones(p.shape[:-1])
