@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 from otmd.audit import counts, samples
@@ -58,11 +59,15 @@ Positions = Callable[[], Iterable[Position]]
 
 
 class _Outcome(NamedTuple):
-    """A held-out row: its groups, its ranks (S,) by S statistics, and whether the mistake excludes it."""
+    """A held-out row: its groups, its ranks (S,) by S statistics, and whether the mistake excludes it.
+
+    The ``bias`` is the total variation between the mistake and what is sound.
+    """
 
     groups: tuple[str, ...]
     ranks: IntArray
     impossible: bool
+    bias: float
 
 
 def most_likely_cause(
@@ -238,7 +243,10 @@ def _draft_outcomes(
             q[tuples].argmax(axis=-1),
         ]
         impossible = bool(mistake.tuple_prob(drawn)[0] == 0)
-        yield _Outcome(_groups(own), _ranks(np.array(statistics), rng), impossible)
+        # An unbiased estimate of the total variation, from draws of the mistake.
+        relative = own.law.tuple_prob(tuples[1:]) / mistake.tuple_prob(tuples[1:])
+        bias = float(np.maximum(1.0 - relative, 0.0).mean())
+        yield _Outcome(_groups(own), _ranks(np.array(statistics), rng), impossible, bias)
 
 
 def _explain_output(positions: Positions) -> tuple[Explanation, Callable] | None:
@@ -261,7 +269,8 @@ def _explain_output(positions: Positions) -> tuple[Explanation, Callable] | None
         return None
     explanation, (sentence, setting) = best
     mistake = next(own for own in OUTPUT_MISTAKES if own.sentence == sentence)
-    rule = _likeliest_rule(mistake, setting, positions)
+    # Faults of the rule are those of recursive rejection.
+    rule = _likeliest_rule(mistake, setting, positions) if mistake.of_target else "steps"
     return explanation, partial(_output_outcomes, mistake, setting, rule)
 
 
@@ -270,7 +279,7 @@ def _likeliest_rule(mistake: OutputMistake, setting: str, positions: Positions) 
     totals = np.zeros(len(_LOSSLESS))
     for own in positions():
         laws = [_law(mistake, setting, rule, own) for rule in _LOSSLESS]
-        totals += [0.0 if law is None else _log_likelihood(own, law) for law in laws]
+        totals += [0.0 if law is None else float(_log_likelihood(own, law)) for law in laws]
     return _LOSSLESS[int(totals.argmax())]
 
 
@@ -288,7 +297,8 @@ def _output_outcomes(
             continue
         tokens = np.append(output, draw_tokens(law, rng, _DRAWS))
         statistics = np.array([*_statistics(own, law, tokens)])
-        yield _Outcome(_groups(own), _ranks(statistics, rng), bool(law[output] == 0))
+        bias = float(np.abs(law - _lossless_law(rule, own, own.target)).sum() / 2.0)
+        yield _Outcome(_groups(own), _ranks(statistics, rng), bool(law[output] == 0), bias)
 
 
 def _law(
@@ -301,7 +311,7 @@ def _law(
     return _lossless_law(rule, position, law) if mistake.of_target and law is not None else law
 
 
-def _statistics(position: Position, law: FloatArray, tokens: IntArray) -> Iterator[FloatArray]:
+def _statistics(position: Position, law: FloatArray, tokens: IntArray) -> Iterator[NDArray]:
     """Numbers (…) by which the output token and draws from its law, ``tokens`` (…), are ranked."""
     p, q = position.target, position.record.draft
     is_draft = (position.record.draft_tokens[:, None] == tokens).any(axis=0)
@@ -313,6 +323,7 @@ def _statistics(position: Position, law: FloatArray, tokens: IntArray) -> Iterat
     yield law[tokens]
     yield p[tokens]
     yield counts.ratios(law[tokens], p[tokens])
+    yield counts.ratios(p[tokens], q[tokens]) if isinstance(q, np.ndarray) else p[tokens]
     # Faults of an index: of the token, or of the row.
     yield p[tokens - 1]
     yield p[(tokens + 1) % p.size]
@@ -374,7 +385,8 @@ def _fit(outcomes: list[_Outcome], rng: np.random.Generator) -> Fit:
         seen = np.bincount(column * cells // (_DRAWS + 1), minlength=cells)
         least = min(least, counts.exact_p_value(seen, np.full(cells, 1.0 / cells), level, rng=rng))
     finds = counts.detectable_total_variation(max(1, number), _num_cells(number), level)
-    return Fit(number, min(1.0, least * num_tests), _FIT_LEVEL, finds)
+    bias = sum(own.bias for own in outcomes) / max(1, number)
+    return Fit(number, min(1.0, least * num_tests), _FIT_LEVEL, finds, bias)
 
 
 def _num_cells(num_samples: int) -> int:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
@@ -25,8 +25,6 @@ _TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200
 _TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
-# A mistake stands if a bias of this size beyond it would have been found.
-_COARSEST_FIT = 0.3
 
 Variants = dict[str, FloatArray | None]
 """From the setting of a mistake, empty if it has none, to a distribution (V,); None if that is unknown."""
@@ -51,13 +49,14 @@ class Fit:
 
     If the mistake is all that is wrong, the ``p_value`` is at most ``level`` with probability ``level``. The
     test finds another total variation of ``detectable``, along the orders of tokens that it looks at, with
-    probability 0.9.
+    probability 0.9. The mistake itself makes a mean total variation of ``bias``.
     """
 
     num_rows: int
     p_value: float
     level: float
     detectable: float
+    bias: float
 
     @property
     def refuted(self) -> bool:
@@ -80,9 +79,9 @@ class Explanation:
 
     @property
     def stands(self) -> bool:
-        """Whether the test does not refute the mistake, and would have found a bias of 0.3 beyond it."""
+        """Whether the test does not refute the mistake, and would have found a bias as large as its own."""
         return (
-            self.fit is not None and not self.fit.refuted and self.fit.detectable <= _COARSEST_FIT
+            self.fit is not None and not self.fit.refuted and self.fit.detectable <= self.fit.bias
         )
 
     def __str__(self) -> str:
@@ -90,11 +89,12 @@ class Explanation:
             return f"Most likely cause: {self.mistake}"
         rows = f"{self.fit.num_rows:,} rows held out for a test"
         if self.fit.refuted:
-            told = f"{rows} refute that it is all (p-value {self.fit.p_value:.1e})"
-            return f"Nearest of the known mistakes, and not the whole cause: {self.mistake}; {told}"
-        if not self.stands:
-            return f"Most likely cause: {self.mistake}; not confirmed, as {rows} are too few"
+            head = "Nearest of the known mistakes, and not the whole cause"
+            return f"{head}: {self.mistake}; {rows} refute that it is all (p-value {self.fit.p_value:.1e})"
         told = f"a bias of {self.fit.detectable:.3f} beyond it would have been found with probability 0.9"
+        if not self.stands:
+            told += f", and its own bias is only {self.fit.bias:.3f}"
+            return f"Most likely cause, not confirmed: {self.mistake}; {rows} are too few ({told})"
         return f"Most likely cause: {self.mistake}; {rows} agree with it ({told})"
 
 
@@ -361,7 +361,7 @@ def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Varia
 
 
 def _verified_with(
-    pairs: dict[str, tuple[FloatArray | None, ProposalLaw | None]], draft_tokens: IntArray
+    pairs: Mapping[str, tuple[FloatArray | None, ProposalLaw | None]], draft_tokens: IntArray
 ) -> Variants:
     """Output laws (V,) of recursive rejection, by setting, from targets (V,) and laws of the drafts."""
     return {
@@ -402,9 +402,9 @@ def _of_residual(position: Position) -> Variants:
     for words, target in near["target"].items():
         other = with_draft_probs(law, near["draft"][words])
         for name, used in ((f"target of {words}", law), (f"target and draft of {words}", other)):
-            known = target is not None and used is not None
-            residual = RejectionSteps(target, used).parts(tokens)[2] if known else None
-            found[name] = None if residual is None else accepted + undecided * residual
+            found[name] = None
+            if target is not None and used is not None:
+                found[name] = accepted + undecided * RejectionSteps(target, used).parts(tokens)[2]
     return found
 
 

@@ -65,10 +65,10 @@ class RejectionSteps:
             p = left
         return accepted, undecided, self._residual(p, laws)
 
-    def _acceptance(self, wanted: FloatArray, drafted: float) -> FloatArray:
+    def _acceptance(self, wanted: FloatArray, drafted: FloatArray) -> FloatArray:
         """The probability (…) to accept a draft of probabilities p (…) and q; 0 if q cannot draw it."""
         # P(u < p/q) for a uniform u.
-        chance = np.minimum(wanted, drafted) / (drafted or 1.0)
+        chance = np.minimum(wanted, drafted) / (float(drafted) or 1.0)
         if self.fault is RuleFault.FIRST_DRAFT_KEPT:
             return np.ones_like(chance)
         if self.fault is RuleFault.INVERTED:
