@@ -77,13 +77,17 @@ def most_likely_cause(
 
     It is chosen on one half of the first rows, drawn at random. The other half tests whether it is all.
     """
-    rows = partial(_positions, read, make, side, int(rng.integers(2**63)))
+    # Not the stream of the generator itself: the engine may have been seeded as it was.
+    seed = int(rng.integers(2**63))
+    rows = partial(_positions, read, make, side, seed)
     explain = _explain_drafts if side == "drafts" else _explain_output
     found = explain(partial(rows, False))
     if found is None:
         return None
     explanation, outcomes = found
-    return replace(explanation, fit=_fit([*outcomes(partial(rows, True), rng)], rng))
+    own_rng = np.random.default_rng([seed, 1])
+    held_out = [*outcomes(partial(rows, True), own_rng)]
+    return replace(explanation, fit=_fit(held_out, own_rng))
 
 
 def _positions(

@@ -113,7 +113,7 @@ def _explanations(
 ) -> dict[str, Explanation]:
     """The most likely mistake behind the first refuted claim: claims about drafts come before the output.
 
-    A token that cannot come out has a usual cause, given its kind. So another one has to stand the test.
+    A token that cannot come out has a usual cause, given its kind: a refuted one does not replace it.
     """
     of_drafts = (run_report.DRAFTS, run_report.SLOTS, run_report.ROWS)
     impossible = not run_report.OUTCOMES.isdisjoint(kinds)
@@ -124,7 +124,11 @@ def _explanations(
     if not refuted and not impossible:
         return {}
     found = most_likely_cause("drafts" if name in of_drafts else "output", read, make, rng)
-    return {} if found is None or (impossible and not found.stands) else {name: found}
+    return (
+        {}
+        if found is None or (impossible and (found.fit is None or found.fit.refuted))
+        else {name: found}
+    )
 
 
 class Tally:

@@ -169,7 +169,10 @@ def test_the_fault_of_the_rule_is_named(rule, told):
     assert report.outcome == "FAULTY"
     (own,) = report.explanations.values()
     assert told in own.mistake
-    assert f"\nMost likely cause: {own.mistake}; " in str(report)
+    assert own.fit is not None
+    assert not own.fit.refuted
+    assert str(own).startswith("Most likely cause")
+    assert f"\n{own}\n" in str(report)
 
 
 def test_skipped_duplicates():
