@@ -17,6 +17,8 @@ from otmd.drafts import WithReplacement
 from otmd.probabilities import Processing
 
 ROWS = 2_000
+# Close to a draw from q: 2,000 rows miss the difference in one run of four.
+MORE_ROWS = {"residual of the wrong sign": 4_000}
 
 
 def audited(rows, law="with-replacement", seed=1):
@@ -30,7 +32,7 @@ def cause_of(report) -> Explanation | None:
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_named_cause_is_right_or_said_not_to_be_all(name):
     engine, cause = FAULTS[name]
-    report = audited(engine.run(ROWS, seed=1))
+    report = audited(engine.run(MORE_ROWS.get(name, ROWS), seed=1))
     found, lines = cause_of(report), str(report)
     if found is None:
         assert cause is None or name == "a coarse coin"
