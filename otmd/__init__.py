@@ -7,6 +7,6 @@ exactly, and at a language model's vocabulary. Names are imported when they are 
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,7 +2,8 @@
 
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
 from otmd.audit.evidence import Band, Claim, Group, SequentialAudit
-from otmd.audit.mistakes import Control, Explanation, negative_controls
+from otmd.audit.mistakes import Explanation
+from otmd.audit.rule_faults import Control, negative_controls
 from otmd.audit.rules import (
     EnumeratedAudit,
     GuiltyDrafts,

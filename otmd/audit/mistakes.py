@@ -1,10 +1,9 @@
-"""Common mistakes of engines, as laws: tests plant them, and audits name the one that explains a run best."""
+"""Common mistakes of engines, as distributions of drafts and of outputs: audits name the best of them."""
 
 import copy
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 from typing import NamedTuple
@@ -13,30 +12,55 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from otmd.audit.samples import next_draft_laws
+from otmd.audit.records import Logits, Record
+from otmd.audit.rule_faults import RejectionSteps, RuleFault
 from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithoutReplacement, WithReplacement
-from otmd.probabilities import FloatArray, IntArray, probs_from_logits
+from otmd.drafts.base import draw_tokens
+from otmd.probabilities import ORDERS, FloatArray, IntArray, Processing
 from otmd.registry import LAWS
-from otmd.verifiers import KSequential, Preference, Verifier
 
 _TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
 _TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 _COPIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 0.95)
 _MOST_PERMUTED = 5
-# An explanation has to be a thousand times likelier than what was declared.
-_LEAST_GAIN = float(np.log(1000.0))
-# Likelihoods allow for this share of tokens that an engine gets wrong by rounding.
-_ERRING = 1e-3
-_LOSSLESS = ("p alone", "steps", KSequential(), Preference())
+
+Variants = dict[str, FloatArray | None]
+"""From the setting of a mistake, empty if it has none, to a distribution (V,); None if that is unknown."""
 
 
-class Mistake(NamedTuple):
-    """The law of drafts if a mistake is made; ``tuple_prob`` has the probabilities (T,) of tuples (T, n)."""
+class DraftMistake(NamedTuple):
+    """The law of drafts if a mistake is made.
+
+    ``tuple_prob`` has the probabilities (T,) of tuples (T, n); ``sample`` takes a generator and a number S,
+    and draws tuples (S, n).
+    """
 
     kind: str
     setting: str
     tuple_prob: Callable[[IntArray], FloatArray]
+    sample: Callable[[np.random.Generator, int], IntArray]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A test of a mistake on ``num_rows`` rows that had no part in choosing it.
+
+    If the mistake is all that is wrong, the ``p_value`` is at most ``level`` with probability ``level``. The
+    test finds another total variation of ``detectable``, along the orders of tokens that it looks at, with
+    probability 0.9. The mistake itself makes a mean total variation of ``bias``.
+    """
+
+    num_rows: int
+    p_value: float
+    level: float
+    detectable: float
+    bias: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether something else is wrong, or the mistake is another one."""
+        return self.p_value <= self.level
 
 
 @dataclass(frozen=True)
@@ -44,11 +68,33 @@ class Explanation:
     """A mistake in words, with its best setting, and how well it explains the samples.
 
     ``log_likelihood`` is the logarithm of their likelihood, minus that of the number of settings tried. For a
-    recorded run the likelihood is relative to that of the declared law, or of the best lossless rule.
+    recorded run the likelihood is relative to that of the declared law, or of the best lossless rule, and
+    ``fit`` is the test of the mistake; it is None for other samples.
     """
 
     mistake: str
     log_likelihood: float
+    fit: Fit | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the test does not refute the mistake, and would have found a bias as large as its own."""
+        return (
+            self.fit is not None and not self.fit.refuted and self.fit.detectable <= self.fit.bias
+        )
+
+    def __str__(self) -> str:
+        if self.fit is None:
+            return f"Most likely cause: {self.mistake}"
+        rows = f"{self.fit.num_rows:,} rows held out for a test"
+        if self.fit.refuted:
+            head = "Nearest of the known mistakes, and not the whole cause"
+            return f"{head}: {self.mistake}; {rows} refute that it is all (p-value {self.fit.p_value:.1e})"
+        told = f"a bias of {self.fit.detectable:.3f} beyond it would have been found with probability 0.9"
+        if not self.stands:
+            told += f", and its own bias is only {self.fit.bias:.3f}"
+            return f"Most likely cause, not confirmed: {self.mistake}; {rows} are too few ({told})"
+        return f"Most likely cause: {self.mistake}; {rows} agree with it ({told})"
 
 
 def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
@@ -61,66 +107,167 @@ def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation
 
 
 def log_likelihoods(
-    law: DraftLaw, tuples: IntArray, counts: NDArray
+    law: DraftLaw, tuples: IntArray, counts: NDArray, side: "Side | None" = None
 ) -> tuple[float, dict[tuple[str, str], float]]:
     """Log-likelihoods of tuples (T, n) with ``counts`` (T,): under the law, and by mistake and setting."""
     with np.errstate(divide="ignore"):
         return float(counts @ np.log(law.tuple_prob(tuples))), {
             (own.kind, own.setting): float(counts @ np.log(own.tuple_prob(tuples)))
-            for own in draft_mistakes(law)
+            for own in draft_mistakes(law, side)
         }
 
 
-def draft_mistakes(law: DraftLaw) -> Iterator[Mistake]:
+class Side(NamedTuple):
+    """The probabilities (V,) of the target or of the draft in a row, and what may be taken in their place.
+
+    ``logits`` is None if probabilities were recorded. ``neighbours`` has the same side of other rows.
+    """
+
+    probs: FloatArray
+    logits: Logits | None = None
+    neighbours: Variants = {}  # noqa: RUF012
+
+
+def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMistake]:
     """The mistakes that may have been made in place of the declared law, once for each setting."""
     n, permuted = law.num_drafts, law.num_drafts in range(2, _MOST_PERMUTED + 1)
     if permuted:
-        by_id = partial(_prob_sorted, law, np.arange(law.vocab_size))
-        yield Mistake("sorted by token id", "", by_id)
+        yield _sorted_drafts("sorted by token id", law, np.arange(law.vocab_size))
     if not isinstance(law, ProposalLaw):
         return
     q = law.draft_probs
     if permuted:
         rank = np.argsort(np.argsort(-q, kind="stable"))
-        yield Mistake("sorted, likeliest first", "", partial(_prob_sorted, law, rank))
+        yield _sorted_drafts("sorted, likeliest first", law, rank)
     if n > 1:
         for entry in LAWS.values():
             kind = entry.load()
             possible = np.count_nonzero(q) >= n or kind is WithReplacement
             if entry.confused and kind is not type(law) and possible:
-                yield Mistake(entry.title, "", kind(q, n).tuple_prob)
-        yield Mistake("one draw repeated for every draft", "", partial(_prob_of_copies, q, 1.0))
+                other = kind(q, n)
+                yield DraftMistake(entry.title, "", other.tuple_prob, other.sample)
+        yield _copied_drafts("one draw repeated for every draft", "", q, n, 1.0)
     if n > 1 and type(law) is WithReplacement:
-        kind = "each draft at times a copy of the one before it"
         for share in _COPIES:
-            yield Mistake(kind, f"with probability {share}", partial(_prob_of_copies, q, share))
+            words = f"with probability {share}"
+            yield _copied_drafts(
+                "each draft at times a copy of the one before it", words, q, n, share
+            )
     if n > 1 and type(law) is Stratified:
-        kind = "one draw from each stratum, the tail first"
-        yield Mistake(kind, "", lambda x: law.tuple_prob(x[:, ::-1]))
+        yield DraftMistake(
+            "one draw from each stratum, the tail first",
+            "",
+            lambda x: law.tuple_prob(x[:, ::-1]),
+            lambda rng, size: law.sample(rng, size)[:, ::-1],
+        )
     best = q.argmax()
-    yield Mistake("always the likeliest token", "", lambda x: (x == best).all(-1).astype(float))
-    for kind, settings, laws in other_distributions(q):
-        for setting, probs in zip(settings, laws, strict=True):
-            if np.count_nonzero(probs) >= n or isinstance(law, WithReplacement):
-                other = copy.copy(law)
-                other.draft_probs = probs
-                yield Mistake(kind, setting, partial(_prob_within_support, other))
+    yield DraftMistake(
+        "always the likeliest token",
+        "",
+        lambda x: (x == best).all(-1).astype(float),
+        lambda rng, size: np.full((size, n), best),
+    )
+    for kind, variants in DISTRIBUTIONS.items():
+        for setting, probs in variants(side or Side(q)).items():
+            if (other := with_draft_probs(law, probs)) is not None:
+                yield DraftMistake(
+                    kind, setting, partial(_prob_within_support, other), other.sample
+                )
 
 
-def other_distributions(probs: FloatArray) -> Iterator[tuple[str, list[str], FloatArray]]:
-    """What ``probs`` (V,) become by a wrong temperature or truncation: mistake, S settings, laws (S, V)."""
-    descending, support = np.sort(probs)[::-1], np.count_nonzero(probs)
-    powers = (probs / descending[0]) ** (1.0 / np.array(_TEMPERATURES))[:, None]
-    counts = [k for k in _TOP_K if k < support]
-    last = np.searchsorted(descending.cumsum(), _TOP_P).clip(max=probs.size - 1)
-    by_count = np.where(probs >= descending[np.array(counts, int) - 1][:, None], probs, 0.0)
-    by_mass = np.where(probs >= descending[last][:, None], probs, 0.0)
-    for kind, name, settings, masses in (
-        ("at another temperature", "temperature ×", _TEMPERATURES, powers),
-        ("cut to the likeliest tokens", "top_k =", counts, by_count),
-        ("cut to the likeliest mass", "top_p =", _TOP_P, by_mass),
-    ):
-        yield kind, [f"{name} {own}" for own in settings], masses / masses.sum(-1, keepdims=True)
+def with_draft_probs(law: ProposalLaw, probs: FloatArray | None) -> ProposalLaw | None:
+    """The same law with other draft probabilities (V,); None if it cannot draw so many drafts from them."""
+    if probs is None:
+        return None
+    if np.count_nonzero(probs) < law.num_drafts and not isinstance(law, WithReplacement):
+        return None
+    other = copy.copy(law)
+    other.draft_probs = probs
+    return other
+
+
+def _tempered(side: Side) -> Variants:
+    powers = (side.probs / side.probs.max()) ** (1.0 / np.array(_TEMPERATURES))[:, None]
+    return {
+        f"temperature × {own}": row / row.sum()
+        for own, row in zip(_TEMPERATURES, powers, strict=True)
+    }
+
+
+def _cut_by_count(side: Side) -> Variants:
+    descending = np.sort(side.probs)[::-1]
+    counts = [k for k in _TOP_K if k < np.count_nonzero(descending)]
+    return {f"top_k = {k}": _cut(side.probs, descending[k - 1]) for k in counts}
+
+
+def _cut_by_mass(side: Side) -> Variants:
+    descending = np.sort(side.probs)[::-1]
+    last = np.searchsorted(descending.cumsum(), _TOP_P).clip(max=descending.size - 1)
+    least = zip(_TOP_P, descending[last], strict=True)
+    return {f"top_p = {mass}": _cut(side.probs, smallest) for mass, smallest in least}
+
+
+def _cut(probs: FloatArray, smallest: float) -> FloatArray:
+    left = np.where(probs >= smallest, probs, 0.0)
+    return left / left.sum()
+
+
+def _processed_otherwise(side: Side) -> Variants:
+    """The distribution of the logits if steps of their processing are left out, or in another order."""
+    if side.logits is None:
+        return {}
+    numbers, declared = side.logits
+    left_out = {
+        "without the temperature": replace(declared, temperature=1.0),
+        "without top-k": replace(declared, top_k=None),
+        "without top-p": replace(declared, top_p=None),
+        "without min-p": replace(declared, min_p=None),
+        "the raw logits": Processing(),
+    } | {f"in the order of {name}": replace(declared, order=name) for name in ORDERS}
+    return {
+        own: made(numbers)
+        for own, made in left_out.items()
+        if made.steps != declared.steps or made != declared
+    }
+
+
+def _uniform(side: Side) -> Variants:
+    return {"": np.full(side.probs.size, 1.0 / side.probs.size)}
+
+
+_OF_ROW: dict[str, Callable[[Side], Variants]] = {
+    "processed otherwise": _processed_otherwise,
+    "taken from another row": lambda side: side.neighbours,
+    "uniform, as a buffer that was never written": _uniform,
+}
+DISTRIBUTIONS: dict[str, Callable[[Side], Variants]] = {
+    "at another temperature": _tempered,
+    "cut to the likeliest tokens": _cut_by_count,
+    "cut to the likeliest mass": _cut_by_mass,
+    **_OF_ROW,
+}
+"""What the probabilities of a row may be in place of those that were meant."""
+
+
+def _copied_drafts(kind: str, setting: str, q: FloatArray, n: int, share: float) -> DraftMistake:
+    def sample(rng: np.random.Generator, size: int) -> IntArray:
+        tokens, copied = (
+            draw_tokens(q, rng, size * n).reshape(size, n),
+            rng.random((size, n)) < share,
+        )
+        for j in range(1, n):
+            tokens[:, j] = np.where(copied[:, j], tokens[:, j - 1], tokens[:, j])
+        return tokens
+
+    return DraftMistake(kind, setting, partial(_prob_of_copies, q, share), sample)
+
+
+def _sorted_drafts(kind: str, law: DraftLaw, rank: IntArray) -> DraftMistake:
+    def sample(rng: np.random.Generator, size: int) -> IntArray:
+        tokens = law.sample(rng, size)
+        return np.take_along_axis(tokens, np.argsort(rank[tokens], axis=-1), axis=-1)
+
+    return DraftMistake(kind, "", partial(_prob_sorted, law, rank), sample)
 
 
 def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray:
@@ -149,178 +296,132 @@ def _prob_sorted(law: DraftLaw, rank: IntArray, tokens: IntArray) -> FloatArray:
     return np.sum(orders, axis=0) * np.exp(-repeated)
 
 
-class RuleFault(StrEnum):
-    """What goes wrong in recursive rejection if one line is off."""
-
-    RESIDUAL_FROM_TARGET = "after all rejections the token is drawn from p, not from the residual"
-    RESIDUAL_FROM_DRAFT = "after all rejections the token is drawn from q, not from the residual"
-    NOT_NORMALISED = "the residual is not renormalised"
-    DUPLICATES_SKIPPED = "a draft that repeats a rejected one is skipped"
-    FIRST_DRAFT_KEPT = "the first draft is emitted unverified"
-    COARSE_COIN = "a draft is accepted if u ≤ p/q, not u < p/q, with u in float16"
-
-
-@dataclass(eq=False)
-class RejectionSteps:
-    """Recursive rejection with targets (…, V), step by step as engines write it, with a fault or without.
-
-    Draft j is tested against its law given the drafts before it. So without a fault the rule is lossless
-    for every ``law`` that draws one draft after another.
-    """
-
-    target_probs: FloatArray
-    law: DraftLaw
-    fault: RuleFault | None = None
-    # How many values k/2048 a coarse coin u has: the spacing of float16 between 1/2 and 1.
-    coin_values: int = 2048
-
-    def __call__(self, draft_tokens: IntArray) -> FloatArray:
-        """Law of the output token given the drafts (n,), of the shape of the targets."""
-        p, fault = self.target_probs, self.fault
-        laws = next_draft_laws(self.law, draft_tokens)
-        output, undecided = np.zeros(p.shape), np.ones(p.shape[:-1])
-        for j, (token, q) in enumerate(zip(draft_tokens, laws, strict=True)):
-            if fault is RuleFault.DUPLICATES_SKIPPED and token in draft_tokens[:j]:
-                continue
-            # P(u < p/q) for a uniform u; 0 for a draft that q cannot draw.
-            chance = np.minimum(p[..., token], q[token]) / (q[token] or 1.0)
-            if fault is RuleFault.FIRST_DRAFT_KEPT:
-                chance = np.ones_like(chance)
-            elif fault is RuleFault.COARSE_COIN:
-                coins = np.floor(chance * self.coin_values) + 1.0
-                chance = np.minimum(1.0, coins / self.coin_values)
-            output[..., token] += undecided * chance
-            undecided = undecided * (1.0 - chance)
-            left = np.maximum(p - q, 0.0)
-            total = left.sum(axis=-1, keepdims=True)
-            if fault is not RuleFault.NOT_NORMALISED:
-                left = np.divide(left, total, out=p.copy(), where=total > 0)
-            p = left
-        if fault is RuleFault.RESIDUAL_FROM_TARGET:
-            p = self.target_probs
-        elif fault is RuleFault.RESIDUAL_FROM_DRAFT:
-            p = laws[0]
-        elif fault is RuleFault.NOT_NORMALISED:
-            # The mass that is missing from 1 goes to the last token, as in a search of running sums.
-            p = p.copy()
-            p[..., -1] += 1.0 - p.sum(axis=-1)
-        return output + undecided[..., None] * p
-
-
 class Position(NamedTuple):
-    """A recorded position. ``law`` is None if it is unknown, or if it cannot have drawn the drafts."""
+    """A recorded position, and the distributions (V,) near it, by side (target or draft) and in words.
 
-    target: FloatArray
+    ``law`` is None if it is unknown, or if it cannot have drawn the drafts.
+    """
+
+    record: Record
     law: DraftLaw | None
-    draft_tokens: IntArray
-    output_token: int
+    neighbours: dict[str, Variants]
 
-    def log_likelihood(self, laws: FloatArray) -> FloatArray:
-        """Log-probability (…) of the output token under laws (…, V), which a rare error replaces by p."""
-        token = self.output_token
-        return np.log((1.0 - _ERRING) * laws[..., token] + _ERRING * self.target[token])
+    @property
+    def target(self) -> FloatArray:
+        """The recorded target (V,)."""
+        assert not isinstance(self.record.target, str)
+        return self.record.target
 
-
-Positions = Callable[[], Iterable[Position]]
-"""Returns the same positions at each call, so that they need not all be held in memory."""
-
-
-def explain_drafts(positions: Positions) -> Explanation | None:
-    """The mistake that explains the drafts best, if it makes them 1,000 times likelier than their laws do."""
-    gains: dict[tuple[str, str], float] = defaultdict(float)
-    for own in positions():
-        assert own.law is not None
-        declared, likelihoods = log_likelihoods(own.law, own.draft_tokens[None], np.ones(1))
-        # If the product of the draft probabilities underflows, nothing can be compared.
-        for key in likelihoods if declared > -np.inf else ():
-            gains[key] += likelihoods[key] - declared
-    return _best_gain(gains)
+    def side(self, name: str) -> Side:
+        """The ``"target"`` or the ``"draft"`` of the row, and what may be taken in its place."""
+        probs, logits = getattr(self.record, name), getattr(self.record, f"{name}_logits")
+        return Side(probs, logits, self.neighbours[name])
 
 
-def explain_output(positions: Positions) -> Explanation | None:
-    """The mistake that explains the output best, if it is 1,000 times likelier than any lossless rule."""
-    totals = np.zeros(len(_LOSSLESS))
-    for own in positions():
-        totals += [own.log_likelihood(_lossless_law(rule, own, own.target)) for rule in _LOSSLESS]
-    likeliest = _LOSSLESS[int(totals.argmax())]
-    gains: dict[tuple[str, str], float] = defaultdict(float)
-    for own in positions():
-        declared = own.log_likelihood(_lossless_law(likeliest, own, own.target))
-        for kind, settings, targets in other_distributions(own.target):
-            more = own.log_likelihood(_lossless_law(likeliest, own, targets)) - declared
-            for setting, gain in zip(settings, more.tolist(), strict=True):
-                gains[f"the target is {kind}", setting] += gain
-        for kind, law in _faulty_laws(own):
-            gains[kind, ""] += float(own.log_likelihood(law) - declared)
-    return _best_gain(gains)
+class OutputMistake(NamedTuple):
+    """A mistake in a sentence, and the distributions (V,) that it leads to at a position, by setting.
 
-
-def _best_gain(gains: dict[tuple[str, str], float]) -> Explanation | None:
-    best = best_settings(gains)[:1]
-    return best[0] if best and best[0].log_likelihood >= _LEAST_GAIN else None
-
-
-def _lossless_law(rule: Verifier | str, position: Position, targets: FloatArray) -> FloatArray:
-    """The output law (…, V) of a lossless rule with these targets; the targets if it cannot be run."""
-    law, tokens = position.law, position.draft_tokens
-    if law is not None and rule == "steps":
-        return RejectionSteps(targets, law)(tokens)
-    if law is not None and isinstance(rule, Verifier) and rule.supports(law):
-        every = targets.reshape(-1, targets.shape[-1])
-        found = [rule.prepare_position(own, law).conditional_law(tokens) for own in every]
-        return np.reshape(found, targets.shape)
-    return targets
-
-
-def _faulty_laws(position: Position) -> Iterator[tuple[str, FloatArray]]:
-    """Output laws of recursive rejection with a fault, or with the wrong law; p if the law is unknown."""
-    p, law, tokens = position.target, position.law, position.draft_tokens
-    for fault in RuleFault:
-        yield fault.value, p if law is None else RejectionSteps(p, law, fault)(tokens)
-    if isinstance(law, ProposalLaw) and law.num_drafts > 1:
-        independent = isinstance(law, WithReplacement)
-        kind = WithoutReplacement if independent else WithReplacement
-        believed = "distinct" if independent else "independent"
-        steps = RejectionSteps(p, kind(law.draft_probs, law.num_drafts))
-        yield f"the drafts are verified as if they were {believed}", steps(tokens)
-
-
-@dataclass(frozen=True, eq=False)
-class Control:
-    """A faulty rule at one position.
-
-    The drafts are in fact drawn from ``law``; ``verifier`` takes drafts (n,) and returns the law of the
-    output token (V,).
+    They are distributions of the output token given the drafts or, if ``of_target``, of what a lossless rule
+    takes for the target. A setting that makes no difference may be left out.
     """
 
-    name: str
-    target_probs: FloatArray
-    law: DraftLaw
-    verifier: Callable[[IntArray], FloatArray]
+    sentence: str
+    variants: Callable[[Position], Variants]
+    of_target: bool = False
 
 
-def negative_controls() -> list[Control]:
-    """Faulty rules that an audit finds with 200,000 samples and a false-alarm rate of 1e-3.
+def _of_target(variants: Callable[[Side], Variants], position: Position) -> Variants:
+    return variants(position.side("target"))
 
-    The logits of the two models differ by a normal error, as those of close models do.
-    """
-    rng = np.random.default_rng(0)
-    logits = rng.normal(scale=1.5, size=12)
-    draft_logits = logits + rng.normal(scale=0.7, size=12)
-    p, q = probs_from_logits(logits), probs_from_logits(draft_logits)
-    two, three, distinct = WithReplacement(q, 2), WithReplacement(q, 3), WithoutReplacement(q, 3)
-    cut = WithReplacement(probs_from_logits(draft_logits, top_k=6), 2)
-    cold = WithReplacement(probs_from_logits(draft_logits, temperature=0.7), 2)
-    no_mass = np.where(np.arange(p.size) == q.argmax(), 0.0, p)
-    no_mass /= no_mass.sum()
-    steps, coin = RejectionSteps, RuleFault.COARSE_COIN
-    return [
-        Control("duplicates skipped", p, three, steps(p, three, RuleFault.DUPLICATES_SKIPPED)),
-        Control("residual not renormalised", p, two, steps(p, two, RuleFault.NOT_NORMALISED)),
-        Control("residual from p", p, two, steps(p, two, RuleFault.RESIDUAL_FROM_TARGET)),
-        Control("coin may equal 0, u ≤ p/q", no_mass, two, steps(no_mass, two, coin)),
-        Control("drafts from the top 6, verified with all of q", p, cut, steps(p, two)),
-        Control("drafts at temperature 0.7, verified at 1", p, cold, steps(p, two)),
-        Control("distinct drafts verified as independent", p, distinct, steps(p, three)),
-        Control("independent drafts verified as distinct", p, three, steps(p, distinct)),
-    ]
+
+def _of_rule(fault: RuleFault, position: Position) -> Variants:
+    law, tokens = position.law, position.record.draft_tokens
+    return {} if law is None else {"": RejectionSteps(position.target, law, fault)(tokens)}
+
+
+def _of_law(kind: type[ProposalLaw], position: Position) -> Variants:
+    """The drafts are verified as if they had been drawn by a law of another kind."""
+    law, tokens = position.law, position.record.draft_tokens
+    if not isinstance(law, ProposalLaw) or law.num_drafts == 1 or type(law) is kind:
+        return {}
+    if np.count_nonzero(law.draft_probs) < law.num_drafts:
+        return {}
+    wrong_law = kind(law.draft_probs, law.num_drafts)
+    return {"": RejectionSteps(position.target, wrong_law)(tokens)}
+
+
+def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Variants:
+    """The drafts are verified with other draft probabilities."""
+    law, p = position.law, position.target
+    if not isinstance(law, ProposalLaw) or not isinstance(position.record.draft, np.ndarray):
+        return {}
+    pairs = {
+        own: (p, with_draft_probs(law, q)) for own, q in variants(position.side("draft")).items()
+    }
+    return _verified_with(pairs, position.record.draft_tokens)
+
+
+def _verified_with(
+    pairs: Mapping[str, tuple[FloatArray | None, ProposalLaw | None]], draft_tokens: IntArray
+) -> Variants:
+    """Output laws (V,) of recursive rejection, by setting, from targets (V,) and laws of the drafts."""
+    return {
+        words: None if p is None or law is None else RejectionSteps(p, law)(draft_tokens)
+        for words, (p, law) in pairs.items()
+    }
+
+
+def _of_both(position: Position) -> Variants:
+    """The drafts are verified with the target and the draft distribution of another row."""
+    law, near, tokens = position.law, position.neighbours, position.record.draft_tokens
+    if not tokens.size:
+        return near["target"]
+    if not isinstance(law, ProposalLaw):
+        return {}
+    pairs = {
+        own: (p, with_draft_probs(law, near["draft"][own])) for own, p in near["target"].items()
+    }
+    return _verified_with(pairs, tokens)
+
+
+def _of_residual(position: Position) -> Variants:
+    """After all rejections the token is drawn from another row's residual, or from a buffer never written."""
+    law, tokens, p, near = (
+        position.law,
+        position.record.draft_tokens,
+        position.target,
+        position.neighbours,
+    )
+    if not isinstance(law, ProposalLaw):
+        return {}
+    accepted, undecided, _ = RejectionSteps(p, law).parts(tokens)
+    others = {
+        "uniform": np.full(p.size, 1.0 / p.size),
+        "all zero, so token 0": np.eye(1, p.size)[0],
+    }
+    found: Variants = {words: accepted + undecided * own for words, own in others.items()}
+    for words, target in near["target"].items():
+        other = with_draft_probs(law, near["draft"][words])
+        for name, used in ((f"target of {words}", law), (f"target and draft of {words}", other)):
+            found[name] = None
+            if target is not None and used is not None:
+                found[name] = accepted + undecided * RejectionSteps(target, used).parts(tokens)[2]
+    return found
+
+
+_VERIFIED = "the drafts are verified"
+OUTPUT_MISTAKES = [
+    *(
+        OutputMistake(f"the target is {kind}", partial(_of_target, variants), of_target=True)
+        for kind, variants in DISTRIBUTIONS.items()
+    ),
+    *(OutputMistake(fault.value, partial(_of_rule, fault)) for fault in RuleFault),
+    OutputMistake(f"{_VERIFIED} as if they were distinct", partial(_of_law, WithoutReplacement)),
+    OutputMistake(f"{_VERIFIED} as if they were independent", partial(_of_law, WithReplacement)),
+    *(
+        OutputMistake(f"{_VERIFIED} with probabilities {kind}", partial(_of_draft, variants))
+        for kind, variants in _OF_ROW.items()
+    ),
+    OutputMistake(f"{_VERIFIED} with target and draft taken from another row", _of_both),
+    OutputMistake("after all rejections the residual is another one", _of_residual),
+]

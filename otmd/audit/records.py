@@ -48,6 +48,13 @@ Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
+class Logits(NamedTuple):
+    """Recorded logits (V,), and the processing that is meant to make probabilities of them."""
+
+    numbers: FloatArray
+    processing: Processing
+
+
 class _Side(NamedTuple):
     """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them.
 
@@ -60,6 +67,7 @@ class _Side(NamedTuple):
     ids: IntArray | None
     ties: IntArray
     listed: float
+    logits: Logits | None
 
 
 class Record(NamedTuple):
@@ -69,7 +77,8 @@ class Record(NamedTuple):
     ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
     ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
     Where a cut splits tokens of equal logits, ``target_ties`` and ``draft_ties`` are all of these tokens: the
-    engine chose which of them it kept. At temperature 0 they are the tokens of the largest logit.
+    engine chose which of them it kept. At temperature 0 they are the tokens of the largest logit. The logits
+    are None if probabilities were recorded.
     """
 
     row: int
@@ -84,6 +93,8 @@ class Record(NamedTuple):
     depth: int
     target_ties: IntArray
     draft_ties: IntArray
+    target_logits: Logits | None
+    draft_logits: Logits | None
 
 
 def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> Iterator[Record]:
@@ -156,6 +167,8 @@ def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) 
         depth=depth,
         target_ties=target.ties,
         draft_ties=drafted.ties if drafted else _NO_TOKENS,
+        target_logits=_spread_logits(target, size),
+        draft_logits=None if draft is None else _spread_logits(draft, size),
     )
 
 
@@ -219,12 +232,13 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
     numbers, ties, listed = in_float64(values), _NO_TOKENS, 1.0
+    logits = None if of_logits is None else Logits(numbers, of_logits)
     probs = _probs(numbers, of_logits, tolerance)
     if of_logits is not None and not isinstance(probs, str):
         ties = ties_at_edge(numbers, probs)
         if ids is not None:
             ties, listed = ids[ties], _listed_mass(numbers, of_logits, tolerance)
-    return _Side(probs, values.size, ids, ties, listed)
+    return _Side(probs, values.size, ids, ties, listed, logits)
 
 
 def _listed_mass(logits: FloatArray, processing: Processing, tolerance: float) -> float:
@@ -261,6 +275,15 @@ def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
     spread = np.zeros(vocab_size)
     spread[side.ids] = side.probs
     return spread
+
+
+def _spread_logits(side: _Side, vocab_size: int) -> Logits | None:
+    """The logits of all tokens (V,), −inf where none was recorded."""
+    if side.logits is None or side.ids is None or isinstance(_spread(side, vocab_size), str):
+        return side.logits
+    spread = np.full(vocab_size, -np.inf)
+    spread[side.ids] = side.logits.numbers
+    return side.logits._replace(numbers=spread)
 
 
 def _processing(

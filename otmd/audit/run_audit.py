@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from otmd.audit import claims, counts, evidence, run_report, samples
-from otmd.audit.mistakes import Explanation, Position, explain_drafts, explain_output
+from otmd.audit.causes import most_likely_cause
+from otmd.audit.mistakes import Explanation
 from otmd.audit.records import NOT_DECIDED, Record, Source, as_kept, mass_of_choice, read_records
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, Processing, wrong
@@ -32,12 +33,8 @@ _SHIFT = 1 / 32
 SMALLEST_FALSE_ALARM = 4e-5
 # Batches are powers of 2, as a rule, so slots of a batch recur in groups of every eighth row.
 _EVERY = 8
-_MOST_POSITIONS = {"drafts": 400, "output": 2_000}
-_FEWEST_POSITIONS = 50
-_MOST_NUMBERS = 2_000_000
 # The kinds of rows with improbable tokens, and a claim that has a number for each of these tokens.
 _IMPROBABLE = {"output_improbable": claims.OUTPUT, "draft_improbable": claims.DRAFTS}
-Records = Callable[[], Iterator[Record]]
 
 
 def recorded_run(
@@ -101,8 +98,6 @@ def recorded_run(
     judged = tuple(evidence.judge_claim(name, own, level, rng=rng) for name, own in recorded)
     refuted = {own.name for own in judged if own.refuted}
     kinds = [own for own, rows in tally.cases.items() if rows]
-    # A token that cannot come out has a likely cause of its own; what explains the other tokens may mislead.
-    proved = not run_report.OUTCOMES.isdisjoint(kinds)
     return run_report.RecordedRunAudit(
         num_rows=len(tally.positions),
         law=samples.law_name(law),
@@ -113,7 +108,7 @@ def recorded_run(
         claims=judged,
         acceptance=tally.acceptance(level),
         bands=tuple(evidence.bands_of(own, tally.evidence[name]) for name, own in _CLASSES.items()),
-        explanations={} if proved else _explanations(refuted, read, make),
+        explanations=_explanations(refuted, {*kinds}, read, make, rng),
         most_repeated=tally.dependence.most_repeated() if claims.SLOTS in refuted else "",
         metrics=run_report.metrics_of(tally.positions, tally.ceilings),
     )
@@ -124,46 +119,28 @@ def _counted(rows: Sequence[int]) -> tuple[int, tuple[int, ...]]:
 
 
 def _explanations(
-    refuted: set[str], read: Records, make: samples.LawMaker | None
+    refuted: set[str],
+    kinds: set[str],
+    read: Callable[[], Iterator[Record]],
+    make: samples.LawMaker | None,
+    rng: np.random.Generator,
 ) -> dict[str, Explanation]:
-    """The likeliest mistake behind the first refuted claim: claims about drafts come before the output."""
-    of_drafts = [own.name for own in claims.CLAIMS.values() if own.side == claims.DRAFT_TOKENS]
-    for name in (*of_drafts, claims.OUTPUT_BY_MASS, *claims.claims_in_order(claims.OUTPUTS)):
-        if name in refuted:
-            drafts = name in of_drafts
-            side, explain = ("drafts", explain_drafts) if drafts else ("output", explain_output)
-            found = explain(partial(_first_positions, read, make, side))
-            return {} if found is None else {name: found}
-    return {}
+    """The most likely mistake behind the first refuted claim: claims about drafts come before the output.
 
-
-def _first_positions(read: Records, make: samples.LawMaker | None, side: str) -> Iterator[Position]:
-    """The first positions with ``"drafts"`` of a known law, or with an ``"output"`` token that has p > 0."""
-    seen = numbers = 0
-    for record in read():
-        own = _position(record, make, side)
-        if own is not None:
-            yield own
-            seen, numbers = seen + 1, numbers + record.vocab_size
-        enough = seen >= _FEWEST_POSITIONS and numbers >= _MOST_NUMBERS
-        if seen >= _MOST_POSITIONS[side] or enough:
-            return
-
-
-def _position(record: Record, make: samples.LawMaker | None, side: str) -> Position | None:
-    """The position of a row; None if it is not one of :func:`_first_positions`."""
-    p, q, tokens, output = record.target, record.draft, record.draft_tokens, record.output_token
-    if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
-        return None
-    law = None
-    if make is not None and isinstance(q, np.ndarray):
-        declared = samples.declared_law(make, q, tokens)
-        law = None if isinstance(declared, str) else declared[0]
-    if isinstance(p, str) or (side == "drafts" and law is None):
-        return None
-    if side == "output" and (output == NOT_DECIDED or p[output] == 0):
-        return None
-    return Position(p, law, tokens, output)
+    A token that cannot come out has a usual cause, given its kind: a refuted one does not replace it.
+    """
+    of_drafts = [
+        claim.name for claim in claims.CLAIMS.values() if claim.side == claims.DRAFT_TOKENS
+    ]
+    impossible = not run_report.OUTCOMES.isdisjoint(kinds)
+    if not kinds.isdisjoint({"draft_impossible", "draft_never"}) or not (refuted or impossible):
+        return {}
+    order = (*of_drafts, claims.OUTPUT_BY_MASS, *claims.claims_in_order(claims.OUTPUTS))
+    name = next((name for name in order if name in refuted), claims.OUTPUT)
+    cause = most_likely_cause("drafts" if name in of_drafts else "output", read, make, rng)
+    if cause is None or (impossible and (cause.fit is None or cause.fit.refuted)):
+        return {}
+    return {name: cause}
 
 
 class Tally:
@@ -301,7 +278,9 @@ class Tally:
                 self.evidence[claim].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
-        drawn = [*zip(laws, tokens.tolist(), strict=True)][samples.num_forced(law) :]
+        # Deterministic drafts have nothing to test.
+        pairs = zip(laws, tokens.tolist(), strict=True)
+        drawn = [(probs, token) for probs, token in pairs if probs[token] < 1.0]
         for probs, token in drawn:
             self._add_to_groups(record, claims.DRAFT_TOKENS)
             self._keep_tail("draft_improbable", record, probs, token)

@@ -434,12 +434,12 @@ class RecordedRunAudit:
         """The verdict, what could be found, the likeliest cause and the acceptance, in sentences."""
         lines = [self.verdict]
         lines += map(str, self.statements)
-        lines += [f"Likeliest cause: {own.mistake}" for own in self.explanations.values()]
+        lines += map(str, self.explanations.values())
         if not self.explanations and self.cases:
-            most = max(self.cases, key=lambda own: (own.kind != _MISSING, own.count))
-            lines.append(f"Likeliest cause: {most.usually}")
+            most = max(self.cases, key=lambda case: (case.kind != _MISSING, case.count))
+            lines.append(f"Usual cause of such rows: {most.usually}")
         elif not self.explanations and any(own.refuted for own in self.claims):
-            lines.append("Likeliest cause: unknown, none of the common mistakes explains the rows")
+            lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
         if self.most_repeated:
             lines.append(f"Most often equal: {self.most_repeated}")
         alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."

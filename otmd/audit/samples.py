@@ -219,14 +219,6 @@ def declared_law(
     return (law, laws) if drawn else "draft_never"
 
 
-def num_forced(law: drafts.DraftLaw) -> int:
-    """How many of the first drafts are certain, so that there is nothing to test."""
-    deterministic = law.position_structure().deterministic
-    # The two drafts of a hub come in either order.
-    in_order = law.position_next_draft_probs(deterministic[:0])[deterministic[:1]] == 1.0
-    return deterministic.size if in_order.all() else 0
-
-
 def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
     return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]

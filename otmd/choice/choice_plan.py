@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -30,9 +30,14 @@ _LOWEST_RATIO = 1e-13
 _HEADROOM = 0.1
 # Only rounding separates ratios above this multiple of the highest one from it.
 _BELOW = 1.0 - 1e-9
+_MORE_NODES = 16
 _SPACING = 0.25
 # e^{−45} is below the rounding of 1.
 _SILENT = 45.0
+
+
+MOST_NODES, MOST_NODES_OF_RACE = 128, 48
+"""A search for nodes ends at so many: the time for their weights grows with the square."""
 
 
 class CutCurve(NamedTuple):
@@ -54,7 +59,16 @@ class CutCurve(NamedTuple):
 
     def edge_at(self, ratio: float) -> int:
         """The index of the first finite edge at or above the ratio, or else of the last finite edge."""
-        return min(int(np.searchsorted(self.edges, ratio)), self.single.size - 1)
+        last = self.single.size - int(np.isinf(self.edges[-1]))
+        return min(int(np.searchsorted(self.edges, ratio)), last)
+
+    def between(self, first: int, end: int) -> Self:
+        """The intervals from one edge to another, as a curve of their own without H*."""
+        edges = slice(first, end + 1)
+        before = self.target_before[edges], self.draft_before[edges], self.contained[edges]
+        own = slice(first, end)
+        masses = self.target_mass[own], self.draft_mass[own]
+        return type(self)(self.edges[edges], *masses, *before, self.single[own], 0)
 
 
 def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
@@ -103,12 +117,14 @@ def choose_nodes(
     value: float,
     tol: float,
     linear: bool = False,
+    most: int = MOST_NODES,
 ) -> list[IntArray]:
     """Choose nodes among the edges of each of R curves: the indices of the edges, ascending.
 
     The ``ends`` of a curve are always nodes, and no node lies outside them. ``copies`` (R,) drafts are drawn
     from each curve. At every combination of corners p − g is at least ``value`` − ``tol``. If ``linear``,
-    there is one curve, and g is linear between its edges; otherwise g is a product of powers of q.
+    there is one curve, and g is linear between its edges; otherwise g is a product of powers of q. The
+    search ends early at ``most`` nodes, and 16 more for each curve.
     """
     names = "edges", "target_before", "draft_before", "contained"
     columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]
@@ -116,7 +132,8 @@ def choose_nodes(
     chosen = np.zeros(starts[-1], np.bool_)
     for first, own in zip(starts[:-1], ends, strict=True):
         chosen[first + np.array(own)] = True
-    refine_nodes(*columns, starts, copies, value - tol, linear, chosen)
+    most += _MORE_NODES * len(curves)
+    refine_nodes(*columns, starts, copies, value - tol, linear, most, chosen)
     return [np.flatnonzero(chosen[first:end]) for first, end in pairwise(starts)]
 
 
@@ -140,14 +157,15 @@ def nodes_of_tail(
             # At equal weights, the chance to be chosen over q differs between tokens by a part of about q.
             lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
     best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
-    (chosen,) = choose_nodes([curve], [(first, last)], once, best, tol, linear=True)
+    ends = [(first, last)]
+    (chosen,) = choose_nodes([curve], ends, once, best, tol, True, MOST_NODES_OF_RACE)
     nodes = curve.edges[chosen]
     # No node lies at the highest ratio: the last class must hold part of a token from the start, or no
     # token could move towards it.
     top = _BELOW * highest if inner else min(farthest, highest)
     inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < top)]
-    ends = [0.0] if inner else [0.0, lowest]
-    return np.unique(np.concatenate([ends, inside, [max(farthest, lowest + room)]]))
+    below = [0.0] if inner else [0.0, lowest]
+    return np.unique(np.concatenate([below, inside, [max(farthest, lowest + room)]]))
 
 
 def split_masses(
@@ -172,9 +190,11 @@ def split_masses(
 
 @kernel()
 def refine_nodes(
-    edges, target_before, draft_before, contained, starts, copies, limit, linear, chosen
+    edges, target_before, draft_before, contained, starts, copies, limit, linear, most, chosen
 ):
     """Mark edges as chosen until no combination of corners between them has p − g below ``limit``.
+
+    The search ends as well once ``most`` edges are chosen.
 
     The columns hold one curve after another; curve r begins at ``starts[r]`` (R + 1,). The span between two
     chosen edges is halved if its corner takes part in a combination below the limit.
@@ -182,17 +202,19 @@ def refine_nodes(
     size = edges.size + copies.size
     ends = Ends(np.empty(size), np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
     left, right = np.empty(size, np.int64), np.empty(size, np.int64)
-    halved = True
+    halved, count = True, chosen.sum()
     while halved:
         halved, k = False, 0
         for r in range(copies.size):
             ends.starts[r], before = k, -1
-            for e in range(starts[r], starts[r + 1]):
+            last = starts[r + 1] - 1
+            for j in range(starts[r], last + 2):
                 # Beyond the last node there is no corner, only the end of the curve.
-                if not chosen[e] and (e + 1 < starts[r + 1] or before < 0):
+                e = min(j, last)
+                if not chosen[e] and (j != last or before < 0):
                     continue
                 p, q = target_before[e], draft_before[e]
-                if before >= 0 and chosen[e]:
+                if before >= 0 and chosen[e] and j == e:
                     p, q = corner(edges, target_before, draft_before, before, e)
                 ends.target[k], ends.slope[k] = p, edges[e]
                 ends.draft[k] = np.interp(q, draft_before, contained) if linear else q
@@ -203,11 +225,12 @@ def refine_nodes(
         lowest = np.empty(k)
         scan(ends, copies, lowest)
         for i in range(k):
-            if lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
+            if count < most and lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
                 first, last = left[i], right[i]
                 half = 0.5 * (edges[first] + edges[last])
                 middle = first + np.searchsorted(edges[first:last], half)
                 chosen[min(max(middle, first + 1), last - 1)] = True
+                count += 1
                 halved = True
 
 
@@ -245,13 +268,15 @@ def quadrature_for_weights(log_weights, num_drafts):
 class Side:
     """The choice among the drafts on one side of the cut: within H*, or outside.
 
-    ``weights`` (G,) are the rates of the classes' clocks. ``rejection`` is the rate of the clock that rejects
-    all drafts, 0 without one. The quadrature integrates over the time of the first ring. ``locate`` takes
+    ``weights`` (G,) are the rates of the classes' clocks, and ``tiers`` (G,) ascend: only the clocks of the
+    highest tier among the drafts run. ``rejection`` is the rate of the clock that rejects all drafts, 0
+    without one. The quadrature integrates over the time of the first ring. ``locate`` takes
     tokens (T,) of this side. It returns the lower class of each, the probability of that class (otherwise the
     token is of the next class), and the probability that the token is chosen, before thinning.
     """
 
     weights: FloatArray
+    tiers: IntArray
     rejection: float
     quadrature: Quadrature
     locate: Callable[[IntArray], tuple[IntArray, FloatArray, FloatArray]]
@@ -316,12 +341,16 @@ class ChoicePlan:
         chances = np.zeros(tokens.size)
         if side is None:
             return chances
-        *place, offered = side.locate(tokens[able])
-        accepted = np.minimum(offered, self.target[tokens[able]])
+        drafts = np.flatnonzero(able)
+        lower, share, offered = side.locate(tokens[drafts])
+        highest = side.tiers[lower] == side.tiers[lower].max()
+        lower, share, offered = lower[highest], share[highest], offered[highest]
+        drafts = drafts[highest]
+        accepted = np.minimum(offered, self.target[tokens[drafts]])
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
         chosen = np.empty(offered.size)
-        chances_of_drafts(*place, side.weights, side.rejection, *side.quadrature, chosen)
-        chances[able] = kept * chosen
+        chances_of_drafts(lower, share, side.weights, side.rejection, *side.quadrature, chosen)
+        chances[drafts] = kept * chosen
         return chances
 
 

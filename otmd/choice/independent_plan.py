@@ -3,6 +3,9 @@
 A curve holds all tokens by p/q, and n drafts are drawn from it; or it holds those of one stratum, and one
 draft is. Its tokens are grouped into classes (:mod:`otmd.choice.choice_plan`), so the classes of the drafts
 are independent as well. A rule that chooses every class with its share of p chooses every token with its p.
+
+Where cuts of a single curve are equally good, weights would have to be infinitely far apart. There the tokens
+fall into tiers instead, and the choice is among the drafts of the highest tier.
 """
 
 from collections.abc import Sequence
@@ -22,6 +25,10 @@ from otmd.probabilities import FloatArray, IntArray
 
 # The parts of the tolerance for each side of the cut, and on each side for grouping tokens into classes.
 _OF_SIDE, _OF_CLASSES = 0.25, 0.2
+# Cuts that are worse than the best by no more than this, the rounding of p − g, are tight.
+_TIGHT = 1e-13
+# Ratios that differ by no more than this, relative to themselves, count as one.
+_ALIKE = 1e-12
 
 
 class IndependentCut(NamedTuple):
@@ -49,17 +56,9 @@ def plan_independent(target: FloatArray, slots: Slots, tol: float) -> choice_pla
     """
     tol *= _OF_SIDE
     cut = _best_cut(target, slots)
-    ends = [
-        (0, curve.cut, max(curve.cut, curve.edge_at(float(count))))
-        for curve, count in zip(cut.curves, cut.copies, strict=True)
-    ]
-    chosen = choice_plan.choose_nodes(cut.curves, ends, cut.copies, cut.value, _OF_CLASSES * tol)
-    pairs = list(zip(cut.curves, chosen, strict=True))
-    inside = [choice_plan.split_masses(x, k[k <= x.cut], 0, x.cut) for x, k in pairs]
-    outside = [choice_plan.split_masses(x, k[k >= x.cut], x.cut, x.single.size) for x, k in pairs]
-    within = np.array([curve.draft_before[curve.cut] for curve in cut.curves])
-    inner = _solve_side(cut, inside, np.zeros(within.size), max(0.0, -cut.value), tol)
-    outer = _solve_side(cut, outside, within, None, tol)
+    inside = [curve.between(0, curve.cut) for curve in cut.curves]
+    inner = _side(cut, [_solve_tier(inside, cut.copies, max(0.0, -cut.value), tol)])
+    outer = _outer_side(cut, tol)
     holds = partial(are_below, target, cut.draft, cut.number, cut.ends)
     return choice_plan.ChoicePlan(target, holds, 1.0 + cut.value, inner, outer)
 
@@ -98,38 +97,117 @@ def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
     return lower, share, offered
 
 
-def _solve_side(
-    cut: IndependentCut,
-    classes: Sequence[tuple[FloatArray, FloatArray]],
-    never: FloatArray,
-    rejected: float | None,
-    tol: float,
-) -> choice_plan.Side | None:
-    """Find the weights of the classes on one side of the cut; None if no class can be chosen.
+class Classes(NamedTuple):
+    """Classes of one tier or several: nodes of p/q, weights, and the probability to be chosen over q, (G,).
 
-    ``classes`` are the nodes and draft masses of each curve. ``never`` (R,) is q of the tokens outside these
-    classes that may be drafted and are never chosen. ``rejected`` is the probability to reject all drafts; it
-    is None outside H*.
+    Curve r begins at ``starts[r]`` (R + 1,). ``rejection`` is the weight of the rejection, 0 without one.
     """
-    nodes, mass = (np.concatenate(each) for each in zip(*classes, strict=True))
-    sizes = [own.size for own, _ in classes]
-    curve = np.repeat(np.arange(len(sizes)), sizes)
-    able = (mass > 0) & (nodes > 0)
-    if not able.any():
+
+    nodes: FloatArray
+    weights: FloatArray
+    rates: FloatArray
+    starts: IntArray
+    rejection: float
+
+
+def _tight_edges(cut: IndependentCut) -> IntArray:
+    """The edges of a single curve at which the tiers outside H* begin, ascending."""
+    (curve,) = cut.curves
+    value = curve.target_before - curve.contained - cut.value
+    # The last interval is empty.
+    edges = np.arange(curve.cut + 1, curve.single.size - 1)
+    return np.append(curve.cut, edges[value[edges] <= _TIGHT])
+
+
+def _outer_side(cut: IndependentCut, tol: float) -> choice_plan.Side | None:
+    """The choice among the drafts outside H*: tiers between tight cuts, each with weights of its own."""
+    if len(cut.curves) > 1:
+        outside = [curve.between(curve.cut, curve.single.size) for curve in cut.curves]
+        return _side(cut, [_solve_tier(outside, cut.copies, None, tol)])
+    (curve,) = cut.curves
+    first = _tight_edges(cut)
+    end = np.append(first[1:], curve.single.size)
+    # Tokens of one ratio need no weights: whichever is drafted is chosen.
+    low, high = curve.edges[first], curve.edges[end]
+    simple = (end - first == 1) & curve.single[first] | (high <= (1.0 + _ALIKE) * low)
+    nodes, rates = np.append(low[simple], high[simple]), np.zeros(np.count_nonzero(simple))
+    before, after = curve.draft_before[first[simple]], curve.draft_before[end[simple]]
+    # The difference of g over that of q, without cancellation.
+    for exponent in range(cut.copies[0]):
+        rates = rates * after + before**exponent
+    alone = Classes(nodes, np.ones(nodes.size), np.tile(rates, 2), np.empty(0, np.int64), 0.0)
+    others = np.flatnonzero(~simple)
+    spans = [curve.between(first[i], end[i]) for i in others.tolist()]
+    solved = [_solve_tier([own], cut.copies, None, tol / others.size) for own in spans]
+    sizes = [own.nodes.size for own in solved]
+    tiers = np.append(np.tile(np.flatnonzero(simple), 2), np.repeat(others, sizes))
+    return _side(cut, [alone, *solved], tiers)
+
+
+def _side(
+    cut: IndependentCut, solved: Sequence[Classes], tiers: IntArray | None = None
+) -> choice_plan.Side | None:
+    """Join the classes of one tier, or of the ``tiers`` (G,) of one curve; None if none can be chosen."""
+    nodes, weights, rates = (np.concatenate(each) for each in list(zip(*solved, strict=True))[:3])
+    _, _, _, starts, rejection = solved[0]
+    if tiers is None:
+        tiers = np.zeros(nodes.size, np.int64)
+    else:
+        order = np.argsort(tiers, kind="stable")
+        nodes, weights, rates = nodes[order], weights[order], rates[order]
+        tiers, starts = tiers[order], np.array([0, nodes.size])
+    if not weights.any():
         return None
-    never = never + np.bincount(curve, np.where(nodes == 0, mass, 0.0))
-    targets = mass[able] * nodes[able]
-    if rejected:
-        targets = np.append(targets, rejected)
-    drafts = ClassDrafts(mass[able], curve[able], never, cut.copies)
-    log_weights, found = class_weights(drafts, bool(rejected), targets, rejected is None, tol)
-    weights, rates, size = np.zeros(able.size), np.zeros(able.size), np.count_nonzero(able)
-    weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
-    rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
-    quadrature = choice_plan.quadrature_for_weights(log_weights, int(cut.copies.sum()))
+    running = np.append(weights[weights > 0.0], [rejection] * (rejection > 0.0))
+    quadrature = choice_plan.quadrature_for_weights(np.log(running), int(cut.copies.sum()))
     tokens = cut.target, cut.draft, cut.number
-    locate = partial(_locate_tokens, nodes, rates, np.cumsum([0, *sizes]), *tokens)
-    return choice_plan.Side(weights, rejection, quadrature, locate)
+    locate = partial(_locate_tokens, nodes, rates, starts, *tokens)
+    return choice_plan.Side(weights, tiers, rejection, quadrature, locate)
+
+
+def _spread_over_nodes(
+    curves: Sequence[choice_plan.CutCurve], copies: IntArray, inside: bool, tol: float
+) -> list[tuple[FloatArray, FloatArray]]:
+    """The nodes of a tier and their draft masses, by curve; see :func:`_solve_tier`."""
+    ends, values = [], []
+    for curve, count in zip(curves, copies.tolist(), strict=True):
+        ends.append((0, curve.single.size if inside else curve.edge_at(float(count))))
+    for edge in (0, -1):
+        contained = [x.draft_before[edge] ** count for x, count in zip(curves, copies, strict=True)]
+        values.append(float(sum(x.target_before[edge] for x in curves) - np.prod(contained)))
+    chosen = choice_plan.choose_nodes(curves, ends, copies, min(values), _OF_CLASSES * tol)
+    return [
+        choice_plan.split_masses(curve, nodes, 0, curve.single.size)
+        for curve, nodes in zip(curves, chosen, strict=True)
+    ]
+
+
+def _solve_tier(
+    curves: Sequence[choice_plan.CutCurve], copies: IntArray, rejected: float | None, tol: float
+) -> Classes:
+    """Find the weights of the classes of one tier, from the intervals of each curve that it holds.
+
+    Drafts below these are never chosen, and none is drafted above. ``rejected`` is the probability to reject
+    all drafts; it is None outside H*.
+    """
+    spread = _spread_over_nodes(curves, copies, rejected is not None, tol)
+    nodes, mass = (np.concatenate(each) for each in zip(*spread, strict=True))
+    sizes = [own.size for own, _ in spread]
+    curve = np.repeat(np.arange(len(sizes)), sizes)
+    weights, rates, rejection = np.zeros(nodes.size), np.zeros(nodes.size), 0.0
+    able = (mass > 0) & (nodes > 0)
+    if able.any():
+        never = np.array([x.draft_before[0] for x in curves])
+        never += np.bincount(curve, np.where(nodes == 0, mass, 0.0))
+        targets = mass[able] * nodes[able]
+        if rejected:
+            targets = np.append(targets, rejected)
+        drafts = ClassDrafts(mass[able], curve[able], never, copies)
+        log_weights, found = class_weights(drafts, bool(rejected), targets, rejected is None, tol)
+        size = np.count_nonzero(able)
+        weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
+        rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
+    return Classes(nodes, weights, rates, np.cumsum([0, *sizes]), rejection)
 
 
 class ClassDrafts(NamedTuple):
@@ -148,19 +226,21 @@ class ClassDrafts(NamedTuple):
 @kernel()
 def class_weights(drafts, with_rejection, targets, capped, tol):
     """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
-    size, num_drafts = targets.size, drafts.copies.sum()
+    size, num_drafts, total = targets.size, drafts.copies.sum(), targets.sum()
     log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
     # A single draft competes with the rejection alone: this makes the weight of the rejection 1.
     likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
     for g in range(drafts.masses.size):
         likely[g] = drafts.masses[g] * drafts.copies[drafts.curve[g]]
-    search = begin_search(targets, likely, capped, tol, log_weights)
+    # Tolerances of the search are for rates that sum to about 1.
+    search = begin_search(targets / total, likely / total, capped, tol / total, log_weights)
     moved = True
     while moved:
         times, steps = choice_plan.quadrature_for_weights(log_weights, num_drafts)
+        steps /= total
         choice_rates(np.exp(log_weights), drafts, with_rejection, times, steps, rates, coupling)
         moved = move_weights(search, log_weights, rates, coupling)
-    return log_weights, rates
+    return log_weights, rates * total
 
 
 @kernel()

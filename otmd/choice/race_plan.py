@@ -119,7 +119,8 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         first = tail.placed(ratio_values(nodes, position.num_drafts, unit))[0]
         lost, (tail, weights, of_heavy, position.chosen[tokens]) = search(first, tol)
         grids += 1
-        if lost <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS:
+        many = nodes.size > choice_plan.MOST_NODES_OF_RACE
+        if lost <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS or many:
             break
         # The search stalled; another node between each two may help.
         nodes = np.unique(np.concatenate([nodes, 0.5 * (nodes[1:-1] + nodes[2:])]))
@@ -130,7 +131,8 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
     clocks = np.append(weights.nodes, weights.heavy)
     running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
     quadrature = choice_plan.quadrature_for_weights(np.log(running), position.num_drafts)
-    return choice_plan.Side(clocks, weights.rejection, quadrature, position.locate)
+    tiers = np.zeros(clocks.size, np.int64)
+    return choice_plan.Side(clocks, tiers, weights.rejection, quadrature, position.locate)
 
 
 class RaceSearch(NamedTuple):

@@ -24,7 +24,7 @@ _MOST_ROUNDS = 100
 _LITTLE, _PATIENCE = 1e-8, 8
 # So many rounds of w ← w P/r are made where Newton's method stalls.
 _SCALINGS = 3
-_LONGEST_STEP = 3.0
+_LONGEST_STEP, _MOST_DAMPING = 3.0, 1e-3
 _ROUNDING = 1e-13
 # In the first weights, chances count as no smaller than _RARE, and as no nearer to 1 than _CERTAIN.
 _RARE, _CERTAIN = 1e-15, 1e-9
@@ -287,7 +287,8 @@ def newton_step(
 ):
     """Fill Newton's step, which is 0 for the classes that may not move; return its largest absolute entry.
 
-    The Hessian is scaled to a diagonal of 1.
+    The Hessian is scaled to a diagonal of 1. A long step is damped, not shortened: where the rates
+    hardly depend on one direction, the step is to go on in all others.
     """
     free = np.empty(wrong.size, np.bool_)
     mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free)
@@ -305,14 +306,15 @@ def newton_step(
             for j in range(i):
                 hessian[i, j] = -coupling[tokens[i], tokens[j]] / (scale[i] * scale[j])
             hessian[i, i] = 1.0 + damping
-        if solve_positive(hessian, gradient):
+        positive, longest = solve_positive(hessian, gradient), 0.0
+        for i in range(tokens.size):
+            longest = max(longest, abs(gradient[i]) / scale[i])
+        if positive and (longest <= _LONGEST_STEP or damping > _MOST_DAMPING):
             break
         damping *= 10.0
-    longest = 0.0
     step[:] = 0.0
     for i in range(tokens.size):
         step[tokens[i]] = gradient[i] / scale[i]
-        longest = max(longest, abs(step[tokens[i]]))
     return longest
 
 

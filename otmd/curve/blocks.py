@@ -109,7 +109,7 @@ def _divide(ratio, low, wanted, most_sorted, num_parts):
         size += 1 if wanted[b] else 0
         sizes[b] += 1
     usual = 0 if size <= most_sorted else size // num_parts
-    part, first = np.empty(size, np.int16), np.empty(size, np.int64)
+    part, first = np.empty(size, np.int32), np.empty(size, np.int64)
     single, i, k = np.empty(size, np.bool_), 0, -1
     while i < size:
         own, end = ratio[place[i]], i + 1
@@ -253,7 +253,7 @@ class BlockedCurve:
         sum_groups(self.target, self.draft, group, sums)
 
     def sum_tokens(
-        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+        self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray
     ) -> None:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)

@@ -7,12 +7,13 @@ has the least f-divergence for every f, if Σ (s − high p)₊ = ℓ = Σ (low 
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import kl_div
 
-from otmd.curve._kernels import ratios_of
+from otmd.curve._kernels import SLACK, ratios_of
 from otmd.curve.ratio_curve import RatioCurve
 from otmd.drafts import DraftLaw, Race, Slots, Structure, Table
 from otmd.drafts.base import validate_law, validate_target
@@ -20,18 +21,26 @@ from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.kernel import kernel
 from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
-from otmd.probabilities import FloatArray, IntArray, accumulated
+from otmd.probabilities import FloatArray, IntArray, accumulated, wrong
 
-# A bisection halves its interval so many times, which is down to the rounding of 1.
-_HALVINGS = 60
+# A bisection halves its interval so many times, which is down to the rounding of its ends.
+_HALVINGS = 64
+_SMALLEST = float(np.nextafter(0.0, 1.0))
 
 
-# Of Σ p f(p′/p): f, convex with minimum f(1) = 0, and lim f(r)/r, the price of mass at p = 0.
-_DIVERGENCES: dict[str, tuple[Callable[[FloatArray], FloatArray], float]] = {
-    "total_variation": (lambda r: 0.5 * np.abs(r - 1.0), 0.5),
-    "kl": (lambda r: kl_div(r, 1.0), np.inf),
-    "reverse_kl": (lambda r: kl_div(1.0, r), 1.0),
-    "chi_squared": (lambda r: (r - 1.0) ** 2, np.inf),
+def _ratio(mass: ArrayLike, p: ArrayLike) -> FloatArray:
+    """Mass over p; 0 where both are 0, and inf where only p is."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where(np.equal(mass, 0.0), 0.0, np.divide(mass, p))
+
+
+# What tokens of output mass p′ and target mass p add to the divergence, if they have one p′/p.
+_PARTS: dict[str, Callable[[Any, Any], Any]] = {
+    "total_variation": lambda mass, p: 0.5 * np.abs(mass - p),
+    "kl": kl_div,
+    "reverse_kl": lambda mass, p: kl_div(p, mass),
+    "chi_squared": lambda mass, p: (mass - p) * _ratio(mass - p, p),
+    "leniency": _ratio,
 }
 
 
@@ -60,7 +69,7 @@ class LossyFrontier:
         self._strings = np.empty(batch, dtype=object)
         for index, p, own in positions(target, law):
             self._strings[index] = _TautString(p, own, divergence)
-        self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.most_loss)
+        self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.lossless.loss)
 
     def rate_at(self, budget: ArrayLike) -> FloatArray | float:
         """The largest acceptance rate of any rule whose output law is within the budget, a divergence from p.
@@ -70,7 +79,7 @@ class LossyFrontier:
         budget : array_like
             Numbers ≥ 0, or ≥ 1 for ``"leniency"``, else ValueError; broadcast against the leading axes.
         """
-        return self._each(self._budget(budget), lambda string, each: 1.0 - string.loss_at(each))
+        return self._each(self._budget(budget), lambda string, each: 1.0 - string.within(each).loss)
 
     def output_law(self, budget: ArrayLike) -> FloatArray:
         """The output law p′ (…, V) that has the least divergence at the rate that a budget allows.
@@ -81,7 +90,7 @@ class LossyFrontier:
         strings, given = np.broadcast_arrays(self._strings, self._budget(budget))
         laws = np.empty((*strings.shape, self._size))
         for index, string in np.ndenumerate(strings):
-            laws[index] = string.output_law(string.loss_at(float(given[index])))
+            laws[index] = string.output_law(string.within(float(given[index])))
         return laws
 
     def divergence_at(self, rate: ArrayLike) -> FloatArray | float:
@@ -96,7 +105,7 @@ class LossyFrontier:
             Numbers in [0, 1], else ValueError; broadcast against the leading axes.
         """
         given = _between("rate", rate, 0.0, 1.0)
-        return self._each(given, lambda string, each: string.cost(1.0 - each))
+        return self._each(given, lambda string, each: string.cost(string.losing(1.0 - each)))
 
     def _budget(self, budget: ArrayLike) -> FloatArray:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
@@ -138,12 +147,41 @@ def lossy_frontier(
     (Tran-Thien 2023) attains that of KL.
     """
     validate_law(law)
-    names = [*_DIVERGENCES, "leniency"]
-    if divergence not in names:
-        raise ValueError(f"divergence: got {divergence!r}, wanted one of {', '.join(names)}")
+    if divergence not in _PARTS:
+        raise wrong("divergence", repr(divergence), f"one of {', '.join(_PARTS)}")
     if not isinstance(law, ProposalLaw):
         raise ValueError(f"law: got {law!r}, wanted a law with one draft distribution")
     return LossyFrontier(validate_target(target_probs, law), law, divergence)
+
+
+class _Side:
+    """The pieces on one side of slope 1, from the end of the string on; the first are levelled to one slope.
+
+    All sums run outwards or inwards on one side, since p′/p may be hundreds of orders of magnitude larger
+    than on the other.
+    """
+
+    def __init__(self, p: FloatArray, mass: FloatArray, parts: FloatArray, join: np.ufunc) -> None:
+        self.slope = _ratio(mass, p)
+        self.p, self.mass = accumulated(p), accumulated(mass)
+        # What all but the first k pieces add to the divergence.
+        self.rest = np.append(join.accumulate(parts[::-1])[::-1], 0.0)
+        # The loss at which all pieces before a piece are levelled to its slope.
+        before = self.p[:-1]
+        level = np.multiply(self.slope, before, out=np.zeros(p.size), where=before > 0.0)
+        self._lost = np.maximum.accumulate(np.abs(self.mass[:-1] - level))
+
+    def levelled_by(self, loss: float) -> int:
+        """The number of pieces that a loss levels."""
+        return int(np.searchsorted(self._lost, loss))
+
+
+class _Point(NamedTuple):
+    """A point of the front: the ``levelled`` steepest pieces keep a mass ``kept`` and lose ``loss``."""
+
+    levelled: int
+    kept: float
+    loss: float
 
 
 class _TautString:
@@ -151,75 +189,100 @@ class _TautString:
 
     def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
         assert isinstance(law, ProposalLaw)
-        self.target, self._divergence = target, divergence
+        self.target, self._part = target, _PARTS[divergence]
+        self._join, self._least = (np.maximum, 1.0) if divergence == "leniency" else (np.add, 0.0)
         structure = law.position_structure()
         order = order_from(_order_of_corners(target, structure), structure.deterministic)
-        x, contained = accumulated(target[order]), law.prefix_containment(order)
+        contained = law.prefix_containment(order)
         contained[-1] = 1.0
-        corners = np.empty(x.size, np.int64)
-        corners = corners[: _fill_corners(x, contained, corners)]
-        p, self._mass = np.diff(x[corners]), np.diff(contained[corners])
-        self._slope = np.divide(self._mass, p, out=np.full(p.size, np.inf), where=p > 0.0)
+        p, mass = target[order], np.diff(np.maximum.accumulate(contained.clip(0.0, 1.0)))
+        first = np.empty(order.size, np.int64)
+        size = _pool_pieces(p, mass, first)
+        p, mass = p[:size], mass[:size]
         self._piece = np.empty(order.size, np.int64)
-        self._piece[order] = np.repeat(np.arange(p.size), np.diff(corners))
+        self._piece[order] = np.repeat(np.arange(size), np.diff(first[:size], append=order.size))
+        self._slope, parts = _ratio(mass, p), self._part(mass, p)
         # Tokens with p = 0 share their output mass by q: by q-convexity, g of a set of these is no larger.
-        self._fresh = self._mass[0] if p[0] == 0.0 else 0.0
+        self._fresh = float(mass[0]) if np.isinf(self._slope[0]) else 0.0
         self._share = None
         if self._fresh:
-            drawn = _random_probs(structure, target.size)
-            self._share = _share(drawn, np.flatnonzero(self._piece == 0))
-        steep = self._slope > 1.0
-        self.most_loss = max(0.0, float((self._mass[steep] - p[steep]).sum()))
-        self._above = _Levels(p, self._mass, self._slope)
-        self._below = _Levels(p[::-1], self._mass[::-1], self._slope[::-1])
-        if divergence != "leniency":
-            f, _ = _DIVERGENCES[divergence]
-            finite = np.where(np.isinf(self._slope), 1.0, self._slope)
-            self._costs = accumulated(np.where(p > 0.0, p * f(finite), 0.0))
+            self._share = _share(structure, np.flatnonzero(self._piece == 0), target.size)
+        steep = np.count_nonzero(self._slope > 1.0)
+        self._above = _Side(p[:steep], mass[:steep], parts[:steep], self._join)
+        flat = p[steep:][::-1], mass[steep:][::-1], parts[steep:][::-1]
+        self._below = _Side(*flat, self._join)
+        finite = self._slope[np.isfinite(self._slope)]
+        self._steepest = float(np.log(finite.max(initial=1.0)))
+        self.lossless = self._lowered(0.0)
 
-    def output_law(self, loss: float) -> FloatArray:
-        """The cheapest output law (V,) with this loss."""
-        if loss >= self.most_loss:
+    def output_law(self, point: _Point) -> FloatArray:
+        """The cheapest output law (V,) with the loss of a point."""
+        if point.loss >= self.lossless.loss:
             return self.target.copy()
-        slope = np.clip(self._slope, self._below.at(loss, 1.0)[1], self._above.at(loss, -1.0)[1])
+        slope, (raised, mass) = self._slope.copy(), self._raised(point.loss)
+        slope[: point.levelled] = _ratio(point.kept, self._above.p[point.levelled])
+        slope[slope.size - raised :] = _ratio(mass, self._below.p[raised])
         slope[np.isinf(slope)] = 0.0
-        output = self.target * slope[self._piece]
+        slope = slope[self._piece]
+        output = self.target * slope
+        # Where a subnormal p underflows to 0, the reverse KL divergence would be infinite.
+        np.maximum(output, _SMALLEST, out=output, where=(self.target > 0.0) & (slope > 0.0))
         if self._share is not None:
             tokens, share = self._share
-            output[tokens] = max(self._fresh - loss, 0.0) * share
+            output[tokens] = share * (self._fresh, point.kept, 0.0)[min(point.levelled, 2)]
         return output / output.sum()
 
-    def cost(self, loss: float) -> float:
-        """The least divergence of an output law with this loss."""
-        lenient = self._divergence == "leniency"
-        if loss >= self.most_loss:
-            return 1.0 if lenient else 0.0
-        (lowered, high), (raised, low) = self._above.at(loss, -1.0), self._below.at(loss, 1.0)
-        if lenient:
-            return high
-        f, price = _DIVERGENCES[self._divergence]
-        fresh = max(self._fresh - loss, 0.0)
-        cost = price * fresh if fresh > 0.0 else 0.0
-        between = self._costs[self._slope.size - raised] - self._costs[lowered]
-        for mass, level in ((self._above.p[lowered], high), (self._below.p[raised], low)):
-            if mass > 0.0 and np.isfinite(level):
-                cost += mass * float(f(np.array(level)))
-        return float(cost + between)
+    def cost(self, point: _Point) -> float:
+        """The least divergence of an output law with the loss of a point."""
+        if point.loss >= self.lossless.loss:
+            return self._least
+        raised, mass = self._raised(point.loss)
+        levelled = [
+            self._part(point.kept, self._above.p[point.levelled]),
+            self._part(mass, self._below.p[raised]),
+        ]
+        rest = [self._above.rest[point.levelled], self._below.rest[raised]]
+        return float(self._join.reduce(levelled + rest))
 
-    def loss_at(self, budget: float) -> float:
-        """The least loss within the budget."""
-        if budget == 0.0 or self._divergence == "total_variation":
-            return max(self.most_loss - budget, 0.0)
-        if self.cost(0.0) <= budget:
-            return 0.0
-        if self._divergence == "leniency":
-            over = self._slope > budget
-            return float((self._mass - budget * np.diff(self._above.p))[over].sum())
-        low, high = 0.0, self.most_loss
+    def losing(self, loss: float) -> _Point:
+        """The point with a loss; the lossless one if the loss is larger, up to rounding."""
+        if loss >= self.lossless.loss - SLACK:
+            return self.lossless
+        count = self._above.levelled_by(loss)
+        return _Point(count, float(self._above.mass[count]) - loss, loss)
+
+    def within(self, budget: float) -> _Point:
+        """The point with the least loss within the budget."""
+        low, high = 0.0, self._steepest + 1.0
+        if budget <= self._least:
+            return self.lossless
+        if self.cost(self._lowered(high)) <= budget:
+            return self._lowered(high)
         for _ in range(_HALVINGS):
-            loss = 0.5 * (low + high)
-            low, high = (low, loss) if self.cost(loss) <= budget else (loss, high)
-        return high
+            middle = 0.5 * (low + high)
+            within = self.cost(self._lowered(middle)) <= budget
+            low, high = (middle, high) if within else (low, middle)
+        return self._lowered(low)
+
+    def _lowered(self, log_level: float) -> _Point:
+        """The point where steeper pieces are lowered to a slope, given by its logarithm.
+
+        Above the steepest slope, the logarithm goes on for a length of 1, along which the part of the mass at
+        p = 0 that is kept grows to 1.
+        """
+        beyond = min(log_level - self._steepest, 1.0)
+        if beyond > 0.0:
+            kept = beyond * self._fresh
+            return _Point(1 if self._fresh else 0, kept, self._fresh - kept)
+        level = np.exp(log_level)
+        count = int(np.count_nonzero(self._above.slope > level))
+        kept = level * self._above.p[count]
+        return _Point(count, float(kept), max(0.0, float(self._above.mass[count] - kept)))
+
+    def _raised(self, loss: float) -> tuple[int, float]:
+        """How many of the flattest pieces a loss raises to one slope, and their mass with it."""
+        count = self._below.levelled_by(loss)
+        return count, float(self._below.mass[count]) + loss
 
 
 def _order_of_corners(target: FloatArray, structure: Structure) -> IntArray:
@@ -238,31 +301,12 @@ def _order_of_corners(target: FloatArray, structure: Structure) -> IntArray:
     return ordered[np.argsort(entry, kind="stable")]
 
 
-class _Levels:
-    """The pieces from one end of the string on: a loss levels the first of them to one slope."""
-
-    def __init__(self, p: FloatArray, mass: FloatArray, slope: FloatArray) -> None:
-        self.p, self._s, self._slope = accumulated(p), accumulated(mass), slope
-        # The loss at which all pieces before a piece are levelled to its slope.
-        before = self.p[:-1]
-        level = np.multiply(slope, before, out=np.zeros(slope.size), where=before > 0.0)
-        self._lost = np.maximum.accumulate(np.abs(self._s[:-1] - level))
-
-    def at(self, loss: float, sign: float) -> tuple[int, float]:
-        """The number of levelled pieces, and their slope; a sign of −1 lowers them, 1 raises them."""
-        count = int(np.searchsorted(self._lost, loss))
-        if count == 0:
-            return 0, float(self._slope[0])
-        p = self.p[count]
-        return count, float((self._s[count] + sign * loss) / p) if p > 0.0 else np.inf
-
-
 def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArray:
     """Numbers from ``least`` to ``most``, or a ValueError."""
     given = np.asarray(value, dtype=np.float64)
     # Written so that NaN is refused as well.
     if not ((given >= least) & (given <= most)).all():
-        raise ValueError(f"{name}: got {value!r}, wanted numbers in [{least:g}, {most:g}]")
+        raise wrong(name, repr(value), f"numbers in [{least:g}, {most:g}]")
     return given
 
 
@@ -276,24 +320,31 @@ def _random_probs(structure: Structure, vocab_size: int) -> FloatArray:
     return np.zeros(vocab_size)
 
 
-def _share(probs: FloatArray, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-    """The shares of an output mass for tokens with p = 0: in proportion to how they are drafted (V,)."""
-    share = probs[tokens]
+def _share(structure: Structure, tokens: IntArray, vocab_size: int) -> tuple[IntArray, FloatArray]:
+    """The shares of an output mass for tokens with p = 0, by how they are drafted.
+
+    Deterministic tokens, if there are any, are among them and take it all: no other set is contained.
+    """
+    share = np.isin(tokens, structure.deterministic).astype(np.float64)
     if not share.any():
-        share = np.ones(tokens.size)
+        share = _random_probs(structure, vocab_size)[tokens]
     return tokens, share / share.sum()
 
 
-@kernel()
-def _fill_corners(x, y, corners):
-    """Fill the corners of the least concave function above points with ascending x; return their number."""
+@kernel(error_model="numpy")
+def _pool_pieces(p, mass, first):
+    """Pool neighbours until mass/p falls from piece to piece; return the number of pieces.
+
+    The pieces' p and mass replace those of the tokens, and ``first`` is filled with their first tokens. Sums
+    are of a piece alone: differences of sums over all tokens would lose small masses.
+    """
     size = 0
-    for i in range(x.size):
-        while size > 1:
-            a, b = corners[size - 2], corners[size - 1]
-            if (y[i] - y[b]) * (x[b] - x[a]) < (y[b] - y[a]) * (x[i] - x[b]):
-                break
-            size -= 1
-        corners[size] = i
+    for i in range(p.size):
+        p[size], mass[size], first[size] = p[i], mass[i], i
         size += 1
+        # Written so that 0/0 is pooled as well.
+        while size > 1 and not mass[size - 2] / p[size - 2] > mass[size - 1] / p[size - 1]:
+            size -= 1
+            p[size - 1] += p[size]
+            mass[size - 1] += mass[size]
     return size

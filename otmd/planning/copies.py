@@ -59,6 +59,9 @@ def _chosen(plan: ChoicePlan, law: WithReplacement, token: int) -> FloatArray:
         of_token[classes[own]] += part[own]
     times, steps = side.quadrature
     silent = np.exp(-np.outer(times, side.weights))
+    tier = side.tiers[lower[own]]
+    silent[:, side.tiers < tier] = 1.0
+    silent[:, side.tiers > tier] = 0.0
     own_silent, rings = silent @ of_token, silent @ (of_token * side.weights)
     # Beside a token outside H*, the clocks of tokens in H* never ring.
     never = 0.0 if inside else law.draft_probs[plan.subset].sum()

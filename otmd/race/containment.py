@@ -70,7 +70,7 @@ class ExponentialRace:
         if np.count_nonzero(self.draft[tokens]) < num_drafts:
             return 0.0
         # In parts, since a long chain of additions loses digits.
-        part = (np.arange(tokens.size) // AT_A_TIME).astype(np.int16)
+        part = (np.arange(tokens.size) // AT_A_TIME).astype(np.int32)
         parts = np.zeros((part[-1] + 1, self.width if num_drafts > 2 else POWER))
         _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
         # The blocks are the subset, and all other tokens, of which only q is needed.
@@ -176,7 +176,7 @@ class RaceCurve(BlockedCurve):
         _sum_groups(self.target, self.draft, self.race.scale, group, sums)
 
     def sum_tokens(
-        self, tokens: NDArray[np.int32], block: NDArray[np.int16], sums: FloatArray
+        self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray
     ) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)

@@ -37,11 +37,14 @@ class OptimalityCertificate:
         The lower bound of the rule's acceptance rate.
     gap : float
         ``upper_bound`` − ``attained``.
+    status : str
+        In words, whether the gap is within the verifier's tolerance.
     """
 
     upper_bound: float
     attained: float
     gap: float
+    status: str
 
 
 class Verifier(ABC):
@@ -52,6 +55,9 @@ class Verifier(ABC):
     A subclass of your own defines :meth:`serves` and :meth:`prepare_position`. It may define
     :meth:`position_bounds`, if its rate is known without enumeration.
     """
+
+    tol = 1e-10
+    """How far below α* an acceptance rate counts as optimal in a :meth:`certificate`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -141,7 +147,11 @@ class Verifier(ABC):
         p = self._one_position("certificate", target_probs, law)
         upper = float(optimal_acceptance(p, law).rate)
         attained = float(self.acceptance_bounds(p, law)[0])
-        return OptimalityCertificate(upper, attained, upper - attained)
+        gap = upper - attained
+        status = f"optimal within the tolerance of {self.tol:g}"
+        if gap > self.tol:
+            status = f"{gap:.2g} below the optimum, more than the tolerance of {self.tol:g}"
+        return OptimalityCertificate(upper, attained, gap, status)
 
     def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
         """Exact acceptance rate; see :func:`otmd.acceptance_rate` for parameters, result and errors."""

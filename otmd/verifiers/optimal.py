@@ -19,7 +19,9 @@ class Optimal(Verifier):
     Parameters
     ----------
     tol : float
-        How far below α* the acceptance rate may stay; positive.
+        How far below α* the acceptance rate may stay; positive. Where the search for the weights ends before
+        that, as it may without replacement and with many cuts that are equally good, ``status`` of
+        :meth:`certificate` says so.
     """
 
     def __init__(self, tol: float = 1e-10) -> None:

@@ -85,7 +85,7 @@ def test_dependent_drafts_of_a_run_are_found(name):
     assert [own.name for own in found.claims if own.refuted] == [claim]
     assert found.verdict.startswith("FAULTY: ")
     if name == "the second a copy of the first":
-        assert "Likeliest cause: one draw repeated for every draft" in str(found)
+        assert "Most likely cause: one draw repeated for every draft" in str(found)
         assert "drafts 1 and 2 are equal 1,500 times, expected " in str(found)
     if name == "copies in a fifth of the rows":
         assert "a copy of the one before it (with probability 0.2)" in str(found)

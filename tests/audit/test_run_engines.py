@@ -128,7 +128,10 @@ def test_a_target_that_ignores_top_p():
     assert kinds == {"output_impossible", "impossible_accepted"}
     assert report.faulty
     assert not report.explanations
-    assert f"Likeliest cause: {max(report.cases, key=lambda own: own.count).usually}" in str(report)
+    assert (
+        f"Usual cause of such rows: {max(report.cases, key=lambda own: own.count).usually}"
+        in str(report)
+    )
 
 
 def test_stratified_drafts_that_are_verified_as_independent():
@@ -168,7 +171,10 @@ def test_the_fault_of_the_rule_is_named(rule, told):
     assert report.outcome == "FAULTY"
     (own,) = report.explanations.values()
     assert told in own.mistake
-    assert f"\nLikeliest cause: {own.mistake}\n" in str(report)
+    assert own.fit is not None
+    assert not own.fit.refuted
+    assert str(own).startswith("Most likely cause")
+    assert f"\n{own}\n" in str(report)
 
 
 def test_skipped_duplicates():

@@ -87,7 +87,7 @@ def test_newtons_step(seed: int, capped: bool) -> None:
     coupling = rng.random((6, 6)) * 10.0 ** rng.uniform(-6.0, 0.0, (6, 1))
     coupling += coupling.T
     np.fill_diagonal(coupling, 0.0)
-    wrong, targets, excess = rng.standard_normal(6), rng.random(6), rng.random()
+    wrong, targets, excess = 1e-6 * rng.standard_normal(6), rng.random(6), rng.random()
     log_weights, largest = -rng.random(6), int(rng.integers(6))
     log_weights[rng.integers(6)] = 0.0
     known = np.ones(6, dtype=bool), largest, capped, np.full(6, 1e-15)
@@ -101,6 +101,17 @@ def test_newtons_step(seed: int, capped: bool) -> None:
     np.testing.assert_allclose(step[free], np.linalg.solve(laplacian[own], -wrong[free]), rtol=1e-9)
     assert not step[~free].any()
     assert longest == np.abs(step).max()
+
+
+def test_a_long_step_in_one_direction_is_not_short_in_the_others() -> None:
+    """Classes 0 and 1 compete with each other, and hardly with class 2."""
+    coupling = np.array([[0.0, 1.0, 1e-9], [1.0, 0.0, 1e-9], [1e-9, 1e-9, 0.0]])
+    wrong, targets, step = np.array([1e-3, -1e-3 - 1e-6, 1e-6]), np.full(3, 1 / 3), np.empty(3)
+    known = np.ones(3, dtype=bool), 2, False, np.full(3, 1e-15)
+    longest = newton_step(np.zeros(3), wrong, coupling, targets, *known, 1e-6, step)
+    assert step[2] == 0
+    assert 0.0 < longest <= 3.0
+    assert step[1] - step[0] == pytest.approx(1e-3, rel=1e-2)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 40])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy.special import kl_div
 
 import otmd
 from otmd.drafts import ProposalLaw
@@ -14,9 +16,9 @@ from otmd.optimum import exact
 
 DIVERGENCES = {
     "total_variation": lambda out, p: 0.5 * np.abs(out - p).sum(),
-    "kl": lambda out, p: (out[out > 0] * np.log(out[out > 0] / p[out > 0])).sum(),
-    "reverse_kl": lambda out, p: (p[p > 0] * np.log(p[p > 0] / out[p > 0])).sum(),
-    "chi_squared": lambda out, p: ((out - p) ** 2 / p).sum(),
+    "kl": lambda out, p: kl_div(out, p).sum(),
+    "reverse_kl": lambda out, p: kl_div(p, out).sum(),
+    "chi_squared": lambda out, p: math.fsum((out - p) * ((out - p) / p)),
     "leniency": lambda out, p: (out / p).max(),
 }
 LAWS = {
@@ -99,6 +101,83 @@ def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
     assert front.divergence_at(rate) == pytest.approx(least, abs=1e-6)
     if divergence != "total_variation":
         assert np.abs(front.output_law(front.divergence_at(rate)) - output.value).max() < 1e-3
+
+
+def spent(divergence: str, output: np.ndarray, p: np.ndarray) -> float:
+    """The divergence, where some tokens have no target mass."""
+    able = p > 0
+    if divergence in ("chi_squared", "leniency"):
+        return np.inf if output[~able].any() else DIVERGENCES[divergence](output[able], p[able])
+    return float(DIVERGENCES[divergence](output, p))
+
+
+def hostile(rng: np.random.Generator) -> np.ndarray:
+    """Random, tied or zero masses, or masses hundreds of orders of magnitude apart."""
+    mass = [
+        rng.dirichlet(np.full(SIZE, 0.5)),
+        rng.integers(0, 3, SIZE).astype(float),
+        10.0 ** -rng.uniform(0, 300, SIZE),
+        10.0 ** -rng.choice([0.0, 17.0, 100.0, 300.0], SIZE),
+        10.0 ** -rng.uniform(0, 30, SIZE),
+    ][rng.integers(5)]
+    mass[rng.integers(SIZE)] += 0.2
+    return mass / mass.sum()
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize("name", LAWS)
+def test_hostile_masses_over_all_subsets(name, divergence):
+    rng = np.random.default_rng(len(name))
+    least = 1.0 if divergence == "leniency" else 0.0
+    for _ in range(25):
+        p, q = hostile(rng), hostile(rng)
+        if np.count_nonzero(q) < 3:
+            continue
+        law = LAWS[name](q)
+        contained = np.array([law.containment(subset) for subset in SUBSETS])
+        front = otmd.lossy_frontier(p, law, divergence)
+        assert front.divergence_at(front.lossless_rate) == least
+        rates = front.lossless_rate + (1.0 - front.lossless_rate) * rng.random(2)
+        reached = [b for b in front.divergence_at(rates) if np.isfinite(b)]
+        for budget in [*(least + 10.0 ** rng.uniform(-12, 3, 3)), *reached]:
+            where = f"{p.tolist()} {law!r} {q.tolist()} {budget}"
+            output, rate = front.output_law(budget), front.rate_at(budget)
+            assert output.sum() == pytest.approx(1.0, abs=1e-14), where
+            assert spent(divergence, output, p) <= budget * (1.0 + 1e-11) + 1e-15, where
+            assert 1.0 + (SUBSETS @ output - contained).min() >= rate - 1e-12, where
+            caps = {"total_variation": (1.0, budget), "leniency": (budget, 0.0)}
+            if divergence in caps:
+                factor, gain = caps[divergence]
+                most = 1.0 + gain + (factor * (SUBSETS @ p) - contained).min()
+                assert rate == pytest.approx(min(1.0, most), abs=1e-12), where
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES)
+@pytest.mark.parametrize("temperature", [0.05, 0.6])
+def test_a_large_vocabulary_at_low_temperatures(divergence, temperature):
+    logits = 4.0 * np.random.default_rng(5).standard_normal((2, 5000)) / temperature
+    p, q = otmd.probs_from_logits(logits[0]), otmd.probs_from_logits(logits.sum(axis=0))
+    budgets = np.array([1e-3, 0.1, 1.0]) + (divergence == "leniency")
+    for law in (otmd.WithReplacement(q, 4), otmd.Stratified(q, 4), otmd.WithoutReplacement(q, 2)):
+        front = otmd.lossy_frontier(p, law, divergence)
+        for budget, rate in zip(budgets, front.rate_at(budgets), strict=True):
+            output = front.output_law(budget)
+            # Subnormal numbers have few digits.
+            normal = p > 1e-300
+            assert spent(divergence, output[normal], p[normal]) <= budget * (1.0 + 1e-11)
+            assert otmd.optimal_acceptance(output, law).rate >= rate - 1e-12
+            assert (output[p > 0] > 0).all() or divergence != "reverse_kl"
+
+
+def test_masses_near_zero_do_not_make_nan():
+    third = 1.0 / 3.0
+    law = otmd.WithReplacement([0.3, 0.1, 0.2, 0.4], 1)
+    front = otmd.lossy_frontier([1e-17, third, third, third], law, "leniency")
+    assert front.output_law(1.3) == pytest.approx([1.3e-17, 0.3, 0.3, 0.4], rel=1e-12)
+    law = otmd.WithReplacement([0.4, 0.5, 0.1], 2)
+    front = otmd.lossy_frontier([1e-100, 0.5, 0.5], law, "chi_squared")
+    assert front.output_law(0.5)[1:] == pytest.approx([0.65, 0.35], rel=1e-12)
+    assert front.rate_at(0.5) == pytest.approx(0.84, abs=1e-12)
 
 
 def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) -> list[Fraction]:

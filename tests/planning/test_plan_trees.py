@@ -324,6 +324,23 @@ def test_copies_are_those_of_enumeration(name: str) -> None:
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 if twin is None else 1e-12)
 
 
+def test_copies_where_nearly_all_cuts_are_tight() -> None:
+    """The optimal rule looks at the drafts by tiers."""
+    rng = np.random.default_rng(6)
+    for count in (1, 2, 3):
+        p, q = rng.dirichlet(np.full(5, 0.6), 2)
+        law = otmd.WithReplacement(q, count)
+        p = otmd.lossy_frontier(p, law).output_law(1.0)
+        outcomes = as_it_runs(otmd.Optimal(), p, q, count)
+        every = naive.with_replacement(q.tolist(), count)
+        for token in np.flatnonzero(p > 1e-3).tolist():
+            wanted = np.zeros((count, count))
+            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
+                wanted[first, number - 1] = mass / p[token]
+            found = copies(otmd.Optimal(), p, law, token)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
 def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
     """The accepted copy is the first: slots are differences, and later drafts may be copies too."""
     rng = np.random.default_rng(4)

@@ -285,6 +285,85 @@ def test_a_language_models_vocabulary(n: int, temperature: float) -> None:
         assert -ROUNDING <= proof.gap <= GAP
 
 
+# ---------------------------------------------------------------- output laws of the lossy front
+
+
+def lossy_output(
+    V: int, law: type, n: int, part: float, seed: int, spread: float = 3.0
+) -> tuple[Array, otmd.DraftLaw]:
+    """The output law of the front that buys a part of what α* lacks to 1: nearly all its cuts are tight."""
+    rng = np.random.default_rng([29, V, seed])
+    logits = spread * rng.standard_normal(V)
+    target = otmd.probs_from_logits(logits)
+    drafts = law(otmd.probs_from_logits(logits + rng.standard_normal(V)), n)
+    front = otmd.lossy_frontier(target, drafts)
+    return front.output_law(part * (1.0 - front.lossless_rate)), drafts
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_output_laws_of_the_lossy_front(n: int, part: float) -> None:
+    for V in (50, 1000, 5000):
+        target, law = lossy_output(V, otmd.WithReplacement, n, part, n)
+        proof = otmd.Optimal().certificate(target, law)
+        assert -ROUNDING <= proof.gap <= 1e-10, V
+        assert proof.status == "optimal within the tolerance of 1e-10"
+
+
+@pytest.mark.parametrize("tol", TOLERANCES)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_tiers_are_lossless(n: int, tol: float) -> None:
+    tiers = 0
+    for seed in range(8):
+        target, law = lossy_output(7, otmd.WithReplacement, n, 1.0, seed)
+        assert_sound(target, law, tol, seed)
+        plan = prepared(tol, target, law).choice
+        assert plan is not None
+        assert plan.outer is not None
+        tiers += int(plan.outer.tiers.max())
+    # Without these the test would say nothing about tiers.
+    assert tiers >= 8
+
+
+def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
+    target, law = lossy_output(60_000, otmd.WithReplacement, 2, 1.0, 0, spread=1.0)
+    rule = prepared(1e-10, target, law)
+    assert rule.choice is not None
+    # Numbers of blocks once had 16 bits.
+    assert rule.choice.outer.tiers.max() > 2**15
+    assert rule.choice.bound - rule.rate <= 1e-10
+    assert abs(float(rule.accepted.sum()) - rule.rate) <= ROUNDING
+    tokens = law.sample(np.random.default_rng(0))
+    assert rule.conditional_law(tokens).sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_search_that_ends_early_says_so() -> None:
+    target, law = lossy_output(1000, otmd.WithoutReplacement, 2, 0.5, 0)
+    proof = otmd.Optimal().certificate(target, law)
+    assert 1e-10 < proof.gap < 1e-4
+    assert proof.status.endswith("below the optimum, more than the tolerance of 1e-10")
+    rate = otmd.KSequential().certificate([0.2, 0.8], otmd.WithReplacement([0.8, 0.2], 2))
+    assert "below the optimum" in rate.status
+
+
+def test_two_tokens_hold_nearly_all_mass() -> None:
+    """No log weight may keep the others from moving: 5.5e-7 were lost."""
+    target = np.full(10, 2.5e-14)
+    target[:2] = (1.0 - target[2:].sum()) / 2.0
+    law = otmd.Stratified(np.full(10, 0.1), 8)
+    assert otmd.Optimal().certificate(target, law).gap <= 1e-10
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-16, 1e-13, 1e-11])
+def test_nearly_equal_ratios(step: float) -> None:
+    rng = np.random.default_rng(8)
+    for V in (6, 3000):
+        q = rng.dirichlet(np.ones(V))
+        p = unit(q * (1.0 + step * rng.choice([-1.0, 1.0], V)))
+        for law in (otmd.WithReplacement(q, 1), otmd.WithReplacement(q, 3), otmd.Stratified(q, 1)):
+            assert -ROUNDING <= otmd.Optimal().certificate(p, law).gap <= 1e-10, (V, law)
+
+
 # ---------------------------------------------------------------- invariance
 
 
