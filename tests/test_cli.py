@@ -288,7 +288,7 @@ def test_the_command_measures_what_the_function_does_by_default():
 
 
 def test_measure_in_json_and_its_default_folder(dump, capsys):
-    arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "greedy-coupling"]
+    arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "preference"]
     assert main([*arguments, "--num-drafts", "2", "--workers", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["groups"]) == 1

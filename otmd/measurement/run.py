@@ -100,9 +100,9 @@ def measure(
         ``(name, function)``. The name is the table's ``law``.
     verifiers : iterable
         Verifier classes, verifiers, or pairs ``(name, verifier)``. A verifier is measured with
-        the laws that it serves; other pairs have no rows. ``Preference`` has no rows where it is the
-        same rule as another measured verifier: ``GreedyCoupling``, ``SpecHub``, and ``TargetOnly`` with
-        certain drafts.
+        the laws that it serves; other pairs have no rows. The table's ``verifier`` is the name that the
+        verifier reports for the law: ``Preference`` is MaximalCoupling with one draft, GreedyCoupling with
+        greedy drafts, and TargetOnly where all drafts are deterministic. Each name has one row.
     num_drafts : int or iterable of int
         The numbers of drafts. ``Hub`` exists for 2 only.
     processing : iterable of Processing
