@@ -1,4 +1,5 @@
 from . import audit as audit
+from . import drafts as drafts
 from . import engines as engines
 from . import harness as harness
 from . import measurement as measurement
