@@ -248,7 +248,9 @@ def stratified_rate(of: Ordered, weights: FloatArray, top: int, shares: FloatArr
     """
     own = np.maximum(weights[top:], np.finfo(np.float64).tiny * (of.draft[top:] > 0))
     target = of.target[top:]
-    starts = _starts(own, of.support - top, shares) if shares.size > 1 else np.array([0, own.size])
+    starts = np.array([0, own.size])
+    if shares.size > 1:
+        starts = _starts(own, of.support - top, 1.0, shares)
     sizes = np.diff(starts)
     inclusion = own / np.repeat(np.add.reduceat(own, starts[:-1]), sizes)
     number = np.repeat(np.arange(shares.size, dtype=np.int16), sizes)

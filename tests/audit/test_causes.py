@@ -12,7 +12,7 @@ from scipy.stats import binom
 from otmd.audit import causes
 from otmd.audit.mistakes import Explanation, Fit
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import DRAFTS
+from otmd.audit.claims import DRAFTS
 from otmd.drafts import WithReplacement
 from otmd.probabilities import Processing
 
