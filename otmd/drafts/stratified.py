@@ -84,10 +84,8 @@ class Stratified(ProposalLaw):
         number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
         # Divided by the largest of the stratum: what underflows then has no probability in float64.
         weights = (q / q[order[starts[:-1]]][number]) ** self.sharpness
-        tokens = np.argsort(number, kind="stable")
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
-        copies = np.ones(num_strata, np.int64)
-        return Slots(tokens, inclusion[tokens], starts, copies, q.size, disjoint=True)
+        return Slots.strata(number, inclusion, num_strata)
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         slots = self.slots

@@ -16,7 +16,7 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.race.containment import ExponentialRace
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Slots:
     """Independent draws from R distributions: g(H) = Π_r q_r(H)^copies[r].
 
@@ -49,9 +49,19 @@ class Slots:
     def single(cls, probs: FloatArray, num_drafts: int) -> "Slots":
         """All drafts are drawn from one distribution (…, V)."""
         size = probs.shape[-1]
-        return cls(
-            _all_tokens(size), probs, np.array([0, size]), np.array([num_drafts]), size, True
-        )
+        tokens, starts = _whole_vocabulary(size)
+        return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
+
+    @classmethod
+    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> "Slots":
+        """Draft j is drawn from the tokens of ``number`` j (V,), each with its entry of ``probs`` (V,)."""
+        tokens = np.argsort(number, kind="stable")
+        starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
+        copies = np.ones(num_strata, np.int64)
+        slots = cls(tokens, probs[tokens], starts, copies, number.size, True)
+        # Known here, and not to be computed from the others again.
+        vars(slots).update(number=number, token_probs=probs)
+        return slots
 
     @classmethod
     def overlapping(cls, probs: FloatArray) -> "Slots":
@@ -59,7 +69,7 @@ class Slots:
         count, size = probs.shape
         if count == 1:
             return cls.single(probs[0], 1)
-        tokens = np.tile(_all_tokens(size), count)
+        tokens = np.tile(np.arange(size), count)
         starts = size * np.arange(count + 1)
         return cls(tokens, probs.ravel(), starts, np.ones(count, np.int64), size, False)
 
@@ -68,7 +78,7 @@ class Slots:
         """Whether all drafts are drawn from one distribution."""
         return self.copies.size == 1
 
-    @property
+    @cached_property
     def num_drafts(self) -> int:
         """How many drafts are drawn from all distributions together."""
         return int(self.copies.sum())
@@ -102,11 +112,11 @@ class Slots:
 
 
 @lru_cache(maxsize=8)
-def _all_tokens(vocab_size: int) -> IntArray:
-    """0, 1, … V − 1, made once for each size."""
-    tokens = np.arange(vocab_size)
-    tokens.flags.writeable = False
-    return tokens
+def _whole_vocabulary(vocab_size: int) -> tuple[IntArray, IntArray]:
+    """The tokens 0, 1, … V − 1, and where their distribution begins and ends; made once for each size."""
+    tokens, starts = np.arange(vocab_size), np.array([0, vocab_size])
+    tokens.flags.writeable = starts.flags.writeable = False
+    return tokens, starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +208,9 @@ class Structure(NamedTuple):
         return target
 
 
+_NO_TOKENS = np.empty(0, np.int64)
+
+
 def all_random(random: Slots | Race | Table) -> Structure:
     """The structure of a law without deterministic tokens."""
-    return Structure(np.empty(0, np.int64), random)
+    return Structure(_NO_TOKENS, random)

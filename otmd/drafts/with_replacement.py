@@ -1,5 +1,6 @@
 """Drafts drawn independently from the draft distribution."""
 
+from functools import cached_property
 from math import comb
 
 import numpy as np
@@ -29,6 +30,10 @@ class WithReplacement(ProposalLaw):
     """
 
     def position_structure(self) -> Structure:
+        return self._structure
+
+    @cached_property
+    def _structure(self) -> Structure:
         return all_random(Slots.single(self.draft_probs, self.num_drafts))
 
     def shared_structure(self) -> Structure:
