@@ -24,7 +24,7 @@ DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
     "without-replacement": "recursive-rejection",
-    "greedy": "greedy-coupling",
+    "greedy": "preference",
     "hub": "spec-hub",
     "stratified": "preference",
     "top-then": "preference",
@@ -88,7 +88,7 @@ def decode(
     depth : int
         The length of the longest path; 4 unless given.
     rule : str
-        recursive-rejection, k-sequential, spec-hub, greedy-coupling, target-only, optimal, maximal-coupling,
+        recursive-rejection, k-sequential, spec-hub, preference, target-only, optimal,
         block-verification or traversal; by default one that serves the tree.
     temperature : float
         The temperature of the target, and of a draft that is sampled from.
