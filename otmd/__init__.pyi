@@ -1,4 +1,5 @@
 from . import audit as audit
+from . import drafts as drafts
 from . import engines as engines
 from . import harness as harness
 from . import measurement as measurement
@@ -9,6 +10,7 @@ from . import tensors as tensors
 from . import testing as testing
 from . import transport as transport
 from .curve import RatioCurve as RatioCurve
+from .drafts import CertainTop as CertainTop
 from .drafts import ConditionalPoisson as ConditionalPoisson
 from .drafts import DraftLaw as DraftLaw
 from .drafts import Greedy as Greedy
@@ -34,12 +36,10 @@ from .transport import TransportProblem as TransportProblem
 from .transport import TransportSolution as TransportSolution
 from .transport import canonical_decomposition as canonical_decomposition
 from .transport import solve_transport as solve_transport
-from .verifiers import GreedyCoupling as GreedyCoupling
 from .verifiers import GumbelList as GumbelList
 from .verifiers import GumbelTop as GumbelTop
 from .verifiers import InvariantCoupling as InvariantCoupling
 from .verifiers import KSequential as KSequential
-from .verifiers import MaximalCoupling as MaximalCoupling
 from .verifiers import Optimal as Optimal
 from .verifiers import OptimalityCertificate as OptimalityCertificate
 from .verifiers import PlanVerifier as PlanVerifier

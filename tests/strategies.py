@@ -302,11 +302,11 @@ def rules_for(
         table = instance.table.tolist()
         rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrs_independent(p, table)
     elif law == "greedy":
-        rules["GreedyCoupling"] = otmd.GreedyCoupling(), naive.greedy_coupling(p, q, n)
+        rules["GreedyCoupling"] = otmd.Preference(), naive.greedy_coupling(p, q, n)
     elif law == "hub":
         rules["SpecHub"] = otmd.SpecHub(), naive.spec_hub(p, q)
     if n == 1 and law in LAWS[:4]:
-        rules["MaximalCoupling"] = otmd.MaximalCoupling(), naive.maximal_coupling(p, q)
+        rules["MaximalCoupling"] = otmd.Preference(), naive.maximal_coupling(p, q)
     return rules
 
 

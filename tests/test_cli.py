@@ -279,16 +279,16 @@ def test_the_command_measures_what_the_function_does_by_default():
     from otmd.cli.measure import DEFAULT_LAWS, DEFAULT_VERIFIERS
     from otmd.cli.options import LAWS, VERIFIERS, read_verifiers
 
-    names = [VERIFIERS[name] for name in DEFAULT_VERIFIERS.split(",")]
+    names = [VERIFIERS[name].class_name for name in DEFAULT_VERIFIERS.split(",")]
     assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
     rules = read_verifiers("gumbel-top,optimal")
     assert rules == [otmd.GumbelTop, otmd.Optimal]
-    names = [LAWS[name] for name in DEFAULT_LAWS.split(",")]
+    names = [LAWS[name].class_name for name in DEFAULT_LAWS.split(",")]
     assert names == [law.__name__ for law in otmd.measurement.DEFAULT_LAWS]
 
 
 def test_measure_in_json_and_its_default_folder(dump, capsys):
-    arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "greedy-coupling"]
+    arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "preference"]
     assert main([*arguments, "--num-drafts", "2", "--workers", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert len(answer["groups"]) == 1

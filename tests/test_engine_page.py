@@ -50,9 +50,9 @@ def test_no_stratum_is_empty_where_rounding_could_make_it_so(engine) -> None:
             assert number.unique().tolist() == list(range(n))
 
 
-def of_the_page(p: np.ndarray, law: otmd.Stratified) -> np.ndarray:
+def of_the_page(p: np.ndarray, slots: otmd.drafts.Slots) -> np.ndarray:
     """First the liked tokens, then the others, both from the tail."""
-    return np.lexsort((-law.strata, p < law.inclusion_probs()))
+    return np.lexsort((-slots.number, p < slots.token_probs))
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 7), (3, 7), (2, 4)])

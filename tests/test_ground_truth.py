@@ -26,7 +26,7 @@ OPTIMA = {"iid": otmd.WithReplacement, "wor": otmd.WithoutReplacement}
 RULES = {
     "rrs": (otmd.RecursiveRejection, otmd.WithReplacement),
     "rrsw": (otmd.RecursiveRejection, otmd.WithoutReplacement),
-    "greedy": (otmd.GreedyCoupling, otmd.Greedy),
+    "greedy": (otmd.Preference, otmd.Greedy),
     "hub": (otmd.SpecHub, otmd.Hub),
     "target_only": (otmd.TargetOnly, otmd.WithReplacement),
 }

@@ -84,7 +84,7 @@ LAWS: dict[str, otmd.DraftLaw] = {
 }
 
 RULES = [
-    (otmd.MaximalCoupling, "one draft"),
+    (otmd.Preference, "one draft"),
     (otmd.RecursiveRejection, "with replacement"),
     (otmd.RecursiveRejection, "with replacement, zeros"),
     (otmd.RecursiveRejection, "without replacement"),
@@ -93,7 +93,7 @@ RULES = [
     (otmd.KSequential, "with replacement"),
     (otmd.KSequential, "with replacement, zeros"),
     (otmd.SpecHub, "hub"),
-    (otmd.GreedyCoupling, "greedy"),
+    (otmd.Preference, "greedy"),
     (otmd.Preference, "with replacement"),
     (otmd.Preference, "stratified"),
     (otmd.Preference, "stratified, zeros"),
@@ -166,7 +166,7 @@ LARGE = [
     (otmd.RecursiveRejection, otmd.WithReplacement),
     (otmd.RecursiveRejection, otmd.WithoutReplacement),
     (otmd.KSequential, otmd.WithReplacement),
-    (otmd.GreedyCoupling, otmd.Greedy),
+    (otmd.Preference, otmd.Greedy),
     (otmd.Preference, otmd.Stratified),
     (otmd.SpecHub, otmd.Hub),
 ]

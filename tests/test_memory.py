@@ -24,7 +24,7 @@ LAWS = {
 RULES = {
     "with replacement": (otmd.RecursiveRejection, otmd.KSequential, otmd.TargetOnly),
     "without replacement": (otmd.RecursiveRejection, otmd.TargetOnly),
-    "greedy": (otmd.GreedyCoupling, otmd.TargetOnly),
+    "greedy": (otmd.Preference, otmd.TargetOnly),
     "hub": (otmd.SpecHub, otmd.TargetOnly),
     "one top token": (otmd.TargetOnly,),
     "a top token, then with": (otmd.TargetOnly,),

@@ -32,7 +32,7 @@ SERVED = [
     (otmd.RecursiveRejection, "with replacement"),
     (otmd.RecursiveRejection, "without replacement"),
     (otmd.KSequential, "with replacement"),
-    (otmd.GreedyCoupling, "greedy"),
+    (otmd.Preference, "greedy"),
     (otmd.SpecHub, "hub"),
     *((otmd.TargetOnly, family) for family in FAMILIES),
 ]
@@ -180,7 +180,7 @@ def test_hub_has_the_optimum_of_two_greedy_drafts(pair: Pair) -> None:
 def test_the_greedy_verifier_is_optimal_for_its_law(pair: Pair, n: int) -> None:
     p, q = pair
     drafts = law("greedy", q, n)
-    rate = otmd.acceptance_rate(otmd.GreedyCoupling(), p, drafts)
+    rate = otmd.acceptance_rate(otmd.Preference(), p, drafts)
     assert rate == pytest.approx(otmd.optimal_acceptance(p, drafts).rate, abs=SLACK)
 
 
@@ -207,7 +207,7 @@ def test_one_draft_is_the_same_for_all(pair: Pair, n: int) -> None:
         drafts = FAMILIES[family](q, 1)
         best = otmd.optimal_acceptance(p, drafts).rate
         assert best == pytest.approx(overlap, abs=SLACK)
-        rate = otmd.acceptance_rate(otmd.MaximalCoupling(), p, drafts)
+        rate = otmd.acceptance_rate(otmd.Preference(), p, drafts)
         assert rate == pytest.approx(overlap, abs=SLACK)
     assert otmd.RatioCurve(p, q).hockey_stick(1.0) == pytest.approx(1 - overlap, abs=SLACK)
 

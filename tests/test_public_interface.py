@@ -34,11 +34,9 @@ FAMILIES: dict[str, Callable[..., otmd.DraftLaw]] = {
     ),
 }
 VERIFIERS = {
-    "MaximalCoupling": otmd.MaximalCoupling,
     "RecursiveRejection": otmd.RecursiveRejection,
     "KSequential": otmd.KSequential,
     "SpecHub": otmd.SpecHub,
-    "GreedyCoupling": otmd.GreedyCoupling,
     "Preference": otmd.Preference,
     "TargetOnly": otmd.TargetOnly,
 }
@@ -325,8 +323,8 @@ SERVES = {
     "WithReplacement": {"RecursiveRejection", "KSequential", "Preference", "TargetOnly"},
     "WithoutReplacement": {"RecursiveRejection", "TargetOnly"},
     "ConditionalPoisson": {"TargetOnly"},
-    "Stratified": {"Preference", "TargetOnly"},
-    "Greedy": {"GreedyCoupling", "Preference", "TargetOnly"},
+    "Stratified": {"RecursiveRejection", "Preference", "TargetOnly"},
+    "Greedy": {"Preference", "TargetOnly"},
     "TopThen": {"Preference", "TargetOnly"},
     "Hub": {"SpecHub", "Preference", "TargetOnly"},
     "Independent": {"RecursiveRejection", "Preference", "TargetOnly"},

@@ -31,15 +31,15 @@ ASK: dict[str, Ask] = {
     "recursive rejection": every_n(otmd.RecursiveRejection()),
     "k-sequential": every_n(otmd.KSequential()),
     "target only": every_n(otmd.TargetOnly()),
-    "greedy": every_n(otmd.GreedyCoupling(), otmd.Greedy),
+    "greedy": every_n(otmd.Preference(), otmd.Greedy),
     "hub": (otmd.Hub, lambda p, law: otmd.SpecHub().acceptance_rate(p, law)),
     "maximal coupling": (
         lambda q: otmd.WithReplacement(q, 1),
-        lambda p, law: otmd.MaximalCoupling().acceptance_rate(p, law),
+        lambda p, law: otmd.Preference().acceptance_rate(p, law),
     ),
     "maximal coupling, without": (
         lambda q: otmd.WithoutReplacement(q, 1),
-        lambda p, law: otmd.MaximalCoupling().acceptance_rate(p, law),
+        lambda p, law: otmd.Preference().acceptance_rate(p, law),
     ),
 }
 asked = pytest.mark.parametrize("name", ASK)

@@ -27,6 +27,7 @@ import polars as pl
 import sweep_script
 
 import otmd
+from otmd.drafts import Slots
 from otmd.drafts.stratified import _likeliest_first, _starts
 from otmd.harness import Prompt, load_draft, load_prompts, load_target
 from otmd.harness.collection import held_out_corpus
@@ -323,7 +324,7 @@ def _stratified_optima(target: FloatArray, draft: FloatArray) -> Rates:
 
 def _orders(target: FloatArray, draft: FloatArray) -> Rates:
     """The preference rule on equal strata, in other orders than its own."""
-    tried: dict[str, Callable[[FloatArray, otmd.DraftLaw], IntArray]] = {
+    tried: dict[str, Callable[[FloatArray, Slots], IntArray]] = {
         "preference, ratio order": ratio_order,
         "preference, peeled": peeled_order,
     }
@@ -334,28 +335,25 @@ def _orders(target: FloatArray, draft: FloatArray) -> Rates:
             yield "stratified", name, n, {}, rate
 
 
-def own_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+def own_order(target: FloatArray, slots: Slots) -> IntArray:
     """First the liked tokens, p ≥ q_j, then the others, both from the tail."""
-    assert isinstance(law, otmd.Stratified)
-    return np.lexsort((-law.position_strata.number, target < law.position_strata.inclusion))
+    return np.lexsort((-slots.number, target < slots.token_probs))
 
 
-def ratio_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+def ratio_order(target: FloatArray, slots: Slots) -> IntArray:
     """The largest p/q_j first."""
-    assert isinstance(law, otmd.Stratified)
-    inclusion = law.position_strata.inclusion
+    inclusion = slots.token_probs
     ratio = np.divide(target, inclusion, out=np.zeros(target.size), where=inclusion > 0)
     return np.argsort(-ratio)
 
 
-def peeled_order(target: FloatArray, law: otmd.DraftLaw) -> IntArray:
+def peeled_order(target: FloatArray, slots: Slots) -> IntArray:
     """First the tokens that can be accepted whole, given those peeled before; the others from the tail.
 
     Once other strata have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
     """
-    assert isinstance(law, otmd.Stratified)
-    number, inclusion = law.position_strata.number, law.position_strata.inclusion
-    left, peeled = np.ones(law.num_drafts), np.zeros(target.size, bool)
+    number, inclusion = slots.number, slots.token_probs
+    left, peeled = np.ones(slots.num_drafts), np.zeros(target.size, bool)
     turn = np.full(target.size, np.iinfo(np.int64).max)
     for step in range(target.size):
         others = np.array([np.delete(left, j).prod() for j in range(left.size)])

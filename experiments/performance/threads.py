@@ -47,9 +47,9 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
         (otmd.RecursiveRejection(), with_three),
         (otmd.KSequential(), with_three),
         (otmd.TargetOnly(), with_three),
-        (otmd.GreedyCoupling(), otmd.Greedy(draft, 3)),
+        (otmd.Preference(), otmd.Greedy(draft, 3)),
         (otmd.SpecHub(), otmd.Hub(draft)),
-        (otmd.MaximalCoupling(), otmd.WithReplacement(draft, 1)),
+        (otmd.Preference(), otmd.WithReplacement(draft, 1)),
     ]
     in_float32 = target.astype(np.float32)
     return {

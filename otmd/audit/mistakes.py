@@ -14,11 +14,10 @@ from scipy.special import gammaln
 
 from otmd.audit.records import Logits, Record
 from otmd.audit.rule_faults import RejectionSteps, RuleFault
-from otmd.audit.samples import LAWS_IN_WORDS
 from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithoutReplacement, WithReplacement
 from otmd.drafts.base import draw_tokens
-from otmd.drafts.proposal import unchecked
 from otmd.probabilities import ORDERS, FloatArray, IntArray, Processing
+from otmd.registry import LAWS
 
 _TEMPERATURES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TOP_K = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 30, 32, 40, 50, 64, 100, 128, 200, 256)
@@ -141,11 +140,12 @@ def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMis
         rank = np.argsort(np.argsort(-q, kind="stable"))
         yield _sorted_drafts("sorted, likeliest first", law, rank)
     if n > 1:
-        for kind, words in LAWS_IN_WORDS.items():
+        for entry in LAWS.values():
+            kind = entry.load()
             possible = np.count_nonzero(q) >= n or kind is WithReplacement
-            if kind is not type(law) and possible:
+            if entry.confused and kind is not type(law) and possible:
                 other = kind(q, n)
-                yield DraftMistake(words, "", other.tuple_prob, other.sample)
+                yield DraftMistake(entry.title, "", other.tuple_prob, other.sample)
         yield _copied_drafts("one draw repeated for every draft", "", q, n, 1.0)
     if n > 1 and type(law) is WithReplacement:
         for share in _COPIES:
@@ -342,11 +342,12 @@ def _of_rule(fault: RuleFault, position: Position) -> Variants:
 def _of_law(kind: type[ProposalLaw], position: Position) -> Variants:
     """The drafts are verified as if they had been drawn by a law of another kind."""
     law, tokens = position.law, position.record.draft_tokens
-    if isinstance(law, ProposalLaw) and law.num_drafts > 1 and type(law) is not kind:
-        # Made unchecked, as it may be unable to draw the drafts.
-        wrong_law = unchecked(kind, law.draft_probs, law.num_drafts)
-        return {"": RejectionSteps(position.target, wrong_law)(tokens)}
-    return {}
+    if not isinstance(law, ProposalLaw) or law.num_drafts == 1 or type(law) is kind:
+        return {}
+    if np.count_nonzero(law.draft_probs) < law.num_drafts:
+        return {}
+    wrong_law = kind(law.draft_probs, law.num_drafts)
+    return {"": RejectionSteps(position.target, wrong_law)(tokens)}
 
 
 def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Variants:

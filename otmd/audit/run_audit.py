@@ -278,7 +278,9 @@ class Tally:
                 self.evidence[claim].add(self._point(0.0, 0.0), True)
             return None
         law, laws = declared
-        drawn = [*zip(laws, tokens.tolist(), strict=True)][samples.num_forced(law) :]
+        # Deterministic drafts have nothing to test.
+        pairs = zip(laws, tokens.tolist(), strict=True)
+        drawn = [(probs, token) for probs, token in pairs if probs[token] < 1.0]
         for probs, token in drawn:
             self._add_to_groups(record, claims.DRAFT_TOKENS)
             self._keep_tail("draft_improbable", record, probs, token)

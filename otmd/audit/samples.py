@@ -1,6 +1,5 @@
 """What the audits share: checks of arguments, samples, laws of single drafts, ceilings, worst tokens."""
 
-import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from otmd import drafts
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.engines.lossy import CertainTop
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -24,6 +22,7 @@ from otmd.probabilities import (
     validate_same_vocabulary,
     wrong,
 )
+from otmd.registry import LAWS
 from otmd.verifiers import Verifier
 
 Sampler = Callable[[IntArray], ArrayLike]
@@ -183,17 +182,10 @@ def law_name(law: object) -> str:
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
-LAWS_IN_WORDS: dict[type[drafts.ProposalLaw], str] = {
-    drafts.WithReplacement: "drawn independently, with replacement",
-    drafts.WithoutReplacement: "drawn without replacement, or duplicates redrawn",
-    drafts.ConditionalPoisson: "sets drawn ∝ the product of their masses (conditional Poisson)",
-    drafts.Greedy: "the likeliest tokens and one draw from the rest (greedy)",
-    drafts.Stratified: "one draw from each stratum, the head first (stratified)",
-}
 # A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
 # n-grams, the argmax, the likeliest tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
-    **{law_name(own): own for own in (*LAWS_IN_WORDS, drafts.Hub, CertainTop)},
+    **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
     "independent": drafts.WithReplacement,
     "fixed": None,
 }
@@ -221,22 +213,10 @@ def declared_law(
         return "draft_never"
     if not isinstance(law, drafts.ProposalLaw):
         raise wrong("law", repr(law), "a ProposalLaw, made of the one distribution that a row has")
-    first = draft_tokens[: num_forced(law)]
-    if isinstance(law, drafts.TopThen) and 0 < first.size == np.unique(first).size:
-        tied = law.draft_probs[first] == law.draft_probs[law.forced_tokens()]
-        # Certain drafts may differ from those of the law in how ties are broken.
-        if tied.all():
-            law = copy.copy(law)
-            vars(law)["_top_tokens"] = first
+    law = law.with_ties_as(draft_tokens)
     laws = next_draft_laws(law, draft_tokens)
     drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
     return (law, laws) if drawn else "draft_never"
-
-
-def num_forced(law: drafts.DraftLaw) -> int:
-    """How many of the first drafts are certain, so that there is nothing to test."""
-    # The two drafts of a hub come in either order.
-    return law.top if isinstance(law, drafts.TopThen) and not isinstance(law, drafts.Hub) else 0
 
 
 def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:

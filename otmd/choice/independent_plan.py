@@ -18,7 +18,7 @@ from otmd.choice import choice_plan
 from otmd.choice.weights import begin_search, move_weights
 from otmd.curve._kernels import power, ratios_of
 from otmd.curve.blocks import BlockedCurve
-from otmd.drafts import Stratified, WithReplacement
+from otmd.drafts import Slots
 from otmd.kernel import kernel
 from otmd.optimum.stratified_cut import are_below, stratified_cut
 from otmd.probabilities import FloatArray, IntArray
@@ -48,16 +48,14 @@ class IndependentCut(NamedTuple):
     value: float
 
 
-def plan_independent(
-    target: FloatArray, law: WithReplacement | Stratified, tol: float
-) -> choice_plan.ChoicePlan:
-    """The optimal plan for drafts with replacement, or one from each stratum, at a single position.
+def plan_independent(target: FloatArray, slots: Slots, tol: float) -> choice_plan.ChoicePlan:
+    """The optimal plan for drafts from one distribution, or one from each of disjoint ones, at a position.
 
     The target (V,) may sum to less than 1; no draft is accepted for the rest. The rate may be ``tol`` below
     the optimum; the plan is lossless at every ``tol``.
     """
     tol *= _OF_SIDE
-    cut = _best_cut(target, law)
+    cut = _best_cut(target, slots)
     inside = [curve.between(0, curve.cut) for curve in cut.curves]
     inner = _side(cut, [_solve_tier(inside, cut.copies, max(0.0, -cut.value), tol)])
     outer = _outer_side(cut, tol)
@@ -65,20 +63,19 @@ def plan_independent(
     return choice_plan.ChoicePlan(target, holds, 1.0 + cut.value, inner, outer)
 
 
-def _best_cut(target: FloatArray, law: WithReplacement | Stratified) -> IndependentCut:
-    """The best cut, and the curves of the law, fine near this cut."""
-    if isinstance(law, Stratified):
-        strata = law.position_strata
-        found = stratified_cut(target, strata)
-        curves = list(map(choice_plan.cut_curve, found.curves, found.sizes.tolist()))
-        copies = np.ones(law.num_drafts, np.int64)
-        tokens = target, strata.inclusion, strata.number
-        return IndependentCut(curves, copies, *tokens, found.ends, found.value)
-    blocked = BlockedCurve(target, law.draft_probs, [law.num_drafts])
-    (cut,) = blocked.smallest_cuts()
-    curves, copies = [choice_plan.cut_curve(blocked, cut.size)], np.array([law.num_drafts])
-    tokens = target, law.draft_probs, np.zeros(target.size, np.int16)
-    return IndependentCut(curves, copies, *tokens, np.array([cut.end]), cut.value)
+def _best_cut(target: FloatArray, slots: Slots) -> IndependentCut:
+    """The best cut, and the curves of the slots, fine near this cut."""
+    if slots.is_single:
+        blocked = BlockedCurve(target, slots.probs, [slots.num_drafts])
+        (cut,) = blocked.smallest_cuts()
+        curves = [choice_plan.cut_curve(blocked, cut.size)]
+        ends, value = np.array([cut.end]), cut.value
+    else:
+        best = stratified_cut(target, slots)
+        curves = list(map(choice_plan.cut_curve, best.curves, best.sizes.tolist()))
+        ends, value = best.ends, best.value
+    tokens = target, slots.token_probs, slots.number
+    return IndependentCut(curves, slots.copies, *tokens, ends, value)
 
 
 @kernel(error_model="numpy")

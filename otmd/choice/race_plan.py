@@ -18,6 +18,7 @@ from otmd.choice.race import ClassRates, RaceWeights, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.race_tail import Tail, ratio_values
 from otmd.choice.weights import balance
+from otmd.drafts import Race
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.containment import ExponentialRace, RaceCurve, mass_beside_most, power_sums
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
@@ -67,15 +68,13 @@ class RacePosition:
         return TimedRace(self.num_drafts, heavy, blocked, choice_plan.Quadrature(*times))
 
 
-def plan_without_replacement(
-    target: FloatArray, draft: FloatArray, num_drafts: int, tol: float
-) -> choice_plan.ChoicePlan:
+def plan_without_replacement(target: FloatArray, race: Race, tol: float) -> choice_plan.ChoicePlan:
     """The optimal plan for n ≥ 2 drafts without replacement, at a single position.
 
-    The target (V,) may sum to less than 1; no draft is accepted for the rest. At least n tokens of the
-    draft distribution (V,) have mass. The rate may be ``tol`` below the optimum; the plan is lossless at
-    every ``tol``.
+    The target (V,) may sum to less than 1; no draft is accepted for the rest. The rate may be ``tol`` below
+    the optimum; the plan is lossless at every ``tol``.
     """
+    draft, num_drafts = race.probs, race.num_drafts
     fastest = _SURE * float(np.partition(draft, -num_drafts)[-num_drafts])
     if draft.max() > fastest:
         draft = np.minimum(draft, fastest)

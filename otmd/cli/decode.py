@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from otmd.sequences import SequenceRule, TreeLaw
 
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
-RULES = (*o.VERIFIERS, *PATH_RULES)
+RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *PATH_RULES)
 DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
 # The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
 DEFAULT_RULES = {
     "paths": "k-sequential",
     "with-replacement": "k-sequential",
     "without-replacement": "recursive-rejection",
-    "greedy": "greedy-coupling",
+    "greedy": "preference",
     "hub": "spec-hub",
     "stratified": "preference",
     "top-then": "preference",
@@ -88,7 +88,7 @@ def decode(
     depth : int
         The length of the longest path; 4 unless given.
     rule : str
-        recursive-rejection, k-sequential, spec-hub, greedy-coupling, target-only, optimal, maximal-coupling,
+        recursive-rejection, k-sequential, spec-hub, preference, target-only, optimal,
         block-verification or traversal; by default one that serves the tree.
     temperature : float
         The temperature of the target, and of a draft that is sampled from.
@@ -243,7 +243,7 @@ def read_tree(
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
     """Read the name of a rule, by default the one for this kind of tree; UsageError if it does not serve."""
-    from otmd import sequences, verifiers
+    from otmd import sequences
 
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
     if chosen not in RULES:
@@ -251,7 +251,7 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
     if chosen in PATH_RULES:
         rule = getattr(sequences, PATH_RULES[chosen])()
     else:
-        rule = sequences.TokenLevel(getattr(verifiers, o.VERIFIERS[chosen])())
+        rule = sequences.TokenLevel(o.VERIFIERS[chosen].load()())
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
     try:
         rule.step(lambda _: toy, tree.law(lambda _: toy), rng=np.random.default_rng(0))
@@ -267,14 +267,14 @@ def ways_of_decoding(
     from otmd.harness import Speculation
     from otmd.probabilities import Processing
     from otmd.sequences import IIDPaths, TokenLevel
-    from otmd.verifiers import MaximalCoupling
+    from otmd.verifiers import Preference
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
     # The likeliest paths are those of the raw draft. At temperature 0, a node would have a single draft.
     own = tree.kind == "likeliest" or processing.temperature == 0
     return {
         "target alone": None,
-        f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(MaximalCoupling())),
+        f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(Preference())),
         f"{tree.label}; {rule_name}": Speculation(
             draft, tree.law, rule, Processing() if own else processing
         ),

@@ -8,8 +8,8 @@ from otmd.cli import options as o
 if TYPE_CHECKING:
     import polars as pl
 
-DEFAULT_LAWS = "with-replacement,without-replacement,stratified,greedy,hub,certain-top"
-DEFAULT_VERIFIERS = ",".join(name for name in o.VERIFIERS if name != "optimal")
+DEFAULT_LAWS = ",".join(name for name, law in o.LAWS.items() if law.measured)
+DEFAULT_VERIFIERS = ",".join(name for name, rule in o.VERIFIERS.items() if rule.measured)
 
 EXAMPLES = """
 otmd measure runs/mine

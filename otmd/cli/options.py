@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,28 +17,13 @@ from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd import __version__
 from otmd.cli import UsageError
+from otmd.registry import LAWS, VERIFIERS
 from otmd.storage.files import shortened, write_atomically
 
 if TYPE_CHECKING:
     from otmd.drafts import DraftLaw
     from otmd.measurement.page import Table
     from otmd.probabilities import Processing
-
-
-def _by_option(classes: str) -> dict[str, str]:
-    """Class names by their names on the command line, such as ``top-then`` for ``TopThen``."""
-    return {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): name for name in classes.split()}
-
-
-LAWS = _by_option(
-    "WithReplacement WithoutReplacement ConditionalPoisson Greedy Hub Stratified TopThen CertainTop "
-    "Independent"
-)
-VERIFIERS = _by_option(
-    "MaximalCoupling RecursiveRejection KSequential SpecHub GreedyCoupling Preference TargetOnly Optimal"
-)
-# These have no closed form given the drafts, so they verify no trees, and they take longer than others.
-COUPLINGS = _by_option("PoissonCoupling GumbelList GumbelTop")
 
 
 Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
@@ -122,29 +107,21 @@ def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
 
 def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
-    from otmd import drafts
-    from otmd.engines.lossy import CertainTop
-
-    makers: dict[str, Any] = {
-        "top-then": partial(drafts.TopThen, top=top),
-        "independent": independent,
-        "certain-top": CertainTop,
-    }
+    makers: dict[str, Any] = {"independent": independent}
+    if "top-then" in text:
+        makers["top-then"] = partial(LAWS["top-then"].load(), top=top)
     return [
-        (LAWS[name], makers.get(name) or getattr(drafts, LAWS[name]))
+        (LAWS[name].class_name, makers.get(name) or LAWS[name].load())
         for name in _known("--law", text, LAWS)
     ]
 
 
 def read_verifiers(text: str) -> list[Any]:
     """Read ``--verifier optimal,k-sequential`` as classes."""
-    from otmd import verifiers
-
-    known = VERIFIERS | COUPLINGS
-    return [getattr(verifiers, known[name]) for name in _known("--verifier", text, known)]
+    return [VERIFIERS[name].load() for name in _known("--verifier", text, VERIFIERS)]
 
 
-def _known(option: str, text: str, known: dict[str, str]) -> list[str]:
+def _known(option: str, text: str, known: Iterable[str]) -> list[str]:
     names = split(option, text)
     for name in names:
         if name not in known:

@@ -109,17 +109,15 @@ def _array(argument: str, source: str, value: Any) -> np.ndarray:
 
 
 def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, Any]:
-    from otmd import verifiers
-    from otmd.drafts import WithReplacement
     from otmd.optimum import optimal_acceptance
     from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
 
     best = optimal_acceptance(target_probs, law)
     optimal = float(best.rate)
     rates = {}
-    for name, class_name in o.VERIFIERS.items():
-        rule = getattr(verifiers, class_name)()
-        if rule.supports(law):
+    for name, entry in o.VERIFIERS.items():
+        rule = entry.load()()
+        if not entry.coupling and rule.supports(law):
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
             rate = (low + high) / 2
             rates[name] = {"rate": rate, "low": low, "high": high, "gap": optimal - rate}
@@ -134,7 +132,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
         "subset_target_mass": float(np.asarray(target_probs, float)[best.subset].sum()),
         "subset_containment": float(law.containment(best.subset)),
         "upper_bound": float(draft_probability_bound(target_probs, law)),
-        "k_sequential_floor": floor if isinstance(law, WithReplacement) else None,
+        "k_sequential_floor": floor if law.position_structure().single else None,
         "verifiers": {name: rates[name] for name in best_first},
     }
 

@@ -6,11 +6,13 @@ from otmd.drafts.independent import Independent
 from otmd.drafts.joint import Joint
 from otmd.drafts.proposal import ProposalLaw
 from otmd.drafts.stratified import Stratified
-from otmd.drafts.top_then import Greedy, Hub, TopThen
+from otmd.drafts.structure import Race, Slots, Structure, Table
+from otmd.drafts.top_then import CertainTop, Greedy, Hub, TopThen
 from otmd.drafts.with_replacement import WithReplacement
 from otmd.drafts.without_replacement import WithoutReplacement
 
 __all__ = [
+    "CertainTop",
     "ConditionalPoisson",
     "DraftLaw",
     "Greedy",
@@ -18,7 +20,11 @@ __all__ = [
     "Independent",
     "Joint",
     "ProposalLaw",
+    "Race",
+    "Slots",
     "Stratified",
+    "Structure",
+    "Table",
     "TopThen",
     "WithReplacement",
     "WithoutReplacement",

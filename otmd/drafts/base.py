@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.drafts.structure import Slots, Structure, Table, all_random
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
@@ -22,6 +23,8 @@ from otmd.probabilities import (
 )
 
 _MOST_TUPLES = 5_000_000
+# What follows from how a law draws its drafts, and is asked for in place of the drafts themselves.
+_FOLLOWS = {"position_structure", "shared_structure", "position_next_draft_probs", "count_sets"}
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 
@@ -52,11 +55,13 @@ class DraftLaw(ABC):
     ================================  ========  =======================================================
     ``position_sample``               yes
     ``position_tuple_prob``           yes
+    ``position_structure``            no        a :class:`~otmd.drafts.Table`, which is enumerated
     ``position_support``              no        every token
     ``position_next_draft_probs``     no        sum over :meth:`enumerate`
     ``position_containment``          no        sum over :meth:`enumerate`
     ``position_inclusion_probs``      no        sum over :meth:`enumerate`
     ``position_hit_rate``             no        from ``position_inclusion_probs``
+    ``count_sets``                    no        None: it is counted by enumeration
     ``can_draw``                      no        whether ``position_tuple_prob`` is positive
     ``hit_rates``                     no        ``position_hit_rate`` of ``with_num_drafts(n)`` for each n
     ``__getitem__``                   no        itself for ``()``; needed for leading axes
@@ -64,12 +69,26 @@ class DraftLaw(ABC):
     ================================  ========  =======================================================
 
     Enumeration goes through ``len(position_support()) ** n`` tuples, so it is for small vocabularies and for
-    laws that draw only a few of the tokens.
+    laws that draw only a few of the tokens. The optimum, verifiers and audits look at
+    :meth:`position_structure` alone: a law that says how it draws is served by all that serve this way.
     """
 
     num_drafts: int
     vocab_size: int
     batch_shape: tuple[int, ...] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A class that changes how drafts are drawn may not inherit what follows from how its base draws them.
+        if vars(cls).keys() & {"position_sample", "position_tuple_prob"}:
+            for name in _FOLLOWS - vars(cls).keys():
+                setattr(cls, name, getattr(DraftLaw, name))
+
+    def __copy__(self) -> Self:
+        # Copies are made to be changed, so cached values are left out.
+        other = type(self).__new__(type(self))
+        vars(other).update(self.definition())
+        return other
 
     def definition(self) -> dict[str, Any]:
         """The attributes that define the law, by name: neither those that begin with _ nor cached values."""
@@ -87,9 +106,27 @@ class DraftLaw(ABC):
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         """Q of tuples (T, n) at a single position, shape (T,)."""
 
+    def position_structure(self) -> Structure:
+        """The deterministic tokens, and how the other drafts are drawn, at a single position."""
+        if self.num_drafts == 1:
+            return all_random(Slots.single(self.position_inclusion_probs(), 1))
+        return all_random(Table(self.enumerate))
+
+    def shared_structure(self) -> Structure | None:
+        """The structure of all positions in one, with leading axes; None where there is no such."""
+        return None if self.batch_shape else self.position_structure()
+
     def position_support(self) -> IntArray:
         """The tokens to enumerate at a single position, ascending; no other token is ever drafted."""
         return np.arange(self.vocab_size)
+
+    def count_sets(self, merge: bool) -> tuple[int, int] | None:
+        """How many sets of drafts have positive probability at a single position, and the sum of their sizes.
+
+        With ``merge``, tuples of the same tokens are one set; without it, each tuple counts. The result is
+        None where there is no closed form.
+        """
+        return None
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
         """Distribution of draft k + 1 given the first k drafts (k,), k < n, at a single position, shape (V,).
@@ -127,6 +164,10 @@ class DraftLaw(ABC):
     def can_draw(self, draft_tokens: IntArray) -> bool:
         """Whether drafts (n,) can be drawn at a single position. It may be True where Q underflows to 0."""
         return bool(self.position_tuple_prob(draft_tokens[None])[0] > 0)
+
+    def with_ties_as(self, draft_tokens: IntArray) -> Self:
+        """The law with ties of q broken as in drafts (n,) at a single position; itself where none matter."""
+        return self
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         """Return the law of the position(s) at ``index`` of the leading axes."""

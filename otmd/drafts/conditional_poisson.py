@@ -6,7 +6,8 @@ from math import factorial
 import numpy as np
 from scipy.special import expit
 
-from otmd.drafts.proposal import ProposalLaw, are_distinct, unchecked
+from otmd.drafts.proposal import ProposalLaw, are_distinct, count_distinct
+from otmd.drafts.structure import Slots, Structure, Table, all_random
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -31,10 +32,18 @@ class ConditionalPoisson(ProposalLaw):
 
     distinct = True
 
+    def position_structure(self) -> Structure:
+        if self.num_drafts == 1:
+            return all_random(Slots.single(self.draft_probs, 1))
+        return all_random(Table(self.enumerate, self.draft_probs, self.prefix_containment))
+
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
         contained = prefix_chances(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)
+
+    def count_sets(self, merge: bool) -> tuple[int, int]:
+        return count_distinct(self.draft_probs, self.num_drafts, merge)
 
     def position_containment(self, subset: BoolArray) -> float:
         inside_first = np.argsort(~subset, kind="stable")
@@ -84,7 +93,7 @@ class ConditionalPoisson(ProposalLaw):
         if not left.any():
             return left
         # The remaining drafts are conditional Poisson too, in uniform order.
-        return unchecked(ConditionalPoisson, left, count).position_inclusion_probs() / count
+        return ConditionalPoisson(left, count).position_inclusion_probs() / count
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()

@@ -1,19 +1,21 @@
 """Independent drafts, each from a distribution of its own."""
 
 import copy
+from math import prod
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.drafts.base import DraftLaw, at_positions, draw_tokens
+from otmd.drafts.structure import Slots, Structure, all_random
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
 
 class Independent(DraftLaw):
     """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
 
-    No order of the tokens is known of which the best H is a prefix, so α* comes from a maximum flow.
+    The distributions may overlap, so α* comes from a maximum flow over the tuples.
 
     Parameters
     ----------
@@ -51,6 +53,23 @@ class Independent(DraftLaw):
         fewer.num_drafts = validate_count("num_drafts", num_drafts, maximum=self.num_drafts)
         fewer.draft_probs = self.draft_probs[..., :num_drafts, :]
         return fewer
+
+    def position_structure(self) -> Structure:
+        return all_random(Slots.overlapping(self.draft_probs))
+
+    def count_sets(self, merge: bool) -> tuple[int, int] | None:
+        if merge and self.num_drafts > 1:
+            return None
+        has_mass = self.draft_probs > 0
+        supports = has_mass.sum(axis=-1).tolist()
+        tuples, arcs = prod(supports), 0
+        # A token is in all tuples except those made of other tokens alone. Tokens that can be the same drafts
+        # are in equally many tuples, so they are counted together.
+        patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
+        for able, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
+            others = (size - one for size, one in zip(supports, able, strict=True))
+            arcs += count * (tuples - prod(others))
+        return tuples, arcs
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         return np.stack([draw_tokens(q, rng, count) for q in self.draft_probs], axis=-1)

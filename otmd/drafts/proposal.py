@@ -1,7 +1,8 @@
 """Laws of drafts built from one draft distribution."""
 
 import copy
-from typing import Self, TypeVar
+from math import comb, perm
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,14 +10,12 @@ from numpy.typing import ArrayLike
 from otmd.drafts.base import MOST_DRAFTS, DraftLaw, at_positions
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, validate_probs
 
-Law = TypeVar("Law", bound="ProposalLaw")
-
 
 class ProposalLaw(DraftLaw):
     """A law built from one draft distribution q.
 
-    Sort the tokens in ascending order of p/q, with :meth:`forced_tokens` first. Then some prefix of this
-    order minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so a sort and one scan find the minimum.
+    Sort the tokens in ascending order of p/q, the deterministic tokens first. Then some prefix of this order
+    minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so a sort and one scan find the minimum.
 
     Parameters and errors are those of :class:`otmd.WithReplacement`. If ``distinct`` is True, more drafts
     than tokens with mass are a ValueError as well.
@@ -38,12 +37,6 @@ class ProposalLaw(DraftLaw):
         shape = (*self.batch_shape, self.vocab_size)
         return f"{type(self).__name__}(draft_probs{shape}, num_drafts={self.num_drafts})"
 
-    def __copy__(self) -> Self:
-        # Copies are made to be changed, so cached values are left out.
-        other = type(self).__new__(type(self))
-        vars(other).update(self.definition())
-        return other
-
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         return at_positions(self, index, own_axes=1)
 
@@ -56,18 +49,10 @@ class ProposalLaw(DraftLaw):
             other._validate_support()
         return other
 
-    def forced_tokens(self) -> IntArray:
-        """Tokens that are always drafted, likeliest first, at a single position; g(H) is 0 if H lacks one."""
-        return np.empty(0, np.int64)
-
-    def mass_beside_forced(self) -> FloatArray:
-        """The mass q without the forced tokens, renormalised, at a single position, shape (V,)."""
-        return self.draft_probs
-
     def prefix_containment(self, order: IntArray) -> FloatArray:
         """Containment g of every prefix of an order of the tokens, at a single position, shape (V + 1,).
 
-        The order (V,) begins with :meth:`forced_tokens`. The default calls :meth:`position_containment`
+        The order (V,) begins with the deterministic tokens. The default calls :meth:`position_containment`
         for each prefix; a law with a faster way overrides it.
         """
         place = np.empty(order.size, np.int64)
@@ -98,14 +83,6 @@ class ProposalLaw(DraftLaw):
             validate_distinct_support(self.draft_probs, self.num_drafts)
 
 
-def unchecked(kind: type[Law], draft_probs: FloatArray, num_drafts: int) -> Law:
-    """A law at a single position, from a distribution (V,) and a number of drafts that have been checked."""
-    law = kind.__new__(kind)
-    law.draft_probs, law.num_drafts = draft_probs, num_drafts
-    law.vocab_size, law.batch_shape = draft_probs.size, ()
-    return law
-
-
 def order_from(order: IntArray, first: IntArray) -> IntArray:
     """Return the permutation with the tokens ``first`` moved to the front."""
     if first.size == 0:
@@ -118,6 +95,12 @@ def order_from(order: IntArray, first: IntArray) -> IntArray:
 def are_distinct(draft_tokens: IntArray) -> BoolArray:
     """Whether the tokens of each tuple (…, n) are all different, shape (…)."""
     return (np.diff(np.sort(draft_tokens, axis=-1), axis=-1) != 0).all(axis=-1)
+
+
+def count_distinct(draft_probs: FloatArray, num_drafts: int, merge: bool) -> tuple[int, int]:
+    """The :meth:`DraftLaw.count_sets` of a law that draws any distinct tokens with mass."""
+    sets = (comb if merge else perm)(int(np.count_nonzero(draft_probs)), num_drafts)
+    return sets, num_drafts * sets
 
 
 def validate_distinct_support(draft_probs: FloatArray, num_drafts: int) -> None:

@@ -1,33 +1,18 @@
 """One draft from each of n strata: distinct, independent drafts that cover the head and the tail of q."""
 
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.drafts.base import draw_tokens
 from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts.structure import Slots, Structure, all_random
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
 
 # Weights are divided by a larger one before they get smaller than this multiple of it.
 _SMALL = 2.0**-500
-
-
-class Strata(NamedTuple):
-    """The strata of a single position, numbered 0 to n − 1 from the likeliest tokens to the unlikeliest.
-
-    ``number`` (V,) is the stratum of each token, and ``inclusion`` (V,) the probability that it is drafted.
-    ``tokens`` (V,) are the tokens, stratum by stratum, with ascending ids in each. ``grouped`` (V,) is their
-    ``inclusion``. ``starts`` (n + 1,) are the places in ``tokens`` where the strata begin, and V.
-    """
-
-    number: NDArray[np.int16]
-    tokens: IntArray
-    starts: IntArray
-    inclusion: FloatArray
-    grouped: FloatArray
 
 
 class Stratified(ProposalLaw):
@@ -79,33 +64,35 @@ class Stratified(ProposalLaw):
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
         for index in np.ndindex(self.batch_shape):
-            strata[index] = self[index].position_strata.number
+            strata[index] = self[index].slots.number
         return strata
 
+    def position_structure(self) -> Structure:
+        return all_random(self.slots)
+
     @cached_property
-    def position_strata(self) -> Strata:
-        """The strata of a law at a single position."""
+    def slots(self) -> Slots:
+        """One slot for each stratum, from the most to the least likely tokens, at a single position."""
         q, num_strata = self.draft_probs, self.num_drafts
-        number, starts = np.zeros(q.size, np.int16), np.array([0, q.size])
-        largest = np.array([q.max()])
-        if num_strata > 1:
-            order = _likeliest_first(q)
-            shares = np.ones(num_strata) if self.shares is None else self.shares
-            starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
-            number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
-            largest = q[order[starts[:-1]]]
+        if num_strata == 1:
+            weights = (q / q.max()) ** self.sharpness
+            return Slots.single(weights / weights.sum(), 1)
+        order = _likeliest_first(q)
+        shares = np.ones(num_strata) if self.shares is None else self.shares
+        starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
+        number = np.empty(q.size, np.int16)
+        number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
         # Divided by the largest of the stratum: what underflows then has no probability in float64.
-        weights = (q / largest[number]) ** self.sharpness
+        weights = (q / q[order[starts[:-1]]][number]) ** self.sharpness
         inclusion = weights / np.bincount(number, weights, num_strata)[number]
-        tokens = np.argsort(number, kind="stable")
-        return Strata(number, tokens, starts, inclusion, inclusion[tokens])
+        return Slots.strata(number, inclusion, num_strata)
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        _, tokens, starts, _, grouped = self.position_strata
+        slots = self.slots
         drafts = np.empty((count, self.num_drafts), np.int64)
         for j in range(self.num_drafts):
-            own = slice(starts[j], starts[j + 1])
-            drafts[:, j] = tokens[own][draw_tokens(grouped[own], rng, count)]
+            stratum = slice(slots.starts[j], slots.starts[j + 1])
+            drafts[:, j] = slots.tokens[stratum][draw_tokens(slots.probs[stratum], rng, count)]
         return drafts
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
@@ -115,24 +102,22 @@ class Stratified(ProposalLaw):
         return self._slot_probs(draft_tokens).prod(axis=-1)
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
-        strata = self.position_strata
-        in_stratum = strata.number == prefix.size
-        return np.where(in_stratum, strata.inclusion, 0.0) * self.can_draw(prefix)
+        in_stratum = self.slots.number == prefix.size
+        return np.where(in_stratum, self.slots.token_probs, 0.0) * self.can_draw(prefix)
 
     def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
         """q_j(x_j) for the first k drafts x (…, k), shape (…, k); 0 where draft j is not in stratum j."""
-        strata = self.position_strata
-        in_place = strata.number[draft_tokens] == np.arange(draft_tokens.shape[-1])
-        return np.where(in_place, strata.inclusion[draft_tokens], 0.0)
+        in_stratum = self.slots.number[draft_tokens] == np.arange(draft_tokens.shape[-1])
+        return np.where(in_stratum, self.slots.token_probs[draft_tokens], 0.0)
 
     def position_containment(self, subset: BoolArray) -> float:
         inside = np.zeros(self.num_drafts)
-        _add_by_stratum(self.position_strata.number, self.position_strata.inclusion, subset, inside)
+        _add_by_stratum(self.slots.number, self.slots.token_probs, subset, inside)
         return float(np.minimum(inside, 1.0).prod())
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        strata, contained = self.position_strata, np.ones(order.size + 1)
-        number, inclusion = strata.number[order], strata.inclusion[order]
+        contained = np.ones(order.size + 1)
+        number, inclusion = self.slots.number[order], self.slots.token_probs[order]
         contained[0] = 0.0
         for j in range(self.num_drafts):
             inside = np.where(number == j, inclusion, 0.0).cumsum()
@@ -140,7 +125,7 @@ class Stratified(ProposalLaw):
         return contained
 
     def position_inclusion_probs(self) -> FloatArray:
-        return self.position_strata.inclusion.copy()
+        return self.slots.token_probs.copy()
 
     def _validate_count(self) -> None:
         if self.shares is not None:

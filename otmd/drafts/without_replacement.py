@@ -6,9 +6,10 @@ from functools import cached_property
 import numpy as np
 
 from otmd.curve._kernels import sum_where
-from otmd.drafts.proposal import ProposalLaw, are_distinct
+from otmd.drafts.proposal import ProposalLaw, are_distinct, count_distinct
+from otmd.drafts.structure import Race, Slots, Structure, all_random
 from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
-from otmd.race.containment import ExponentialRace, add_tokens
+from otmd.race.containment import add_tokens
 from otmd.race.inclusion import RaceInclusion
 from otmd.race.quadrature import RATE_UNIT
 
@@ -28,6 +29,19 @@ class WithoutReplacement(ProposalLaw):
 
     distinct = True
 
+    def position_structure(self) -> Structure:
+        if self.num_drafts == 1:
+            return all_random(Slots.single(self.draft_probs, 1))
+        return all_random(self.race)
+
+    def shared_structure(self) -> Structure:
+        return self.position_structure()
+
+    @cached_property
+    def race(self) -> Race:
+        """The race that the drafts are the first arrivals of."""
+        return Race(self.draft_probs, self.num_drafts)
+
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()
@@ -39,37 +53,28 @@ class WithoutReplacement(ProposalLaw):
         mass = self.draft_probs[draft_tokens]
         prob = np.where(are_distinct(draft_tokens), mass[:, 0], 0.0)
         for i in range(1, self.num_drafts):
-            left = self.mass_left(draft_tokens[:, :i])
+            left = self.race.mass_left(draft_tokens[:, :i])
             possible = (prob > 0) & (left > 0)
             prob = np.where(possible, prob * (mass[:, i] / np.where(possible, left, 1.0)), 0.0)
         return prob
 
+    def count_sets(self, merge: bool) -> tuple[int, int]:
+        return count_distinct(self.draft_probs, self.num_drafts, merge)
+
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
         return self.mass_after(prefix)
 
-    def mass_left(self, taken: IntArray) -> FloatArray:
-        """1 − q(taken) for rows of distinct tokens (T, k), without cancellation, shape (T,)."""
-        left = 1.0 - self.draft_probs[taken].sum(axis=-1)
-        for row in np.flatnonzero(left < 0.5):
-            others = self.draft_probs.copy()
-            others[taken[row]] = 0.0
-            left[row] = others.sum()
-        return left
-
-    @cached_property
-    def race(self) -> ExponentialRace:
-        """The exponential race of a law at a single position."""
-        return ExponentialRace(self.draft_probs, self.num_drafts)
-
     def position_containment(self, subset: BoolArray) -> float:
-        return self.race.containment(subset, self.num_drafts)
+        return self.race.arrivals.containment(subset, self.num_drafts)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         ordered, place = self.draft_probs[order], np.arange(order.size)
         if self.num_drafts == 1:
             return np.minimum(accumulated(ordered), 1.0)
-        race, block, none = self.race, np.empty_like(order), np.zeros(order.size)
-        sums, block[order] = np.zeros((order.size, race.width)), place
+        race = self.race.arrivals
+        none, sums = np.zeros(order.size), np.zeros((order.size, race.width))
+        block = np.empty_like(order)
+        block[order] = place
         add_tokens(none, ordered, place, race.scale, sums)
         return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 

@@ -8,12 +8,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
-from otmd.drafts import DraftLaw, Greedy, Stratified, WithoutReplacement, WithReplacement
+from otmd.drafts import (
+    CertainTop,
+    DraftLaw,
+    Greedy,
+    Stratified,
+    WithoutReplacement,
+    WithReplacement,
+)
 from otmd.engines import lossy
-from otmd.engines.lossy import CertainTop, LossyRule
+from otmd.engines.lossy import LossyRule
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, validate_count, validate_probs, validate_same_vocabulary
-from otmd.verifiers import MaximalCoupling, RecursiveRejection, TargetOnly, Verifier
+from otmd.verifiers import Preference, RecursiveRejection, TargetOnly, Verifier
 
 SOURCES = {
     "vllm": "vLLM, vllm/v1/sample/rejection_sampler.py at 7f6fc1c5ce8d",
@@ -127,9 +134,9 @@ CATALOGUE = {rule.name: rule for rule in (
     EngineRule("match-sampled", "a sampled draft, accepted if the target samples it too",
                ("mlx",), TargetOnly(), WithReplacement, 1),
     EngineRule("rejection", "a sampled draft, accepted with probability min(1, p/q)",
-               ("vllm", "transformers"), MaximalCoupling(), WithReplacement, 1),
+               ("vllm", "transformers"), Preference(), WithReplacement, 1),
     EngineRule("block", "a sampled path, judged as a whole; at one position this is rejection",
-               ("vllm-block",), MaximalCoupling(), WithReplacement, 1),
+               ("vllm-block",), Preference(), WithReplacement, 1),
     EngineRule("certain-tree", "the draft's top n, all certain, and target-only sampling",
                ("eagle", "sglang"), TargetOnly(), CertainTop),
     EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",

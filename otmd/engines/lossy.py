@@ -7,18 +7,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, TopThen, WithReplacement
+from otmd.drafts import CertainTop, DraftLaw, WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.verifiers import PreparedVerifier
 from otmd.verifiers.prepared import accept_prob, normalised
-
-
-def CertainTop(draft_probs: ArrayLike, num_drafts: int) -> TopThen:  # noqa: N802 - a law's name in tables
-    """The law whose drafts are, with certainty, the n likeliest tokens, as in a tree of likeliest tokens."""
-    return TopThen(draft_probs, num_drafts, top=num_drafts)
-
 
 ByDrafts = Callable[[IntArray], FloatArray]
 
@@ -45,8 +38,9 @@ class LossyRule(NamedTuple):
         """Exact law of the output token (V,), and P(it is one of the drafts), with p and q of shape (V,)."""
         law = self.law(draft_probs, num_drafts)
         rule = self.prepare(target, draft_probs, law)
-        if isinstance(law, TopThen):
-            tokens = law.forced_tokens()
+        structure = law.position_structure()
+        if structure.random is None:
+            tokens = structure.deterministic
             output = rule.conditional_law(tokens)
             return output, float(output[tokens].sum())
         # With one sampled draft, the residual is the same for every draft.

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import ConditionalPoisson
 from otmd.measurement.page import Table
-from otmd.measurement.rows import DEFAULT_LAWS, DEFAULT_VERIFIERS, make_settings, position_rows
+from otmd.measurement.rows import make_settings, position_rows
 from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong
-from otmd.verifiers import GumbelList, GumbelTop, Optimal, PoissonCoupling
+from otmd.registry import LAWS, VERIFIERS
 
 if TYPE_CHECKING:
     import polars as pl
 
-ALL_LAWS = (*DEFAULT_LAWS, ConditionalPoisson)
-ALL_VERIFIERS = (*DEFAULT_VERIFIERS, PoissonCoupling, GumbelList, GumbelTop, Optimal)
+ALL_LAWS = tuple(entry.load() for entry in LAWS.values() if entry.compared)
+ALL_VERIFIERS = tuple(entry.load() for entry in VERIFIERS.values() if entry.compared)
 AVERAGED = ("rate", "gap", "optimal", "rate_low", "rate_high")
 HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
 

@@ -6,8 +6,7 @@ import polars as pl
 
 from otmd.measurement.jackknife import FEW_PROMPTS
 from otmd.measurement.report import law_label, processing_label, verifier_label, worth_showing
-from otmd.measurement.summary import PROCESSING, prompt_intervals
-from otmd.verifiers import Optimal
+from otmd.measurement.summary import PROCESSING, prompt_intervals, served_by_optimal
 
 POSITION = ["domain", "prompt_id", "index"]
 
@@ -58,7 +57,7 @@ def _rated(rows: pl.DataFrame) -> list[_Rated]:
     """Every law and verifier with a rate, ``Optimal`` included for the laws that it serves."""
     rows = worth_showing(rows.filter(pl.col("rate").is_not_null()))
     rows = rows.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
-    served = pl.col("law").is_in([law.__name__ for law in Optimal.serves])
+    served = pl.col("law").is_in(served_by_optimal())
     optimal = rows.filter(served).unique(["law", *POSITION], keep="first", maintain_order=True)
     ends = [pl.col("optimal").alias(name) for name in ("rate", "rate_low", "rate_high")]
     optimal = optimal.with_columns(pl.lit("Optimal").alias("verifier"), *ends)

@@ -18,8 +18,8 @@ from otmd.measurement.page import Cell
 from otmd.measurement.page import Table as PageTable
 from otmd.measurement.rows import DEFAULT_LAWS, ROUNDING
 from otmd.measurement.summary import DEFAULT_BY, PROCESSING, with_optimal
+from otmd.registry import VERIFIERS
 from otmd.storage.files import one_line
-from otmd.verifiers import VERIFIERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 LAW_ORDER = [law.__name__ for law in DEFAULT_LAWS]
-VERIFIER_ORDER = [type(rule).__name__ for rule in VERIFIERS]
+VERIFIER_ORDER = [
+    name for entry in VERIFIERS.values() for name in (entry.class_name, *entry.reported_names)
+]
 LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
 # Widths in characters.
 FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20

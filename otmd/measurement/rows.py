@@ -9,41 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.drafts import DraftLaw, Greedy, Hub, Stratified, WithoutReplacement, WithReplacement
-from otmd.engines.lossy import CertainTop
+from otmd.drafts import DraftLaw, Greedy, WithoutReplacement, WithReplacement
 from otmd.optimum.acceptance import optimal_rates
 from otmd.probabilities import Processing, validate_counts, validate_tol
+from otmd.registry import LAWS, VERIFIERS
 from otmd.storage.files import one_line
-from otmd.verifiers import (
-    VERIFIERS,
-    GreedyCoupling,
-    Optimal,
-    Preference,
-    SpecHub,
-    TargetOnly,
-    Verifier,
-)
+from otmd.verifiers import Verifier
 
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
 
-DEFAULT_LAWS: tuple[LawFactory, ...] = (
-    WithReplacement,
-    WithoutReplacement,
-    Stratified,
-    Greedy,
-    Hub,
-    CertainTop,
+DEFAULT_LAWS: tuple[LawFactory, ...] = tuple(
+    entry.load() for entry in LAWS.values() if entry.measured
 )
-# Optimal attains α*, which every row holds in any case, and takes longer than all the others.
-DEFAULT_VERIFIERS = tuple(type(rule) for rule in VERIFIERS if not isinstance(rule, Optimal))
-# With these laws, Preference is another verifier by a general name.
-PREFERENCE_IS: dict[LawFactory, type[Verifier]] = {
-    Greedy: GreedyCoupling,
-    Hub: SpecHub,
-    CertainTop: TargetOnly,
-}
+DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = tuple(
+    entry.load() for entry in VERIFIERS.values() if entry.measured
+)
 # These laws are made once for all numbers of drafts.
 FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
@@ -104,16 +86,13 @@ def make_settings(
     tol = validate_tol(tol)
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
     refusals: list[str] = []
-    # Tried with a uniform distribution over enough tokens: a law that fails there fails at every position.
-    vocab_size = max(counts) + 62
-    uniform = np.full(vocab_size, 1.0 / vocab_size)
     for (name, law), n in product(named_laws, counts):
         try:
-            drafts = law(uniform, n)
+            drafts = uniform_law(law, n)
         except ValueError as error:
             refusals.append(f"{name} with {n}: {error}")
             continue
-        if rules := _serving(law, drafts, named_verifiers):
+        if rules := _serving(drafts, named_verifiers):
             served[name, n] = rules
     if not served:
         raise ValueError(
@@ -124,14 +103,24 @@ def make_settings(
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
 
 
+def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
+    """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
+    vocab_size = num_drafts + 62
+    return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
+
+
 def _serving(
-    law: LawFactory, drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
+    drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
 ) -> tuple[tuple[str, Verifier], ...]:
-    """The verifiers that serve a law, without Preference where another of them is the same rule."""
-    found = [pair for pair in verifiers if pair[1].supports(drafts)]
-    kinds = [type(verifier) for _, verifier in found]
-    again = Preference if PREFERENCE_IS.get(law) in kinds else None
-    return tuple(pair for pair, kind in zip(found, kinds, strict=True) if kind is not again)
+    """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
+    structure = drafts.position_structure()
+    serving: dict[str, Verifier] = {}
+    for name, verifier in verifiers:
+        if verifier.supports(drafts):
+            unnamed = name == type(verifier).__name__
+            reported = verifier.reported_name(structure) if unnamed else name
+            serving.setdefault(reported, verifier)
+    return tuple(serving.items())
 
 
 def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:

@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 
 from otmd import __version__
-from otmd.drafts import Greedy, Hub, WithReplacement
 from otmd.harness.dataset import Dataset, Position, open_dataset
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.rows import (
@@ -31,18 +30,12 @@ from otmd.measurement.rows import (
     make_settings,
     position_rows,
     rate_columns,
+    uniform_law,
 )
 from otmd.probabilities import Processing, validate_probs, wrong
+from otmd.registry import LAWS
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.verifiers import (
-    GreedyCoupling,
-    KSequential,
-    MaximalCoupling,
-    RecursiveRejection,
-    SpecHub,
-    TargetOnly,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,14 +52,15 @@ LAYOUT = Layout(
 CHUNK_SIZE = 8
 # A GPU needs more positions at once to be busy; 32 take about 0.4 GB at V = 151,936.
 DEVICE_CHUNK_SIZE = 32
-# The name in :func:`_tables` of each closed form on tensors. SpecHub's rate is that of two greedy drafts.
-CLOSED_FORMS: dict[tuple[Any, type], str] = {
-    (WithReplacement, MaximalCoupling): "recursive rejection",
-    (WithReplacement, RecursiveRejection): "recursive rejection",
-    (WithReplacement, KSequential): "K-SEQ",
-    (WithReplacement, TargetOnly): "target only",
-    (Greedy, GreedyCoupling): "greedy",
-    (Hub, SpecHub): "greedy",
+# The table in :func:`_tables` of each closed form on tensors, by the form of the law and the reported name of
+# the verifier. SpecHub's rate is that of two greedy drafts.
+CLOSED_FORMS = {
+    ("single", "MaximalCoupling"): "recursive rejection",
+    ("single", "RecursiveRejection"): "recursive rejection",
+    ("single", "KSequential"): "K-SEQ",
+    ("single", "TargetOnly"): "target only",
+    ("greedy", "GreedyCoupling"): "greedy",
+    ("greedy", "SpecHub"): "greedy",
 }
 
 
@@ -106,9 +100,9 @@ def measure(
         ``(name, function)``. The name is the table's ``law``.
     verifiers : iterable
         Verifier classes, verifiers, or pairs ``(name, verifier)``. A verifier is measured with
-        the laws that it serves; other pairs have no rows. ``Preference`` has no rows where it is the
-        same rule as another measured verifier: ``GreedyCoupling``, ``SpecHub``, and ``TargetOnly`` with
-        certain drafts.
+        the laws that it serves; other pairs have no rows. The table's ``verifier`` is the name that the
+        verifier reports for the law: ``Preference`` is MaximalCoupling with one draft, GreedyCoupling with
+        greedy drafts, and TargetOnly where all drafts are deterministic. Each name has one row.
     num_drafts : int or iterable of int
         The numbers of drafts. ``Hub`` exists for 2 only.
     processing : iterable of Processing
@@ -205,13 +199,17 @@ def read_chunks(
 
 def closed_forms(settings: Settings) -> dict[Key, str]:
     """The rows of a position that have a closed form on tensors, and its name in :func:`_tables`."""
-    laws = dict(settings.laws)
-    return {
-        (name, n, label): CLOSED_FORMS[laws[name], type(verifier)]
-        for (name, n), pairs in settings.served.items()
-        for label, verifier in pairs
-        if (laws[name], type(verifier)) in CLOSED_FORMS
-    }
+    forms = {entry.load(): entry.tensor_form for entry in LAWS.values()}
+    rows = {}
+    for (name, n), pairs in settings.served.items():
+        law = dict(settings.laws)[name]
+        structure = uniform_law(law, n).position_structure()
+        for label, verifier in pairs:
+            form = forms.get(law, ""), verifier.reported_name(structure)
+            # A class that derives from a verifier of otmd's may have other rates.
+            if form in CLOSED_FORMS and type(verifier).__module__.startswith("otmd."):
+                rows[name, n, label] = CLOSED_FORMS[form]
+    return rows
 
 
 def check_device(device: str) -> None:

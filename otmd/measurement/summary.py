@@ -6,7 +6,9 @@ from typing import Any
 import polars as pl
 
 from otmd.measurement import jackknife
+from otmd.measurement.rows import uniform_law
 from otmd.probabilities import wrong
+from otmd.registry import LAWS
 from otmd.verifiers import Optimal
 
 PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
@@ -67,9 +69,18 @@ def summarise(
     return pl.DataFrame(rows, schema=columns)
 
 
+def served_by_optimal() -> list[str]:
+    """The names in a table of the measured laws that ``Optimal`` serves."""
+    return [
+        entry.class_name
+        for entry in LAWS.values()
+        if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
+    ]
+
+
 def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
     """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
-    served = [law.__name__ for law in Optimal.serves]
+    served = served_by_optimal()
     group = ["law", *PROCESSING, "num_drafts"]
     measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
     added = (

@@ -9,10 +9,8 @@ from numpy.typing import ArrayLike
 from otmd import drafts
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
-from otmd.curve.blocks import SLACK
+from otmd.curve.blocks import SLACK, BlockedCurve
 from otmd.drafts.base import validate_target
-from otmd.drafts.proposal import order_from
-from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import in_threads
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.stratified_cut import stratified_cut
@@ -84,9 +82,8 @@ def optimal_acceptance(
 
     Notes
     -----
-    Laws with one draft distribution are cut along the tokens in the order of p/q (Hu et al. 2025,
-    Theorem 6), stratified drafts along that order in each stratum. Other laws take a maximum flow over
-    their tuples.
+    Drafts from one distribution are cut along the tokens in the order of p/q (Hu et al. 2025, Theorem 6),
+    stratified drafts along that order in each stratum. Other laws take a maximum flow over their tuples.
     """
     p = validate_target(target_probs, law)
     if every_n:
@@ -105,15 +102,16 @@ def optimal_rates(
 
     The rates are of shape (…, N), the subsets of (…, N, V).
     """
-    # Only otmd's own classes have a short way: a class derived from one of them may be another law.
-    if type(law) is drafts.WithReplacement or type(law) is drafts.WithoutReplacement:
-        value, ends = _cuts(target, law, counts)
+    laws = [law.with_num_drafts(n) for n in counts]
+    random = from_one_distribution(laws)
+    if random is not None:
+        value, ends = _cuts(target, laws[-1], random, counts)
 
         def subset() -> BoolArray:
-            subset = RatioCurve.unchecked(target, law.draft_probs).subsets_below(ends)
-            for index, p, own in positions(target, law):
-                for i, each in enumerate(map(own.with_num_drafts, counts)):
-                    _recomputed(p, each, subset[(*index, i)], 1.0 + value[(*index, i)])
+            subset = RatioCurve.unchecked(target, random.probs).subsets_below(ends)
+            for i, each in enumerate(laws):
+                for index, p, at in positions(target, each):
+                    _recomputed(p, at, subset[(*index, i)], 1.0 + value[(*index, i)])
             return subset
 
         return OptimalAcceptance((1.0 + value).clip(0.0, 1.0), subset)
@@ -123,13 +121,23 @@ def optimal_rates(
     cuts = np.empty((*batch, len(counts), law.vocab_size), dtype=bool)
 
     def work(start: int, stop: int) -> None:
-        for index, p, own in every[start:stop]:
-            for i, each in enumerate(map(own.with_num_drafts, counts)):
-                cut, found = _smallest_cut(p, each)
-                cuts[(*index, i)], rate[(*index, i)] = cut, _recomputed(p, each, cut, found)
+        for index, p, at in every[start:stop]:
+            for i, each in enumerate(map(at.with_num_drafts, counts)):
+                cut, searched = _smallest_cut(p, each)
+                cuts[(*index, i)], rate[(*index, i)] = cut, _recomputed(p, each, cut, searched)
 
     in_threads(work, len(every), law.vocab_size)
     return OptimalAcceptance(rate, cuts)
+
+
+def from_one_distribution(laws: Sequence[drafts.DraftLaw]) -> drafts.Slots | drafts.Race | None:
+    """How the largest of the laws draws, if all draw every draft from the same q at random; else None."""
+    structures = [law.shared_structure() for law in laws]
+    kinds = [None if each is None else each.single or each.race for each in structures]
+    last = kinds[-1]
+    if last is None or any(kind is None or kind.probs is not last.probs for kind in kinds):
+        return None
+    return last
 
 
 def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, found: float) -> float:
@@ -145,16 +153,23 @@ def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, fou
 
 
 def _cuts(
-    target: FloatArray, law: drafts.ProposalLaw, counts: Sequence[int]
+    target: FloatArray,
+    law: drafts.DraftLaw,
+    random: drafts.Slots | drafts.Race,
+    counts: Sequence[int],
 ) -> tuple[FloatArray, FloatArray]:
-    """The smallest best cuts of drafts with or without replacement, see :meth:`RatioCurve.cuts`."""
-    if not isinstance(law, drafts.WithoutReplacement):
-        return RatioCurve.unchecked(target, law.draft_probs).cuts(counts)
+    """The smallest best cuts of drafts from one distribution, see :meth:`RatioCurve.cuts`.
 
-    def cuts(p: FloatArray, own: drafts.DraftLaw) -> list[tuple[float, float]]:
-        assert isinstance(own, drafts.WithoutReplacement)
-        found = RaceCurve(p, own.race, counts).smallest_cuts()
-        return [(cut.value, cut.end) for cut in found]
+    The law has the most drafts, and ``random`` is its shared structure.
+    """
+    if isinstance(random, drafts.Slots):
+        return RatioCurve.unchecked(target, random.probs).cuts(counts)
+
+    def cuts(p: FloatArray, at: drafts.DraftLaw) -> list[tuple[float, float]]:
+        race = at.position_structure().random
+        assert isinstance(race, drafts.Race)
+        smallest = RaceCurve(p, race.arrivals, counts).smallest_cuts()
+        return [(cut.value, cut.end) for cut in smallest]
 
     return pairs_by_position(target, law, len(counts), cuts)
 
@@ -201,49 +216,57 @@ def pairs_by_position(
 
 
 def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest best cut and its rate at a single position, for any law without a short way."""
-    if not isinstance(law, drafts.ProposalLaw):
-        return minimum_cut(target, law)
-    forced, rest = drafts_by_chance(law)
-    known = (drafts.TopThen, drafts.Greedy, drafts.Hub, drafts.Stratified)
-    if type(law) in known and not isinstance(rest, drafts.ConditionalPoisson):
-        return _cut_beside(target, forced, rest)
-    order = order_from(RatioCurve.unchecked(target, law.mass_beside_forced()).order, forced)
-    return best_prefix(target, order, law.prefix_containment(order))
+    """The smallest best cut (V,) and its rate at a single position.
 
-
-def _cut_beside(
-    target: FloatArray, forced: IntArray, rest: drafts.DraftLaw | None
-) -> tuple[BoolArray, float]:
-    """The cut and its rate where some tokens are always drafted, and the others follow a law or are none.
-
-    The cut is empty, or it holds all forced tokens and the best cut of the other drafts.
+    The cut is empty, or it holds all deterministic tokens and the best cut of the random drafts.
     """
-    subset, value = np.zeros(target.size, dtype=bool), -1.0
-    if isinstance(rest, drafts.Stratified):
-        strata = rest.position_strata
-        found = stratified_cut(target, strata)
-        own = zip(found.curves, found.ends.tolist(), strict=True)
-        subset[strata.tokens] = np.concatenate([curve.subset(end) for curve, end in own])
-        value = found.value
-    elif isinstance(rest, drafts.ProposalLaw) and rest.num_drafts == 1:
-        subset = target < rest.draft_probs
-        value = sum_where(target, subset) - sum_where(rest.draft_probs, subset)
-    elif isinstance(rest, drafts.WithReplacement | drafts.WithoutReplacement):
-        values, ends = _cuts(target, rest, [rest.num_drafts])
-        subset = RatioCurve.unchecked(target, rest.draft_probs).subsets_below(ends)[0]
-        value = float(values[0])
-    value += float(target[forced].sum())
-    if forced.size and value >= -SLACK:
+    structure = law.position_structure()
+    deterministic = structure.deterministic
+    best = _random_cut(structure.random_target(target), structure.random)
+    if best is None:
+        return minimum_cut(target, law)
+    subset, value = best
+    value += float(target[deterministic].sum())
+    if deterministic.size and value >= -SLACK:
         return np.zeros(target.size, dtype=bool), 1.0
-    subset[forced] = True
+    subset[deterministic] = True
     return subset, 1.0 + value
+
+
+def _random_cut(
+    target: FloatArray, random: drafts.Slots | drafts.Race | drafts.Table | None
+) -> tuple[BoolArray, float] | None:
+    """The smallest best cut (V,) of random drafts, and p(H) − g(H); None where no order of tokens helps."""
+    match random:
+        case None:
+            return np.zeros(target.size, dtype=bool), -1.0
+        case drafts.Slots(is_single=True, num_drafts=1):
+            subset = target < random.probs
+            return subset, float(sum_where(target, subset) - sum_where(random.probs, subset))
+        case drafts.Slots(is_single=True):
+            curve = RatioCurve.unchecked(target, random.probs)
+            values, ends = curve.cuts([random.num_drafts])
+            return curve.subsets_below(ends)[0], float(values[0])
+        case drafts.Slots(disjoint=True) if random.num_drafts == random.copies.size:
+            cut = stratified_cut(target, random)
+            subset = np.zeros(target.size, dtype=bool)
+            below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
+            subset[random.tokens] = np.concatenate(list(below))
+            return subset, cut.value
+        case drafts.Race():
+            (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
+            curve = RatioCurve.unchecked(target, random.probs)
+            return curve.subsets_below(np.array([cut.end]))[0], cut.value
+        case drafts.Table(probs=q, prefix_containment=contained) if q is not None and contained:
+            order = RatioCurve.unchecked(target, q).order
+            return best_prefix(target, order, contained(order))
+    return None
 
 
 def best_prefix(
     target: FloatArray, order: IntArray, contained: FloatArray
 ) -> tuple[BoolArray, float]:
-    """The smallest best cut among the prefixes of an order (V,) of the tokens, and 1 + p(H) − g(H).
+    """The smallest best cut among the prefixes of an order (V,) of the tokens, and p(H) − g(H).
 
     p need not sum to 1; ``contained`` (V + 1,) is g of each prefix.
     """
@@ -251,4 +274,4 @@ def best_prefix(
     size = int(np.argmax(values <= values.min() + SLACK))
     subset = np.zeros(order.size, dtype=bool)
     subset[order[:size]] = True
-    return subset, 1.0 + float(values[size])
+    return subset, float(values[size])

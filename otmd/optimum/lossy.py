@@ -15,10 +15,9 @@ from scipy.special import kl_div
 
 from otmd.curve._kernels import SLACK, ratios_of
 from otmd.curve.ratio_curve import RatioCurve
-from otmd.drafts import DraftLaw, Stratified
+from otmd.drafts import DraftLaw, Race, Slots, Structure, Table
 from otmd.drafts.base import validate_law, validate_target
 from otmd.drafts.proposal import ProposalLaw, order_from
-from otmd.drafts.top_then import drafts_by_chance
 from otmd.kernel import kernel
 from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
@@ -192,7 +191,8 @@ class _TautString:
         assert isinstance(law, ProposalLaw)
         self.target, self._part = target, _PARTS[divergence]
         self._join, self._least = (np.maximum, 1.0) if divergence == "leniency" else (np.add, 0.0)
-        order = order_from(_order_of_corners(target, law), law.forced_tokens())
+        structure = law.position_structure()
+        order = order_from(_order_of_corners(target, structure), structure.deterministic)
         contained = law.prefix_containment(order)
         contained[-1] = 1.0
         p, mass = target[order], np.diff(np.maximum.accumulate(contained.clip(0.0, 1.0)))
@@ -204,7 +204,9 @@ class _TautString:
         self._slope, parts = _ratio(mass, p), self._part(mass, p)
         # Tokens with p = 0 share their output mass by q: by q-convexity, g of a set of these is no larger.
         self._fresh = float(mass[0]) if np.isinf(self._slope[0]) else 0.0
-        self._share = _share(law, np.flatnonzero(self._piece == 0)) if self._fresh else None
+        self._share = None
+        if self._fresh:
+            self._share = _share(structure, np.flatnonzero(self._piece == 0), target.size)
         steep = np.count_nonzero(self._slope > 1.0)
         self._above = _Side(p[:steep], mass[:steep], parts[:steep], self._join)
         flat = p[steep:][::-1], mass[steep:][::-1], parts[steep:][::-1]
@@ -283,19 +285,18 @@ class _TautString:
         return count, float(self._below.mass[count]) + loss
 
 
-def _order_of_corners(target: FloatArray, law: ProposalLaw) -> IntArray:
-    """The tokens (V,) in an order of which every corner of K is a prefix; forced tokens are anywhere."""
-    _, rest = drafts_by_chance(law)
-    if not isinstance(rest, Stratified):
-        return RatioCurve.unchecked(target, law.mass_beside_forced()).order
-    strata = rest.position_strata
+def _order_of_corners(target: FloatArray, structure: Structure) -> IntArray:
+    """The tokens (V,) in an order of which every corner of K is a prefix; deterministic ones are anywhere."""
+    strata = structure.random
+    if not isinstance(strata, Slots) or strata.is_single:
+        return RatioCurve.unchecked(target, _random_probs(structure, target.size)).order
     ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
     for first, end in pairwise(strata.starts):
         own = strata.tokens[first:end]
-        ratio = ratios_of(target, strata.inclusion, own)
+        ratio = ratios_of(target, strata.token_probs, own)
         ascending = np.argsort(ratio)
         ordered[first:end] = own = own[ascending]
-        entry[first:end] = entry_times(ratio[ascending], strata.inclusion[own])
+        entry[first:end] = entry_times(ratio[ascending], strata.token_probs[own])
     # Stable: tokens of one stratum that enter together stay in their order.
     return ordered[np.argsort(entry, kind="stable")]
 
@@ -309,13 +310,24 @@ def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArr
     return given
 
 
-def _share(law: ProposalLaw, tokens: IntArray) -> tuple[IntArray, FloatArray]:
-    """How tokens with p = 0 share an output mass: by q, or by q_j of their strata."""
-    stratified = isinstance(drafts_by_chance(law)[1], Stratified)
-    mass = law.position_inclusion_probs() if stratified else law.mass_beside_forced()
-    share = mass[tokens]
+def _random_probs(structure: Structure, vocab_size: int) -> FloatArray:
+    """The distribution that each token is drawn from at random, shape (V,): q, or q_j of its stratum."""
+    random = structure.random
+    if isinstance(random, Slots):
+        return random.token_probs
+    if isinstance(random, Race | Table) and random.probs is not None:
+        return random.probs
+    return np.zeros(vocab_size)
+
+
+def _share(structure: Structure, tokens: IntArray, vocab_size: int) -> tuple[IntArray, FloatArray]:
+    """The shares of an output mass for tokens with p = 0, by how they are drafted.
+
+    Deterministic tokens, if there are any, are among them and take it all: no other set is contained.
+    """
+    share = np.isin(tokens, structure.deterministic).astype(np.float64)
     if not share.any():
-        share = np.ones(tokens.size)
+        share = _random_probs(structure, vocab_size)[tokens]
     return tokens, share / share.sum()
 
 

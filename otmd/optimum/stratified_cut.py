@@ -17,7 +17,7 @@ import numpy as np
 
 from otmd.curve._kernels import fill_ratios, power, ratios_of
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
-from otmd.drafts.stratified import Strata
+from otmd.drafts.structure import Slots
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -52,12 +52,12 @@ class Ends(NamedTuple):
     starts: IntArray
 
 
-def stratified_cut(target: FloatArray, strata: Strata) -> StratifiedCut:
-    """The best cut of stratified drafts at a single position; p (V,) need not sum to 1."""
-    grouped = target[strata.tokens]
+def stratified_cut(target: FloatArray, slots: Slots) -> StratifiedCut:
+    """The best cut of one draft from each of disjoint slots, at a position; p (V,) need not sum to 1."""
+    grouped = target[slots.tokens]
     curves = [
-        BlockedCurve(grouped[first:end], strata.grouped[first:end], [1])
-        for first, end in pairwise(strata.starts)
+        BlockedCurve(grouped[first:end], slots.probs[first:end], [1])
+        for first, end in pairwise(slots.starts)
     ]
     while True:
         sizes, ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])

@@ -105,7 +105,7 @@ CANDIDATES = {
     "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
     "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
     "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
-    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.GreedyCoupling(), {"": Greedy}),
+    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}),
     **_with_replacement("rrs", "recursive rejection", verifiers.RecursiveRejection()),
     **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
     **_with_replacement("preference", "preference", verifiers.Preference()),
@@ -277,6 +277,6 @@ def slot_of(law: DraftLaw, token: int) -> int | None:
     if isinstance(law, Stratified):
         return int(law.strata[token])
     if isinstance(law, Greedy):
-        first = np.flatnonzero(law.forced_tokens() == token)
+        first = np.flatnonzero(law.top_tokens == token)
         return int(first[0]) if first.size else law.num_drafts - 1
     return None

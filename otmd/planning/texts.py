@@ -13,7 +13,6 @@ import numpy as np
 
 from otmd import verifiers
 from otmd.drafts import DraftLaw, WithReplacement
-from otmd.drafts.proposal import ProposalLaw
 from otmd.harness.dataset import Dataset, Position
 from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
@@ -132,7 +131,7 @@ def drafted_chance(
     """
     if target[token] <= 0.0:
         raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
-    always = law.forced_tokens() if isinstance(law, ProposalLaw) else np.empty(0, np.int64)
+    always = law.position_structure().deterministic
     if token in always:
         return 1.0
     if isinstance(verifier, verifiers.TargetOnly):

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import likeliest
 from otmd.drafts import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
-from otmd.drafts.proposal import unchecked
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
 
@@ -158,7 +157,7 @@ class IIDPaths(TreeLaw):
 
     def node_law(self, draft_probs: FloatArray, state: tuple[int, int]) -> DraftLaw | None:
         paths, left = state
-        return unchecked(WithReplacement, draft_probs, paths) if left else None
+        return WithReplacement(draft_probs, paths) if left else None
 
     def child(self, state: tuple[int, int], tokens: IntArray, token: int) -> Hashable:
         return int(np.count_nonzero(tokens == token)), state[1] - 1

@@ -9,7 +9,7 @@ from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, wrong
-from otmd.transport.problem import ProblemShape, TransportProblem, closed_counts
+from otmd.transport.problem import ProblemShape, TransportProblem, validate_one_position
 from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
 
 Shaped = TransportProblem | ProblemShape
@@ -200,7 +200,8 @@ def refuse_too_large(
     law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
 ) -> None:
     """Raise ValueError if a law's program is too large and its size is known without listing tuples."""
-    counts = closed_counts(law, merge)
+    validate_one_position(law)
+    counts = law.count_sets(merge)
     if counts is not None:
         shape = ProblemShape(*counts, law.vocab_size)
         _require_fits(shape, form, max_bytes, listable=law.can_enumerate())

@@ -1,15 +1,12 @@
 """The transport problem of one position: which draft sets supply mass, and which tokens take it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from math import comb, perm, prod
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd import drafts
 from otmd.drafts import DraftLaw
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
@@ -48,7 +45,8 @@ class ProblemShape:
         to 0 may be counted; a TransportProblem leaves them out. A law without a closed form is enumerated,
         and too many tuples are a ValueError.
         """
-        counts = closed_counts(law, merge)
+        validate_one_position(law)
+        counts = law.count_sets(merge)
         if counts is None:
             starts, tokens, _ = draft_sets(*law.enumerate(), merge)
             counts = starts.size - 1, tokens.size
@@ -64,59 +62,6 @@ def validate_one_position(law: DraftLaw) -> None:
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
         raise wrong("law", f"leading axes {law.batch_shape}", _ONE_POSITION)
-
-
-def closed_counts(law: Any, merge: bool) -> tuple[int, int] | None:
-    """Count the sets and arcs of a law; None where there is no closed form."""
-    validate_one_position(law)
-    # The exact class is compared, since a subclass may draw other tuples.
-    kind = type(law)
-    if kind is drafts.Independent:
-        return _independent(law.draft_probs > 0, merge)
-    has_top = kind in (drafts.TopThen, drafts.Greedy, drafts.Hub)
-    rest, top = (law.rest, law.top) if has_top else (kind, 0)
-    if rest not in _COUNTS:
-        return None
-    support = int(np.count_nonzero(law.draft_probs)) - top
-    sets, arcs = _COUNTS[rest](support, law.num_drafts - top, merge)
-    # Hub draws its two tokens in either order.
-    orders = 2 if kind is drafts.Hub and not merge else 1
-    return orders * sets, orders * (arcs + top * sets)
-
-
-def _with_replacement(support: int, drawn: int, merge: bool) -> tuple[int, int]:
-    if merge:
-        smallest, largest = min(drawn, 1), min(drawn, support)
-        sets = {size: comb(support, size) for size in range(smallest, largest + 1)}
-        return sum(sets.values()), sum(size * number for size, number in sets.items())
-    # A token is in all tuples except those made of the other tokens alone.
-    return support**drawn, support * (support**drawn - (support - 1) ** drawn)
-
-
-def _distinct(support: int, drawn: int, merge: bool) -> tuple[int, int]:
-    sets = comb(support, drawn) if merge else perm(support, drawn)
-    return sets, drawn * sets
-
-
-_COUNTS: dict[type, Callable[[int, int, bool], tuple[int, int]]] = {
-    drafts.WithReplacement: _with_replacement,
-    drafts.WithoutReplacement: _distinct,
-    drafts.ConditionalPoisson: _distinct,
-}
-
-
-def _independent(has_mass: BoolArray, merge: bool) -> tuple[int, int] | None:
-    """Count sets and arcs where draft j can be any of the tokens ``has_mass[j]``, shape (n, V)."""
-    if merge and len(has_mass) > 1:
-        return None
-    supports = has_mass.sum(axis=-1).tolist()
-    tuples, arcs = prod(supports), 0
-    # A token is in all tuples except those made of other tokens alone. Tokens that can be the same drafts are
-    # in equally many tuples, so they are counted together.
-    patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
-    for own, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
-        arcs += count * (tuples - prod(s - o for s, o in zip(supports, own, strict=True)))
-    return tuples, arcs
 
 
 _SUPPLY_TOLERANCE = 1e-9

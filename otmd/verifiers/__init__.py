@@ -2,6 +2,7 @@
 
 from numpy.typing import ArrayLike
 
+from otmd import registry
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import OptimalityCertificate, UnsupportedLaw, Verifier, validate_verifier
@@ -11,31 +12,17 @@ from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.optimal import Optimal
 from otmd.verifiers.plan_verifier import PlanVerifier
-from otmd.verifiers.preference import GreedyCoupling, MaximalCoupling, Preference
+from otmd.verifiers.preference import Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.spechub import SpecHub
 from otmd.verifiers.target_only import TargetOnly
 
-VERIFIERS: tuple[Verifier, ...] = (
-    MaximalCoupling(),
-    RecursiveRejection(),
-    KSequential(),
-    SpecHub(),
-    GreedyCoupling(),
-    Preference(),
-    TargetOnly(),
-    Optimal(),
-)
-
 __all__ = [
-    "VERIFIERS",
-    "GreedyCoupling",
     "GumbelList",
     "GumbelTop",
     "InvariantCoupling",
     "KSequential",
-    "MaximalCoupling",
     "Optimal",
     "OptimalityCertificate",
     "PlanVerifier",
@@ -106,5 +93,6 @@ def acceptance_bounds(
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
-    """List the verifiers of this package that are lossless for a law of drafts."""
-    return [verifier for verifier in VERIFIERS if verifier.supports(law)]
+    """The verifiers of this package, without couplings, that are lossless for a law of drafts."""
+    listed = (entry.load()() for entry in registry.VERIFIERS.values() if not entry.coupling)
+    return [verifier for verifier in listed if verifier.supports(law)]

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
+from otmd.curve import RatioCurve
+from otmd.drafts import DraftLaw, Slots, Structure
 from otmd.drafts.base import validate_law, validate_rng, validate_target
-from otmd.drafts.top_then import drafts_by_chance
 from otmd.optimum.acceptance import (
+    from_one_distribution,
     numbers_of_drafts,
     optimal_acceptance,
     pairs_by_position,
     positions,
 )
-from otmd.probabilities import FloatArray, IntArray, validate_tol, wrong
+from otmd.probabilities import FloatArray, validate_tol, wrong
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 
 
@@ -51,13 +52,9 @@ class Verifier(ABC):
 
     Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
 
-    A subclass of your own sets ``serves`` and defines :meth:`prepare_position`. It may define
-    :meth:`supports`, if the type of a law does not decide, and :meth:`position_bounds`, if its rate is known
-    without enumeration.
+    A subclass of your own defines :meth:`serves` and :meth:`prepare_position`. It may define
+    :meth:`position_bounds`, if its rate is known without enumeration.
     """
-
-    serves: tuple[type[DraftLaw], ...]
-    """The draft laws that the verifier is lossless for."""
 
     tol = 1e-10
     """How far below α* an acceptance rate counts as optimal in a :meth:`certificate`."""
@@ -65,9 +62,22 @@ class Verifier(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    @abstractmethod
+    def serves(self, structure: Structure) -> bool:
+        """Whether the verifier is lossless for every law of this structure, of one position."""
+
     def supports(self, law: DraftLaw) -> bool:
-        """Whether the verifier is lossless for this law."""
-        return type(law) in self.serves
+        """Whether the verifier is lossless for this law; all positions of a law are of one kind."""
+        structure = law.shared_structure()
+        if structure is None:
+            if 0 in law.batch_shape:
+                return True
+            structure = law[(0,) * len(law.batch_shape)].position_structure()
+        return self.serves(structure)
+
+    def reported_name(self, structure: Structure) -> str:
+        """The name by which the field knows the verifier for laws of this structure."""
+        return type(self).__name__
 
     @abstractmethod
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
@@ -76,13 +86,23 @@ class Verifier(ABC):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         """Bounds of the acceptance rate at one position; input as for :meth:`prepare_position`.
 
-        By default all drafts are enumerated: the rate is exact, and the vocabulary must be small.
+        By default the rate is that of :meth:`curve_rates`. Where that is not known, all drafts are
+        enumerated: the rate is exact, and the vocabulary must be small.
         """
+        single = law.position_structure().single
+        if single is not None:
+            rates = self.curve_rates(RatioCurve.unchecked(target, single.probs), [law.num_drafts])
+            if rates is not None:
+                return float(rates[0]), float(rates[0])
         prepared = self.prepare_position(target, law)
         tuples, probs = law.enumerate()
         accepted = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
         rate = float(probs @ accepted)
         return rate, rate
+
+    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray | None:
+        """Rates (…, N) for N numbers of drafts from the curve's q with replacement; None if not known."""
+        return None
 
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
@@ -91,9 +111,14 @@ class Verifier(ABC):
 
         The input is valid: p (…, V), and a law that the verifier supports with each of the numbers.
         """
+        drawn = from_one_distribution([law.with_num_drafts(n) for n in counts])
+        if isinstance(drawn, Slots):
+            rates = self.curve_rates(RatioCurve.unchecked(target, drawn.probs), counts)
+            if rates is not None:
+                return rates, rates
 
-        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            return [self.position_bounds(p, each, tol) for each in map(own.with_num_drafts, counts)]
+        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
+            return [self.position_bounds(p, each, tol) for each in map(at.with_num_drafts, counts)]
 
         return pairs_by_position(target, law, len(counts), bounds)
 
@@ -230,17 +255,6 @@ class Verifier(ABC):
                 f"{type(self).__name__} does not serve {law!r}; {names} "
                 f"{'do' if ',' in names else 'does'}"
             )
-
-
-def beside_forced(
-    target: FloatArray, law: DraftLaw
-) -> tuple[IntArray, FloatArray, DraftLaw | None]:
-    """The tokens that are always drafted, p with 0 for these, and the law of the other drafts, if any."""
-    always, rest = drafts_by_chance(law)
-    if always.size:
-        target = target.copy()
-        target[always] = 0.0
-    return always, target, rest
 
 
 def validate_verifier(verifier: object) -> None:

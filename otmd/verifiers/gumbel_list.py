@@ -3,11 +3,15 @@
 import numpy as np
 
 from otmd.choice.choice_plan import clock_quadrature
-from otmd.drafts import DraftLaw, WithReplacement
-from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts import DraftLaw, Structure
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
-from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
+from otmd.verifiers.invariant import (
+    InvariantCoupling,
+    arrival_times,
+    one_distribution,
+    sorted_masses,
+)
 
 # The spacing of the quadrature over s, which makes it exact to 1e-11.
 _SPACING = 0.3
@@ -27,7 +31,8 @@ class GumbelList(InvariantCoupling):
     Rowan, Phan & Khisti (2025, arXiv:2506.05632) prove α ≥ Σ_y n p_y/(A(C) + n), the list matching lemma.
     """
 
-    serves = (WithReplacement,)
+    def serves(self, structure: Structure) -> bool:
+        return structure.single is not None
 
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
         return arrival_times(clocks, draft).argmin(axis=1)
@@ -36,16 +41,16 @@ class GumbelList(InvariantCoupling):
         return clocks.min(axis=0)
 
     def clocks_given(
-        self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
+        self, draft: FloatArray, draft_tokens: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        times = rng.exponential(size=law.num_drafts)
-        clocks = rng.exponential(size=(law.num_drafts, law.vocab_size))
-        clocks[np.arange(law.num_drafts), draft_tokens] = 0.0
-        return (clocks + np.outer(times, law.draft_probs)).min(axis=0)
+        count = draft_tokens.size
+        times = rng.exponential(size=count)
+        clocks = rng.exponential(size=(count, draft.size))
+        clocks[np.arange(count), draft_tokens] = 0.0
+        return (clocks + np.outer(times, draft)).min(axis=0)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, WithReplacement)
-        p, q, _, excess = sorted_masses(target, law.draft_probs)
+        p, q, _, excess = sorted_masses(target, one_distribution(law))
         after = np.append(p[::-1].cumsum()[::-1], 0.0)
         # Times are in units of the target's mean time 1/n. The target hardly ever emits before 1e-15 of it.
         fastest = 1.0 + excess[np.count_nonzero(after > _UNSEEN) - 1] / law.num_drafts

@@ -4,13 +4,17 @@ import numpy as np
 from scipy.special import binom
 
 from otmd.choice.choice_plan import clock_quadrature
-from otmd.drafts import DraftLaw, WithoutReplacement
-from otmd.drafts.proposal import ProposalLaw
+from otmd.drafts import DraftLaw, Structure
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.race import quadrature as race
 from otmd.race.containment import count_one_more
-from otmd.verifiers.invariant import InvariantCoupling, arrival_times, sorted_masses
+from otmd.verifiers.invariant import (
+    InvariantCoupling,
+    arrival_times,
+    one_distribution,
+    sorted_masses,
+)
 
 # About so many chances are computed at most. The bounds are certain after any number of them.
 _MOST_CHANCES = 20_000
@@ -32,7 +36,9 @@ class GumbelTop(InvariantCoupling):
     (2024, arXiv:2408.07978).
     """
 
-    serves = (WithoutReplacement,)
+    def serves(self, structure: Structure) -> bool:
+        single = structure.single
+        return structure.race is not None or (single is not None and single.num_drafts == 1)
 
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
         support = np.count_nonzero(draft)
@@ -41,20 +47,19 @@ class GumbelTop(InvariantCoupling):
         return np.argsort(arrival_times(clocks[0], draft))[: len(clocks)]
 
     def clocks_given(
-        self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
+        self, draft: FloatArray, draft_tokens: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        mass = law.draft_probs[draft_tokens]
-        others = law.draft_probs.copy()
+        mass = draft[draft_tokens]
+        others = draft.copy()
         others[draft_tokens] = 0.0
         left = others.sum() + mass[::-1].cumsum()[::-1]
         times = (rng.exponential(size=mass.size) / left).cumsum()
-        clocks = rng.exponential(size=law.vocab_size) + others * times[-1]
+        clocks = rng.exponential(size=draft.size) + others * times[-1]
         clocks[draft_tokens] = mass * times
         return clocks
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, WithoutReplacement)
-        p, q, ratio, excess = sorted_masses(target, law.draft_probs)
+        p, q, ratio, excess = sorted_masses(target, one_distribution(law))
         # In ascending order of w, so that sums over small w have small errors.
         p, alone = p[::-1], 1.0 / (1.0 + excess[::-1])
         masses, weights = (np.append(0.0, x.cumsum()) for x in (p, p * alone))

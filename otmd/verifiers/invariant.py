@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import ratios_of
-from otmd.drafts import DraftLaw, WithReplacement
+from otmd.drafts import DraftLaw, Structure
 from otmd.drafts.base import validate_rng
-from otmd.drafts.proposal import ProposalLaw
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
@@ -63,12 +62,11 @@ class InvariantCoupling(Verifier):
 
     @abstractmethod
     def clocks_given(
-        self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
+        self, draft: FloatArray, draft_tokens: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        """Draw the clocks (V,) that the target reads, up to a common factor, given the drafts."""
+        """Draw the clocks (V,) that the target reads, up to a factor, given drafts (n,) from q (V,)."""
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        assert isinstance(law, ProposalLaw)
         return _InvariantRule(self, target, law)
 
 
@@ -83,27 +81,35 @@ class PoissonCoupling(InvariantCoupling):
     arXiv:2408.07978) prove α ≥ (1 − TV)/(1 + TV).
     """
 
-    serves = (WithReplacement,)
+    def serves(self, structure: Structure) -> bool:
+        return structure.single is not None
 
     def position_drafts(self, draft: FloatArray, clocks: FloatArray) -> IntArray:
         times = arrival_times(clocks.cumsum(axis=0), draft)
         return np.argsort(times, axis=None)[: len(clocks)] % draft.size
 
     def clocks_given(
-        self, law: ProposalLaw, draft_tokens: IntArray, rng: np.random.Generator
+        self, draft: FloatArray, draft_tokens: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        times = rng.exponential(size=law.num_drafts).cumsum()
-        clocks = rng.exponential(size=law.vocab_size) + law.draft_probs * times[-1]
+        times = rng.exponential(size=draft_tokens.size).cumsum()
+        clocks = rng.exponential(size=draft.size) + draft * times[-1]
         # In reverse order, so that a token that is drafted more than once keeps its first point.
-        clocks[draft_tokens[::-1]] = (law.draft_probs[draft_tokens] * times)[::-1]
+        clocks[draft_tokens[::-1]] = (draft[draft_tokens] * times)[::-1]
         return clocks
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, WithReplacement)
-        p, _, _, excess = sorted_masses(target, law.draft_probs)
+        p, _, _, excess = sorted_masses(target, one_distribution(law))
         with np.errstate(divide="ignore"):
             rate = -np.expm1(law.num_drafts * np.log1p(-1.0 / (1.0 + excess))) @ p
         return float(rate), float(rate)
+
+
+def one_distribution(law: DraftLaw) -> FloatArray:
+    """The q (V,) that all drafts of a law at a single position are drawn from."""
+    structure = law.position_structure()
+    drawn = structure.single or structure.race
+    assert drawn is not None
+    return drawn.probs
 
 
 def sorted_masses(
@@ -134,16 +140,15 @@ def _require_clocks(probs: FloatArray, clocks: FloatArray) -> None:
 class _InvariantRule(PreparedVerifier):
     """A coupling at one position: clocks are drawn given the drafts, and the target reads the clocks."""
 
-    law: ProposalLaw
-
-    def __init__(self, coupling: InvariantCoupling, target: FloatArray, law: ProposalLaw) -> None:
+    def __init__(self, coupling: InvariantCoupling, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
         self._coupling = coupling
+        self._draft = one_distribution(law)
 
     def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
         ids = self.law.validate_drawable(draft_tokens)
         validate_rng(rng)
-        clocks = self._coupling.clocks_given(self.law, ids, rng)
+        clocks = self._coupling.clocks_given(self._draft, ids, rng)
         token = int(arrival_times(clocks, self.target).argmin())
         drafted = np.flatnonzero(ids == token)
         return Verdict(token, int(drafted[0]) if drafted.size else -1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, WithReplacement
+from otmd.drafts import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
@@ -18,25 +18,23 @@ class KSequential(Verifier):
     from ρ* to n is lossless. The rule uses ρ*, which has the largest rate: at least 1 − (1 − 1/n)^n of α*.
     """
 
-    serves = (WithReplacement,)
+    def serves(self, structure: Structure) -> bool:
+        return structure.single is not None
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        assert isinstance(law, WithReplacement)
         return _KSequentialRule(target, law)
 
-    def family_bounds(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        assert isinstance(law, WithReplacement)
-        rates = RatioCurve.unchecked(target, law.draft_probs).k_sequential_rates(counts)
-        return rates, rates
+    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
+        return curve.k_sequential_rates(counts)
 
 
 class _KSequentialRule(PreparedVerifier):
-    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
-        self.draft = law.draft_probs
-        curve = RatioCurve.unchecked(target, law.draft_probs)
+        single = law.position_structure().single
+        assert single is not None
+        self.draft = single.probs
+        curve = RatioCurve.unchecked(target, self.draft)
         self.scale = float(curve.k_sequential_scales([law.num_drafts])[0][0])
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:

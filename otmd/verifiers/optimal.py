@@ -1,9 +1,9 @@
 """The optimal rule: as many drafts accepted as any lossless verifier can."""
 
-from otmd import drafts
 from otmd.choice import ChoicePlan, plan_independent, plan_without_replacement
+from otmd.drafts import DraftLaw, Race, Slots, Structure
 from otmd.probabilities import FloatArray, validate_tol
-from otmd.verifiers.base import Verifier, beside_forced
+from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
@@ -24,39 +24,27 @@ class Optimal(Verifier):
         :meth:`certificate` says so.
     """
 
-    serves = (
-        drafts.WithReplacement,
-        drafts.WithoutReplacement,
-        drafts.Stratified,
-        drafts.TopThen,
-        drafts.Greedy,
-        drafts.Hub,
-    )
-
     def __init__(self, tol: float = 1e-10) -> None:
         self.tol = validate_tol(tol)
 
     def __repr__(self) -> str:
         return f"Optimal(tol={self.tol:g})"
 
-    def supports(self, law: drafts.DraftLaw) -> bool:
-        served = super().supports(law)
-        if served and isinstance(law, drafts.TopThen):
-            served = law.top == law.num_drafts or law.rest in self.serves
-        return served
+    def serves(self, structure: Structure) -> bool:
+        random = structure.random
+        independent = isinstance(random, Slots) and random.disjoint
+        return random is None or independent or isinstance(random, Race)
 
-    def prepare_position(self, target: FloatArray, law: drafts.DraftLaw) -> ChoosingVerifier:
-        always, wanted, rest = beside_forced(target, law)
-        choice = None
-        if isinstance(rest, drafts.WithoutReplacement):
-            choice = plan_without_replacement(wanted, rest.draft_probs, rest.num_drafts, self.tol)
-        elif isinstance(rest, drafts.WithReplacement | drafts.Stratified):
-            choice = plan_independent(wanted, rest, self.tol)
-        return ChoosingVerifier(target, law, always, choice)
+    def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
+        structure, choice = law.position_structure(), None
+        remaining, random = structure.random_target(target), structure.random
+        if isinstance(random, Race):
+            choice = plan_without_replacement(remaining, random, self.tol)
+        elif isinstance(random, Slots):
+            choice = plan_independent(remaining, random, self.tol)
+        return ChoosingVerifier(target, law, structure.deterministic, choice)
 
-    def position_bounds(
-        self, target: FloatArray, law: drafts.DraftLaw, tol: float
-    ) -> tuple[float, float]:
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rule = self.prepare_position(target, law)
         by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
         return rule.rate, rule.rate + by_chance

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.drafts import DraftLaw
+from otmd.drafts import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.transport import TransportPlan
 from otmd.verifiers.base import Verifier
@@ -28,10 +28,13 @@ class PlanVerifier(Verifier):
         if not isinstance(plan, TransportPlan):
             raise ValueError(f"plan: got {type(plan).__name__}, wanted a TransportPlan")
         self.plan = plan
-        self.serves = (type(plan.problem.law),)
 
     def __repr__(self) -> str:
         return f"PlanVerifier({self.plan!r})"
+
+    def serves(self, structure: Structure) -> bool:
+        # A plan is for one law, and not for all laws of its structure.
+        return False
 
     def supports(self, law: DraftLaw) -> bool:
         return _same_value(law, self.plan.problem.law)

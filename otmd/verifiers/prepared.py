@@ -102,7 +102,7 @@ class PreparedVerifier(ABC):
 
 
 class Choice(Protocol):
-    """How one of the drafts by chance (those that are not certain), or none, is accepted at one position."""
+    """How one of the random drafts, or none, is accepted at one position."""
 
     @cached_property
     @abstractmethod
@@ -123,15 +123,15 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and accepts one of them or none.
 
-    The ``choice`` is among the drafts by chance. Tokens that are ``always`` drafted are emitted only from the
+    The ``choice`` is among the random drafts. ``deterministic`` tokens (m,) are emitted only from the
     residual, and count as accepted there.
     """
 
     def __init__(
-        self, target: FloatArray, law: DraftLaw, always: IntArray, choice: Choice | None
+        self, target: FloatArray, law: DraftLaw, deterministic: IntArray, choice: Choice | None
     ) -> None:
         super().__init__(target, law)
-        self._always, self.choice = always, choice
+        self._deterministic, self.choice = deterministic, choice
 
     @property
     def accepted(self) -> FloatArray:
@@ -140,16 +140,16 @@ class ChoosingVerifier(PreparedVerifier):
 
     @property
     def rate(self) -> float:
-        """The acceptance rate: p of the tokens that are always drafted, and the rate of the choice."""
+        """The acceptance rate: p of the deterministic tokens, and the rate of the choice."""
         chosen = self.choice.rate if self.choice else 0.0
-        return float(self.target[self._always].sum()) + chosen
+        return float(self.target[self._deterministic].sum()) + chosen
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         chosen = np.zeros(draft_tokens.size)
-        if self.choice and self._always.size == 0:
+        if self.choice and self._deterministic.size == 0:
             chosen = self.choice.chances(draft_tokens)
         elif self.choice:
-            able = ~np.isin(draft_tokens, self._always)
+            able = ~np.isin(draft_tokens, self._deterministic)
             chosen[able] = self.choice.chances(draft_tokens[able])
         # The probability asked for is given that all drafts before were rejected.
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])

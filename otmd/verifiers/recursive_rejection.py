@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, Independent, WithoutReplacement, WithReplacement
-from otmd.optimum.acceptance import pairs_by_position
+from otmd.drafts import DraftLaw, Race, Slots, Structure
+from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.base import Verifier
@@ -20,51 +20,58 @@ class RecursiveRejection(Verifier):
 
     Draft x_i is accepted with probability min(1, p_i(x_i)/q_i(x_i)), and p_{i+1} ∝ (p_i − q_i)₊. With
     replacement q_i = q (SpecInfer, Miao et al. 2024); without, q_i is q off the rejected tokens, renormalised
-    (Sequoia, Chen et al. 2024); for independent drafts q_i is each draft's own.
+    (Sequoia, Chen et al. 2024); for drafts from different distributions q_i is that of draft i.
 
-    The rate is a closed form except without replacement for n ≥ 3, where ``acceptance_bounds`` gives certain
-    bounds.
+    The rate is a closed form except without replacement for n ≥ 3, where ``acceptance_bounds`` gives
+    guaranteed bounds.
     """
 
-    serves = (WithReplacement, WithoutReplacement, Independent)
+    def serves(self, structure: Structure) -> bool:
+        return structure.slots is not None or structure.race is not None
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        if isinstance(law, WithReplacement):
-            return _WithReplacementRule(target, law)
-        if isinstance(law, WithoutReplacement):
-            return _WithoutReplacementRule(target, law)
-        assert isinstance(law, Independent)
-        return _IndependentRule(target, law)
+        structure = law.position_structure()
+        if structure.race is not None:
+            return _RaceRule(target, law, structure.race)
+        slots = structure.slots
+        assert slots is not None
+        return (_SingleRule if slots.is_single else _SlotsRule)(target, law, slots)
+
+    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
+        return curve.recursive_rejection_rates(counts)
 
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        if isinstance(law, WithReplacement):
-            rates = RatioCurve.unchecked(target, law.draft_probs).recursive_rejection_rates(counts)
-            return rates, rates
-        if not isinstance(law, WithoutReplacement):
+        largest = law.with_num_drafts(counts[-1])
+        if not isinstance(from_one_distribution([largest]), Race):
             return super().family_bounds(target, law, counts, tol)
 
-        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            assert isinstance(own, WithoutReplacement)
-            position = RejectionPosition(p, own.with_num_drafts(counts[-1]))
+        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
+            race = at.position_structure().race
+            assert race is not None
+            position = RejectionPosition(p, race)
             rejected = [rejection_bounds(position, n, tol) for n in counts]
             return [(1.0 - high, 1.0 - low) for low, high in rejected]
 
-        return pairs_by_position(target, law, len(counts), bounds)
+        return pairs_by_position(target, largest, len(counts), bounds)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        assert isinstance(law, Independent)
-        rate = _IndependentRule(target, law).rate
+        slots = law.position_structure().slots
+        if slots is None or slots.is_single:
+            return super().position_bounds(target, law, tol)
+        rate = _SlotsRule(target, law, slots).rate
         return rate, rate
 
 
-class _WithReplacementRule(PreparedVerifier):
-    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+class _SingleRule(PreparedVerifier):
+    """All drafts are drawn from one distribution."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, slots: Slots) -> None:
         super().__init__(target, law)
-        self.draft = law.draft_probs
+        self.draft = slots.probs
         # C_1 … C_{n+1} and W at each: see RatioCurve.recursive_rejection_chain.
-        curve = RatioCurve.unchecked(target, law.draft_probs)
+        curve = RatioCurve.unchecked(target, self.draft)
         self.scales, self.left = curve.recursive_rejection_chain(law.num_drafts)
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
@@ -76,12 +83,13 @@ class _WithReplacementRule(PreparedVerifier):
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
 
 
-class _WithoutReplacementRule(PreparedVerifier):
-    law: WithoutReplacement
+class _RaceRule(PreparedVerifier):
+    """The drafts are drawn without replacement."""
 
-    def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
+    def __init__(self, target: FloatArray, law: DraftLaw, race: Race) -> None:
         super().__init__(target, law)
-        self.draft = RATE_UNIT * law.draft_probs
+        self.race = race
+        self.draft = RATE_UNIT * race.probs
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         return self._walk(draft_tokens)[0]
@@ -95,7 +103,7 @@ class _WithoutReplacementRule(PreparedVerifier):
         scale = 0.0
         for i, token in enumerate(draft_tokens):
             unserved = self._unserved(scale)
-            left = RATE_UNIT * float(self.law.mass_left(draft_tokens[None, :i])[0])
+            left = RATE_UNIT * float(self.race.mass_left(draft_tokens[None, :i])[0])
             step = unserved.sum() / left
             chances[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
@@ -107,13 +115,15 @@ class _WithoutReplacementRule(PreparedVerifier):
             return np.maximum(self.target - scale * self.draft, 0.0)
 
 
-class _IndependentRule(PreparedVerifier):
-    def __init__(self, target: FloatArray, law: Independent) -> None:
+class _SlotsRule(PreparedVerifier):
+    """The drafts are drawn from different distributions, in the order of the slots."""
+
+    def __init__(self, target: FloatArray, law: DraftLaw, slots: Slots) -> None:
         super().__init__(target, law)
-        self.draft = law.draft_probs
+        self.draft = np.repeat(slots.dense, slots.copies, axis=0)
         self.targets = [target]
         rejected = 1.0
-        for q in law.draft_probs:
+        for q in self.draft:
             left = np.maximum(self.targets[-1] - q, 0.0)
             rejected *= float(left.sum())
             self.targets.append(normalised(left, target))

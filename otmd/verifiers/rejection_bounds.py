@@ -39,7 +39,7 @@ def rejection_bounds(
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
     if num_drafts <= 2:
-        rejected, draft = position.first, position.law.draft_probs
+        rejected, draft = position.first, position.race.probs
         if num_drafts == 2 and rejected > 0.0:
             beside = RATE_UNIT * mass_beside_most(draft)
             rejected = _two_rejected(position.curve, position.target, draft, position.first, beside)

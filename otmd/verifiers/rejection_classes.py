@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick
-from otmd.drafts import WithoutReplacement
+from otmd.drafts import Race
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
@@ -61,27 +61,27 @@ class Classes(NamedTuple):
 class RejectionPosition:
     """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT.
 
-    They serve as many drafts as the law has, and fewer. ``widest`` is what the last classes were made for.
+    They serve as many drafts as the race has, and fewer. ``widest`` is what the last classes were made for.
     """
 
-    def __init__(self, target: FloatArray, law: WithoutReplacement) -> None:
-        self.target, self.law, self.widest = target, law, np.inf
+    def __init__(self, target: FloatArray, race: Race) -> None:
+        self.target, self.race, self.widest = target, race, np.inf
         self._classes: Classes | None = None
         # W(1).
-        self.first = float(hockey_stick(target, law.draft_probs, 1.0))
+        self.first = float(hockey_stick(target, race.probs, 1.0))
         # A ratio between C = 1 and the next C, far enough from both for their rounding.
         self._middle = ONE * (1.0 + 0.5 * self.first)
         # Where C = 1 is, and tokens are kept: above the second and up to the third.
-        self.interval = ONE, ONE * (1.0 + self.first), self._farthest(law)
+        self.interval = ONE, ONE * (1.0 + self.first), self._farthest(race)
 
     @property
     def draft(self) -> FloatArray:
         """The draft masses in the unit; not kept, as it is as large as the vocabulary."""
-        return RATE_UNIT * self.law.draft_probs
+        return RATE_UNIT * self.race.probs
 
-    def _farthest(self, law: WithoutReplacement) -> float:
+    def _farthest(self, race: Race) -> float:
         """A bound of every C. W falls, so a step is at most W over the mass left by the largest tokens."""
-        q, count = law.draft_probs, law.num_drafts - 1
+        q, count = race.probs, race.num_drafts - 1
         left = 1.0 - float(q.max()) * np.arange(1, count + 1) - _MARGIN
         if count == 0 or left[-1] <= 0.0:
             return FARTHEST

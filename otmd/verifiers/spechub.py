@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.drafts import DraftLaw, Hub
+from otmd.drafts import DraftLaw, Hub, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.preference import Preference
@@ -16,7 +16,12 @@ class SpecHub(Verifier):
     then all that is left into a up to p(a). α = p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))) = α* of the law.
     """
 
-    serves = (Hub,)
+    def serves(self, structure: Structure) -> bool:
+        # The rule looks at the order of a pair, which a structure does not say.
+        return False
+
+    def supports(self, law: DraftLaw) -> bool:
+        return type(law) is Hub
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, Hub)

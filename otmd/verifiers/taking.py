@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from otmd.curve import blocks
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
-from otmd.drafts import DraftLaw, Independent, Stratified, WithReplacement
+from otmd.drafts import Slots
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.prepared import Choice, accept_prob
 
-Order = Callable[[FloatArray, DraftLaw], IntArray]
+Order = Callable[[FloatArray, Slots], IntArray]
 
 # Classes of p/q_j: one from 1 on, and half octaves below 1, with edges that are no ratios of round numbers.
 _NUM_CLASSES = 11
@@ -57,29 +57,28 @@ class Taken(Choice):
         return chosen
 
 
-def take_tokens(target: FloatArray, law: DraftLaw, order: Order | None) -> Taken:
-    """Take the tokens of one position, with p (V,), in the given order or in the law's default order."""
+def take_tokens(target: FloatArray, slots: Slots, order: Order | None) -> Taken:
+    """Take the tokens of one position, with p (V,), in the given order or in the default order."""
     if order is not None:
-        return _TakenInOrder(target, law, order(target, law))
-    if isinstance(law, Stratified):
-        strata = law.position_strata
-        return take_strata(target, strata.inclusion, strata.number, law.num_drafts)
-    if isinstance(law, WithReplacement) and law.num_drafts == 1:
-        return take_strata(target, law.draft_probs, np.zeros(target.size, np.int16), 1)
-    if isinstance(law, WithReplacement) and target.size >= blocks.BlockedCurve.smallest_grouped:
-        return _TakenByRatio(target, law)
-    ratio = ratios_of(target, _slots(law)[0].mean(axis=0), np.arange(target.size))
-    return _TakenInOrder(target, law, np.argsort(-ratio, kind="stable"))
+        return _TakenInOrder(target, slots, order(target, slots))
+    if slots.disjoint and slots.num_drafts == slots.copies.size:
+        return take_strata(target, slots.token_probs, slots.number, slots.num_drafts)
+    if slots.is_single and target.size >= blocks.BlockedCurve.smallest_grouped:
+        return _TakenByRatio(target, slots)
+    ratio = ratios_of(target, slots.dense.mean(axis=0), np.arange(target.size))
+    return _TakenInOrder(target, slots, np.argsort(-ratio, kind="stable"))
 
 
 class _TakenInOrder(Taken):
     """Tokens taken one after another, in any order."""
 
-    def __init__(self, target: FloatArray, law: DraftLaw, order: IntArray) -> None:
+    def __init__(self, target: FloatArray, slots: Slots, order: IntArray) -> None:
         self._rank = np.empty(target.size, np.int64)
         self._rank[order] = np.arange(target.size)
         self._accepted, self._chance = np.zeros((2, target.size))
-        self.left = _accept_in_order(order, target, *_slots(law), self._accepted, self._chance)
+        self.left = _accept_in_order(
+            order, target, slots.dense, slots.copies, self._accepted, self._chance
+        )
 
     @cached_property
     def accepted(self) -> FloatArray:
@@ -153,17 +152,18 @@ class TakenInCells(Taken):
 class _TakenByRatio(Taken):
     """Tokens taken by p/q descending, for drafts with replacement; by id in groups that are not sorted."""
 
-    def __init__(self, target: FloatArray, law: WithReplacement) -> None:
+    def __init__(self, target: FloatArray, slots: Slots) -> None:
+        draft = slots.probs
         group, sums = np.zeros(target.size, np.int16), np.zeros((blocks.NUM_GROUPS, 2))
-        self._known = group, target, law.draft_probs, law.num_drafts
+        self._known = group, target, draft, slots.num_drafts
         self._how, self._before = np.full(blocks.NUM_GROUPS, _UNKNOWN), np.empty(blocks.NUM_GROUPS)
-        blocks.sum_groups(target, law.draft_probs, group, sums)
+        blocks.sum_groups(target, draft, group, sums)
         unsure = np.ones(blocks.NUM_GROUPS, np.bool_)
         while unsure.any():
             sort = self._how == _SORTED
             tokens = blocks.tokens_of_groups(group, sort)
             # The sort is stable, since the order of equal ratios may change the rate.
-            descending = np.argsort(-ratios_of(target, law.draft_probs, tokens), kind="stable")
+            descending = np.argsort(-ratios_of(target, draft, tokens), kind="stable")
             self._tokens = tokens[descending]
             self.left = _take_groups(
                 sums, self._how, self._before, self._tokens, *self._known, unsure
@@ -190,18 +190,6 @@ class _TakenByRatio(Taken):
             step = -np.expm1(np.log1p(-np.minimum(part, 1.0)) / num_drafts)
         chance = before ** (1.0 / num_drafts) * step / draft[tokens]
         return -before, np.minimum(chance, 1.0)
-
-
-def _slots(law: DraftLaw) -> tuple[FloatArray, IntArray]:
-    """The distributions that slots draw from, (R, V), and how many slots draw from each, (R,)."""
-    if isinstance(law, WithReplacement):
-        return law.draft_probs[None], np.array([law.num_drafts])
-    if isinstance(law, Independent):
-        return law.draft_probs, np.ones(law.num_drafts, np.int64)
-    assert isinstance(law, Stratified)
-    probs = np.zeros((law.num_drafts, law.vocab_size))
-    probs[law.position_strata.number, np.arange(law.vocab_size)] = law.position_strata.inclusion
-    return probs, np.ones(law.num_drafts, np.int64)
 
 
 @kernel(error_model="numpy")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, WithReplacement
-from otmd.optimum.acceptance import pairs_by_position
+from otmd.drafts import DraftLaw, Slots, Structure
+from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, normalised
@@ -15,31 +15,30 @@ from otmd.verifiers.prepared import PreparedVerifier, normalised
 class TargetOnly(Verifier):
     """Draw y from p without looking at q; a draft counts as accepted if it is y.
 
-    α = Σ p(y)·P(y is drafted). The rule is lossless for every law, certain drafts included. SpecInfer calls
-    it naive sampling; SGLang uses it for trees (target-only sampling).
+    α = Σ p(y)·P(y is drafted). The rule is lossless for every law, deterministic drafts included. SpecInfer
+    calls it naive sampling; SGLang uses it for trees (target-only sampling).
     """
 
-    serves = (DraftLaw,)
-
-    def supports(self, law: DraftLaw) -> bool:
+    def serves(self, structure: Structure) -> bool:
         return True
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _TargetOnlyRule(target, law)
 
+    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
+        return curve.target_only_rates(counts)
+
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
-        # A subclass may draft other tokens, so the type must be WithReplacement itself.
-        if type(law) is WithReplacement:
-            rates = RatioCurve.unchecked(target, law.draft_probs).target_only_rates(counts)
-            return rates, rates
+        largest = law.with_num_drafts(counts[-1])
+        if isinstance(from_one_distribution([largest]), Slots):
+            return super().family_bounds(target, law, counts, tol)
 
-        def bounds(p: FloatArray, own: DraftLaw) -> list[tuple[float, float]]:
-            hits = own.with_num_drafts(counts[-1]).hit_rates(p, counts)
-            return [(hit, hit) for hit in hits]
+        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
+            return [(rate, rate) for rate in at.hit_rates(p, counts)]
 
-        return pairs_by_position(target, law, len(counts), bounds)
+        return pairs_by_position(target, largest, len(counts), bounds)
 
 
 class _TargetOnlyRule(PreparedVerifier):

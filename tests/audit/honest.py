@@ -20,7 +20,7 @@ P_ZERO = np.array([0.0, 0.5, 0.3, 0.0, 0.15, 0.05])
 Q_ZERO = np.array([0.4, 0.0, 0.25, 0.0, 0.25, 0.1])
 
 HONEST: list[tuple[otmd.Verifier, otmd.DraftLaw, np.ndarray]] = [
-    (otmd.MaximalCoupling(), otmd.WithReplacement(Q, 1), P),
+    (otmd.Preference(), otmd.WithReplacement(Q, 1), P),
     (otmd.RecursiveRejection(), otmd.WithReplacement(Q, 3), P),
     (otmd.RecursiveRejection(), otmd.WithReplacement(Q_ZERO, 3), P_ZERO),
     (otmd.RecursiveRejection(), otmd.WithoutReplacement(Q, 3), P),
@@ -29,7 +29,7 @@ HONEST: list[tuple[otmd.Verifier, otmd.DraftLaw, np.ndarray]] = [
     (otmd.KSequential(), otmd.WithReplacement(Q, 3), P),
     (otmd.KSequential(), otmd.WithReplacement(Q_ZERO, 3), P_ZERO),
     (otmd.SpecHub(), otmd.Hub(Q), P),
-    (otmd.GreedyCoupling(), otmd.Greedy(Q, 3), P),
+    (otmd.Preference(), otmd.Greedy(Q, 3), P),
     (otmd.TargetOnly(), otmd.ConditionalPoisson(Q, 3), P),
     (otmd.TargetOnly(), otmd.TopThen(Q, 3, 1), P),
     (otmd.TargetOnly(), otmd.Joint(np.array([[0, 1], [5, 2]]), np.array([0.4, 0.6]), 6), P),

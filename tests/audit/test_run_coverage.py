@@ -86,7 +86,7 @@ def somewhat_improbable(rng, sound):
 def extra_tokens(rng, sound):
     """About fifty extra tokens of some 2,000 rows are off by a total variation of 0.67."""
     target = np.array([0.67, 0.22, 0.11])
-    accept = otmd.MaximalCoupling()
+    accept = otmd.Preference()
     law = otmd.WithReplacement(Q, 1)
     for step in range(2000):
         drafts = law.sample(rng)
@@ -278,7 +278,7 @@ class TestSeeds:
 
 
 def chain(rng, steps, lost=0.0, depth=2):
-    law, accept = otmd.WithReplacement(Q, 1), otmd.MaximalCoupling()
+    law, accept = otmd.WithReplacement(Q, 1), otmd.Preference()
     for step in range(steps):
         for level in range(depth + 1):
             row = {"target_probs": P, "step": step, "depth": level}

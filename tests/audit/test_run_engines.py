@@ -28,7 +28,7 @@ SOUND = {
         "without-replacement",
     ),
     "greedy": (
-        Engine(num_drafts=3, law=otmd.Greedy, rule=otmd.GreedyCoupling()),
+        Engine(num_drafts=3, law=otmd.Greedy, rule=otmd.Preference()),
         "greedy",
     ),
     "stratified": (

@@ -43,7 +43,7 @@ def expected_wealth(
 @pytest.mark.parametrize(
     ("rule", "law", "target"),
     [
-        (otmd.MaximalCoupling(), otmd.WithReplacement([0.3, 0.7], 1), [0.6, 0.4]),
+        (otmd.Preference(), otmd.WithReplacement([0.3, 0.7], 1), [0.6, 0.4]),
         (otmd.TargetOnly(), otmd.Greedy([0.3, 0.5, 0.2], 2), [0.2, 0.3, 0.5]),
     ],
     ids=repr,

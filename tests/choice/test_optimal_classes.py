@@ -15,6 +15,7 @@ from otmd.choice.choice_plan import CutCurve, choose_nodes, cut_curve, locate, s
 from otmd.choice.weights import balance
 from otmd.curve._kernels import ratios_of
 from otmd.curve.blocks import BlockedCurve
+from otmd.drafts import Slots
 from otmd.optimum.stratified_cut import corner
 
 ROUNDING = 1e-12
@@ -212,7 +213,7 @@ def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
 def test_no_token_is_accepted_beyond_its_probability(tol: float) -> None:
     """Tokens are accepted with at most p, the sums are right, and the loss is below the tolerance."""
     for number, (p, q, n) in enumerate(PAIRS):
-        plan = plan_independent(p, otmd.WithReplacement(q, n), tol)
+        plan = plan_independent(p, Slots.single(q, n), tol)
         best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n)).rate
         assert (plan.accepted <= p).all(), number
         assert (plan.accepted >= 0).all(), number
@@ -232,7 +233,7 @@ def test_a_target_that_sums_to_less(scale: float) -> None:
     """No draft is accepted for the rest of the target: the bound is 1 + min p(H) - q(H)^n with this p."""
     for instance in instances(60, seed=92):
         p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
-        plan = plan_independent(p, otmd.WithReplacement(q, n), 1e-10)
+        plan = plan_independent(p, Slots.single(q, n), 1e-10)
         value, _ = naive.smallest_best_cut(p.tolist(), q.tolist(), n)
         assert plan.bound == pytest.approx(1 + value, abs=ROUNDING), instance
         assert plan.bound - plan.rate <= 1e-9, instance
@@ -245,5 +246,5 @@ def test_hostile_kinds_reach_the_bound(kind: str) -> None:
         rng = np.random.default_rng([93, seed])
         p, q = (np.asarray(x, float) for x in KINDS[kind](rng, 200))
         n = int(rng.choice([1, 2, 4, 16]))
-        plan = plan_independent(p / p.sum(), otmd.WithReplacement(q / q.sum(), n), 1e-10)
+        plan = plan_independent(p / p.sum(), Slots.single(q / q.sum(), n), 1e-10)
         assert plan.bound - plan.rate <= 1e-9, (seed, n)

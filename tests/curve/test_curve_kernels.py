@@ -190,11 +190,12 @@ def test_beside_the_likeliest_tokens() -> None:
             target, draft = naive.exact(p[i].tolist()), naive.exact(q[j].tolist())
             for top in range(min(4, np.count_nonzero(q[j]))):
                 law = otmd.TopThen(q[j], top + 1, top, otmd.WithReplacement)
-                certain = p[i][law.forced_tokens()].sum()
-                found = certain + np.minimum(p[i], law.mass_beside_forced()).sum()
+                structure = law.position_structure()
+                certain = p[i][structure.deterministic].sum()
+                found = certain + np.minimum(p[i], structure.random.probs).sum()
                 exact = pytest.approx(float(beside(target, draft, top)), abs=1e-14)
                 assert found == exact
                 greedy = otmd.Greedy(q[j], top + 1)
-                assert otmd.acceptance_rate(otmd.GreedyCoupling(), p[i], greedy) == exact
+                assert otmd.acceptance_rate(otmd.Preference(), p[i], greedy) == exact
                 if top == 1:
                     assert otmd.acceptance_rate(otmd.SpecHub(), p[i], otmd.Hub(q[j])) == exact

@@ -49,8 +49,8 @@ def test_rules_stay_lossless(law: type, n: int, tiny: float) -> None:
     rules = [otmd.TargetOnly()]
     rules += [otmd.RecursiveRejection()] * (law in (otmd.WithReplacement, otmd.WithoutReplacement))
     rules += [otmd.KSequential()] * (law is otmd.WithReplacement)
-    rules += [otmd.GreedyCoupling()] * (law is otmd.Greedy)
-    rules += [otmd.MaximalCoupling()] * (n == 1)
+    rules += [otmd.Preference()] * (law is otmd.Greedy)
+    rules += [otmd.Preference()] * (n == 1)
     for rule in rules:
         np.testing.assert_allclose(rule.output_law(TARGET, drafts), TARGET, rtol=0, atol=1e-12)
 

@@ -55,10 +55,13 @@ def test_orders_are_permutations_and_peeling_starts_with_the_liked() -> None:
 
     for target, draft in pairs(3):
         law = otmd.Stratified(draft, 4)
-        for order in (draft_laws.ratio_order(target, law), draft_laws.peeled_order(target, law)):
+        for order in (
+            draft_laws.ratio_order(target, law.slots),
+            draft_laws.peeled_order(target, law.slots),
+        ):
             assert np.array_equal(np.sort(order), np.arange(target.size))
         liked = target >= law.inclusion_probs()
-        assert liked[draft_laws.peeled_order(target, law)[: liked.sum()]].all()
+        assert liked[draft_laws.peeled_order(target, law.slots)[: liked.sum()]].all()
 
 
 def toy_rows() -> pl.DataFrame:

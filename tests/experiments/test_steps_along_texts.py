@@ -138,9 +138,7 @@ def test_block_verification_along_texts_is_block_efficiency():
         total += prob * np.array([starts.reached[0].sum(), starts.expected[0]])
     wanted = block_efficiency(BlockVerification(), target, IIDPaths(draft, 1, DEPTH)).value
     assert np.abs(total - wanted).max() < 1e-12
-    token_wise = block_efficiency(
-        TokenLevel(otmd.MaximalCoupling()), target, IIDPaths(draft, 1, DEPTH)
-    )
+    token_wise = block_efficiency(TokenLevel(otmd.Preference()), target, IIDPaths(draft, 1, DEPTH))
     assert wanted > token_wise.value + 0.01
 
 

@@ -10,11 +10,11 @@ from fuzz.laws import any_law
 from otmd.probabilities import validate_probs
 
 RULES = (
-    otmd.MaximalCoupling,
+    otmd.Preference,
     otmd.RecursiveRejection,
     otmd.KSequential,
     otmd.SpecHub,
-    otmd.GreedyCoupling,
+    otmd.Preference,
     otmd.TargetOnly,
     otmd.Optimal,
 )

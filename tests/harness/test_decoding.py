@@ -28,7 +28,7 @@ from otmd.sequences import (
 
 PROMPT = [3, 4, 5, 6]
 SPECULATIONS = {
-    "single": (lambda q: IIDPaths(q, 1, 3), TokenLevel(otmd.MaximalCoupling())),
+    "single": (lambda q: IIDPaths(q, 1, 3), TokenLevel(otmd.Preference())),
     "block": (lambda q: IIDPaths(q, 1, 3), BlockVerification()),
     "SpecTr": (lambda q: IIDPaths(q, 4, 3), TokenLevel(otmd.KSequential())),
     "tree": (lambda q: TokenTree(q, (3, 2)), TokenLevel(otmd.RecursiveRejection())),

@@ -52,7 +52,7 @@ def pairs(count: int, seed: int):
 def test_prefixes_are_contained_as_they_are_one_by_one(name):
     for p, q in pairs(4, 9):
         law = LAWS[name](q)
-        forced = law.forced_tokens()
+        forced = law.position_structure().deterministic
         order = np.append(forced, np.setdiff1d(np.argsort(p), forced)).astype(np.int64)
         one_by_one = ProposalLaw.prefix_containment(law, order)
         assert law.prefix_containment(order) == pytest.approx(one_by_one, abs=1e-13)

@@ -254,7 +254,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("law", "verifier"),
-    [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.GreedyCoupling())],
+    [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.Preference())],
 )
 def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> None:
     """With one or three drafts a node, the first step is as long as on the decoder's own tree."""

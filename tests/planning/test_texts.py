@@ -38,14 +38,14 @@ def certain(draft_probs, num_drafts):
 
 
 RULES = {
-    "one path": (otmd.MaximalCoupling(), otmd.WithReplacement, 1),
+    "one path": (otmd.Preference(), otmd.WithReplacement, 1),
     "RRS": (otmd.RecursiveRejection(), otmd.WithReplacement, 2),
     "K-SEQ": (otmd.KSequential(), otmd.WithReplacement, 2),
     "preference": (otmd.Preference(), otmd.WithReplacement, 2),
     "strata": (otmd.Preference(), otmd.Stratified, 2),
     "optimal": (otmd.Optimal(), otmd.WithReplacement, 2),
     "strata, optimal": (otmd.Optimal(), otmd.Stratified, 2),
-    "greedy": (otmd.GreedyCoupling(), otmd.Greedy, 2),
+    "greedy": (otmd.Preference(), otmd.Greedy, 2),
     "SpecHub": (otmd.SpecHub(), otmd.Hub, 2),
     "certain": (otmd.TargetOnly(), certain, 2),
     "sample and match": (otmd.TargetOnly(), otmd.WithReplacement, 1),

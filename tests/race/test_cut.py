@@ -22,7 +22,8 @@ def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarra
     order = np.argsort(ratio, kind="stable")
     one_by_one = law.vocab_size < 100
     contained = law.prefix_containment(order) if one_by_one else counted(law, order)
-    return best_prefix(target, order, contained)
+    subset, value = best_prefix(target, order, contained)
+    return subset, 1.0 + value
 
 
 def counted(law: otmd.WithoutReplacement, order: np.ndarray) -> np.ndarray:

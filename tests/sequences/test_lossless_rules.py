@@ -10,6 +10,7 @@ import pytest
 from small_models import KINDS, model_pair
 
 import otmd
+from otmd.registry import VERIFIERS
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -39,7 +40,7 @@ CASES = [
     (Traversal(), lambda q: TokenTree(q, (2, 2))),
     (Traversal(), lambda q: TokenTree(q, (3, 2))),
     (Traversal(), lambda q: TokenTree(q, UNEVEN)),
-    (TokenLevel(otmd.MaximalCoupling()), lambda q: IIDPaths(q, 1, 3)),
+    (TokenLevel(otmd.Preference()), lambda q: IIDPaths(q, 1, 3)),
     (TokenLevel(otmd.KSequential()), lambda q: IIDPaths(q, 2, 2)),
     (TokenLevel(otmd.KSequential()), lambda q: IIDPaths(q, 3, 2)),
     (TokenLevel(otmd.RecursiveRejection()), lambda q: IIDPaths(q, 2, 2)),
@@ -51,7 +52,7 @@ CASES = [
     (TokenLevel(otmd.Optimal()), lambda q: TokenTree(q, (2, 2))),
     (TokenLevel(otmd.Optimal()), lambda q: LikeliestTree(q, 5, 3, 3)),
     (TokenLevel(otmd.SpecHub()), lambda q: TokenTree(q, (2, 2), otmd.Hub)),
-    (TokenLevel(otmd.GreedyCoupling()), lambda q: TokenTree(q, (2, 2), otmd.Greedy)),
+    (TokenLevel(otmd.Preference()), lambda q: TokenTree(q, (2, 2), otmd.Greedy)),
     (TokenLevel(otmd.Preference()), lambda q: TokenTree(q, (2, 2), otmd.Stratified)),
     (
         TokenLevel(otmd.Optimal()),
@@ -191,7 +192,11 @@ TREES = {
     "one likely path": lambda q, depth: LikeliestTree(q, depth, depth, 1),
     "likely paths": lambda q, depth: LikeliestTree(q, 4, depth, 2),
 }
-EVERY_RULE = [BlockVerification(), Traversal(), *map(TokenLevel, otmd.verifiers.VERIFIERS)]
+EVERY_RULE = [
+    BlockVerification(),
+    Traversal(),
+    *(TokenLevel(entry.load()()) for entry in VERIFIERS.values() if not entry.coupling),
+]
 # Every node has a single draft, which is not drawn from the draft model's q.
 NOT_FROM_Q = [
     name

@@ -94,7 +94,7 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
     for seed in SEEDS:
         target, draft = model_pair(kind, seed)
         law = IIDPaths(draft, 1, 3)
-        coupling = block_efficiency(TokenLevel(otmd.MaximalCoupling()), target, law).value
+        coupling = block_efficiency(TokenLevel(otmd.Preference()), target, law).value
         token_wise = 1.0
         for path in (path for length in (1, 2, 3) for path in product(range(3), repeat=length)):
             token_wise += np.prod(np.minimum(along(target, path), along(draft, path)))

@@ -77,7 +77,7 @@ def _one(p: Array, q: Array, n: int) -> dict[str, float]:
         "target_only": otmd.acceptance_rate(otmd.TargetOnly(), p, drawn_again),
     }
     if np.count_nonzero(q) >= n:
-        rates["greedy"] = otmd.acceptance_rate(otmd.GreedyCoupling(), p, otmd.Greedy(q, n))
+        rates["greedy"] = otmd.acceptance_rate(otmd.Preference(), p, otmd.Greedy(q, n))
     if n == 2 and np.count_nonzero(q) >= 2:
         rates["hub"] = otmd.acceptance_rate(otmd.SpecHub(), p, otmd.Hub(q))
     return {name: float(rate) for name, rate in rates.items()}

@@ -17,7 +17,6 @@ from otmd.transport import (
     program_size,
     solve_transport,
 )
-from otmd.transport.problem import closed_counts
 
 
 def uniform(size: int) -> np.ndarray:
@@ -38,7 +37,7 @@ def test_counts_are_those_of_the_enumerated_problem(name, merge):
         assert (shape.num_sets, shape.num_arcs, shape.vocab_size) == enumerated, instance
         for form in FORMS:
             assert program_size(shape, form) == program_size(problem, form)
-        counted += closed_counts(law, merge) is not None
+        counted += law.count_sets(merge) is not None
     closed = name in LAWS[:8] or (name == "independent" and not merge)
     assert counted > 50 or not closed
 
@@ -50,7 +49,7 @@ def test_a_law_from_elsewhere_is_counted_by_enumeration():
             return np.where(distinct, super().position_tuple_prob(tokens), 0.0)
 
     law = NeverTwice([0.2, 0.3, 0.5], 2)
-    assert closed_counts(law, merge=True) is None
+    assert law.count_sets(merge=True) is None
     assert ProblemShape.of(law).num_sets == 3
     assert ProblemShape.of(law, merge=False).num_sets == 6
 

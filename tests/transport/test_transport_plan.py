@@ -104,7 +104,7 @@ def test_canonical_decomposition_has_an_optimal_plans_rate():
         assert parts.selection.min() >= 0
         assert np.abs(problem.by_set(parts.selection) - problem.supply).max() < 1e-12
         assert np.abs(problem.by_token(parts.selection) - parts.selected_probs).max() < 1e-12
-        coupling = otmd.MaximalCoupling().acceptance_rate(
+        coupling = otmd.Preference().acceptance_rate(
             problem.target, otmd.WithReplacement(parts.selected_probs, 1)
         )
         assert abs(coupling - parts.rate) < 1e-12, instance

@@ -173,7 +173,7 @@ def test_one_draft_is_the_maximal_coupling() -> None:
     for instance in INSTANCES[:150]:
         law = otmd.WithoutReplacement(instance.draft_probs, 1)
         attained = otmd.Optimal().certificate(instance.target_probs, law).attained
-        coupled = otmd.acceptance_rate(otmd.MaximalCoupling(), instance.target_probs, law)
+        coupled = otmd.acceptance_rate(otmd.Preference(), instance.target_probs, law)
         assert attained == pytest.approx(coupled, abs=GAP)
 
 

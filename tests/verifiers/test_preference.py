@@ -9,6 +9,7 @@ import pytest
 import strategies
 
 import otmd
+from otmd.drafts import Slots
 from otmd.verifiers.preference import Preference
 
 Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
@@ -43,7 +44,9 @@ def test_lossless_with_its_exact_rate_on_hostile_instances(ordered: bool) -> Non
     rng = np.random.default_rng(1)
     for instance in strategies.instances(120, seed=41 + ordered):
         order = rng.permutation(instance.vocab_size)
-        rule = otmd.Preference(lambda p, law, order=order: order) if ordered else otmd.Preference()
+        rule = (
+            otmd.Preference(lambda p, slots, order=order: order) if ordered else otmd.Preference()
+        )
         for law in laws_of(instance):
             assert rule.supports(law)
             output = rule.output_law(instance.target_probs, law)
@@ -88,11 +91,11 @@ def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
     for instance in strategies.instances(300, seed=43):
         p, q, n = instance.target_probs, instance.draft_probs, instance.num_drafts
         cases: list[tuple[otmd.Verifier, otmd.DraftLaw]] = [
-            (otmd.MaximalCoupling(), otmd.WithReplacement(q, 1)),
-            (otmd.MaximalCoupling(), otmd.Stratified(q, 1)),
+            (otmd.Preference(), otmd.WithReplacement(q, 1)),
+            (otmd.Preference(), otmd.Stratified(q, 1)),
         ]
         if instance.draft_support >= n:
-            cases.append((otmd.GreedyCoupling(), otmd.Greedy(q, n)))
+            cases.append((otmd.Preference(), otmd.Greedy(q, n)))
         if instance.draft_support >= 2:
             cases.append((otmd.SpecHub(), otmd.Hub(q)))
         for known, law in cases:
@@ -226,7 +229,7 @@ def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
         q[::5] = 0.0
         law = otmd.WithReplacement(q / q.sum(), n)
         by_group = Preference().prepare(p, law)
-        by_sort = Preference(lambda p, law: np.argsort(-ratios(p, law))).prepare(p, law)
+        by_sort = Preference(lambda p, slots: np.argsort(-ratios(p, slots))).prepare(p, law)
         assert by_group.rate == pytest.approx(by_sort.rate, abs=1e-12)
         assert by_group.accepted.sum() == pytest.approx(by_group.rate, abs=1e-12)
         assert (by_group.accepted <= p).all()
@@ -239,22 +242,22 @@ def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
         np.testing.assert_allclose(after[:-1], left[order][1:], atol=1e-12)
 
 
-def ratios(p: np.ndarray, law: otmd.WithReplacement) -> np.ndarray:
+def ratios(p: np.ndarray, slots: Slots) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(law.draft_probs > 0, p / law.draft_probs, np.inf)
+        return np.where(slots.probs > 0, p / slots.probs, np.inf)
 
 
-def test_the_order_is_given_the_drafts_beside_certain_ones() -> None:
+def test_the_order_is_given_the_slots_of_the_random_drafts() -> None:
     seen = []
 
-    def by_id(p: np.ndarray, law: otmd.DraftLaw) -> np.ndarray:
-        seen.append((p[0], type(law), law.num_drafts))
+    def by_id(p: np.ndarray, slots: Slots) -> np.ndarray:
+        seen.append((p[0], slots.copies.tolist(), slots.num_drafts))
         return np.arange(p.size)
 
     rule = otmd.Preference(by_id)
     otmd.acceptance_rate(rule, P, otmd.TopThen(Q, 3, 1, rest=otmd.Stratified))
     otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 3))
-    assert seen == [(0.0, otmd.Stratified, 2), (P[0], otmd.WithReplacement, 3)]
+    assert seen == [(0.0, [1, 1], 2), (P[0], [3], 3)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from naive import exact, judged, rrsw, without_replacement
 
 import otmd
+from otmd.drafts import Race
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import rejection_bounds, walk_paths
 from otmd.verifiers.rejection_classes import RejectionPosition
@@ -36,7 +37,7 @@ def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
 def test_bounds_hold_the_exact_probability(seed: int) -> None:
     p, q, n = _instance(seed)
     rejected = _rejected(p, q, n)
-    position = RejectionPosition(p, otmd.WithoutReplacement(q, n))
+    position = RejectionPosition(p, Race(q, n))
     for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
         low, high, _ = walk_paths(position.curve, position.classes(widest), n, negligible, most)
         assert low - ROUNDING <= rejected <= high + ROUNDING
@@ -86,7 +87,7 @@ def test_bounds_hold_where_hardly_any_draft_mass_is_left(p, q, n: int) -> None:
 
 def test_every_token_its_own_class_is_exact() -> None:
     p, q, n = _instance(3)
-    position = RejectionPosition(p, otmd.WithoutReplacement(q, n))
+    position = RejectionPosition(p, Race(q, n))
     classes = position.classes(0.0)
     low, high, _ = walk_paths(position.curve, classes, n, 0.0, 10**7)
     assert classes.size.size == np.count_nonzero(q)
@@ -97,7 +98,7 @@ def test_classes_are_as_narrow_as_their_mass_asks() -> None:
     for seed in range(40):
         p, q, n = _instance(seed)
         for widest in WIDEST:
-            classes = RejectionPosition(p, otmd.WithoutReplacement(q, n)).classes(widest)
+            classes = RejectionPosition(p, Race(q, n)).classes(widest)
             low, high = classes.smallest / RATE_UNIT, classes.largest / RATE_UNIT
             mass = classes.total / RATE_UNIT
             assert (mass * (high - low) <= widest).all()
@@ -109,7 +110,7 @@ def test_classes_are_as_narrow_as_their_mass_asks() -> None:
 def test_two_drafts_are_exact() -> None:
     for seed in range(40):
         p, q, _ = _instance(seed)
-        rejected, _ = rejection_bounds(RejectionPosition(p, otmd.WithoutReplacement(q, 2)), 2, 1e-6)
+        rejected, _ = rejection_bounds(RejectionPosition(p, Race(q, 2)), 2, 1e-6)
         assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
 
 

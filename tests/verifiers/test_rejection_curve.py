@@ -4,7 +4,7 @@ import naive
 import numpy as np
 import pytest
 
-from otmd.drafts import WithoutReplacement
+from otmd.drafts import Race
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import state_between
 from otmd.verifiers.rejection_classes import ONE, RejectionPosition
@@ -23,7 +23,7 @@ def pair(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("size", [3, 1024, 2500])
 def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> None:
     p, q = pair(size, size)
-    position = RejectionPosition(p, WithoutReplacement(q, 2))
+    position = RejectionPosition(p, Race(q, 2))
     # In the unit of the class, where every product with a power of two is exact.
     position.interval = ONE, ONE * interval[0], ONE * interval[1]
     tokens, ratios = position._kept
@@ -45,7 +45,7 @@ def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> No
 def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
     for seed in range(20):
         p, q = pair(40, seed)
-        position = RejectionPosition(p, WithoutReplacement(q, num_drafts))
+        position = RejectionPosition(p, Race(q, num_drafts))
         first = naive.hockey_stick(p.tolist(), q.tolist(), 1.0)
         for C in (
             0.0,

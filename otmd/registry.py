@@ -1,0 +1,106 @@
+"""The laws and verifiers of otmd: what the command line, measurements, audits, docs and tests know by name.
+
+A class is imported when it is first used, so that listing names is quick. A new law or verifier is one line
+here.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public class of otmd.
+
+    Attributes
+    ----------
+    class_name, title : str
+        The name in ``otmd``, and a few words for messages.
+    measured, compared : bool
+        Whether :func:`otmd.measure` and :func:`otmd.compare` take it unasked.
+    """
+
+    class_name: str
+    title: str
+    measured: bool = True
+    compared: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name on the command line, such as ``top-then`` for ``TopThen``."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", self.class_name).lower()
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(import_module("otmd"), self.class_name)
+
+
+@dataclass(frozen=True)
+class LawEntry(Entry):
+    """A law of drafts.
+
+    Attributes
+    ----------
+    audited : bool
+        Whether a recorded run may declare it by name: a row records one q, and no further parameter.
+    confused : bool
+        Whether a likely mistake is to draw drafts by this law in place of another.
+    tensor_form : str
+        The closed forms on tensors that hold for it: ``"single"``, ``"greedy"`` or none.
+    """
+
+    audited: bool = True
+    confused: bool = True
+    tensor_form: str = ""
+
+
+@dataclass(frozen=True)
+class VerifierEntry(Entry):
+    """A verifier.
+
+    Attributes
+    ----------
+    coupling : bool
+        Whether it is a coupling without communication. These verify no trees, and take longer than others.
+    reported_names : tuple of str
+        Other names under which its rates are reported, where it is the same rule as one of the literature.
+    """
+
+    coupling: bool = False
+    reported_names: tuple[str, ...] = ()
+
+
+LAWS = {entry.name: entry for entry in (
+    LawEntry("WithReplacement", "drawn independently, with replacement", tensor_form="single"),
+    LawEntry("WithoutReplacement", "drawn without replacement, or duplicates redrawn"),
+    LawEntry("Stratified", "one draw from each stratum, the head first (stratified)"),
+    LawEntry("Greedy", "the most likely tokens and one draw from the rest (greedy)", tensor_form="greedy"),
+    LawEntry("Hub", "pairs with the most likely token (SpecHub)", confused=False, tensor_form="greedy"),
+    LawEntry("CertainTop", "the most likely tokens, all deterministic", confused=False),
+    LawEntry("ConditionalPoisson", "sets drawn ∝ the product of their masses (conditional Poisson)",
+             measured=False),
+    LawEntry("TopThen", "the most likely tokens, then draws of another law",
+             measured=False, compared=False, audited=False, confused=False),
+    LawEntry("Independent", "drawn independently, each from a distribution of its own",
+             measured=False, compared=False, audited=False, confused=False),
+)}  # fmt: skip
+"""The laws by their names on the command line, in the order in which they are shown."""
+
+VERIFIERS = {entry.name: entry for entry in (
+    VerifierEntry("RecursiveRejection", "recursive rejection"),
+    VerifierEntry("KSequential", "K-SEQ"),
+    VerifierEntry("SpecHub", "SpecHub"),
+    VerifierEntry("Preference", "the preference rule",
+                  reported_names=("MaximalCoupling", "GreedyCoupling")),
+    VerifierEntry("TargetOnly", "target-only sampling"),
+    VerifierEntry("PoissonCoupling", "Poisson coupling", measured=False, coupling=True),
+    VerifierEntry("GumbelList", "Gumbel list coupling", measured=False, coupling=True),
+    VerifierEntry("GumbelTop", "Gumbel top-n coupling", measured=False, coupling=True),
+    VerifierEntry("Optimal", "the optimal verifier", measured=False),
+)}  # fmt: skip
+"""The verifiers by their names on the command line, in the order in which they are shown.
+
+Optimal attains α*, which every measured row holds in any case, and takes longer than all the others.
+"""
