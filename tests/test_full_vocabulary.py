@@ -50,7 +50,7 @@ def test_rates_and_memory() -> None:
         assert len(rates) >= 3, law
         for rule, rate in rates.items():
             assert 0 < rate <= best + 1e-3, (law, rule)
-    for law, rule in (("Hub 2", "SpecHub"), ("Greedy 4", "GreedyCoupling")):
+    for law, rule in (("Hub 2", "SpecHub"), ("Greedy 4", "Preference")):
         assert abs(answer["rates"][law][rule] - answer["rates"][law]["optimal"]) < 1e-12
     drawn_again = answer["rates"]["WithReplacement 4"]
     assert drawn_again["KSequential"] > drawn_again["RecursiveRejection"]
