@@ -114,7 +114,7 @@ def test_the_order_of_the_cuts_is_an_option(tmp_path, capsys):
     assert main([*command, "--target-order", "top_k,top_p,min_p,temperature"]) == 4
     capsys.readouterr()
     assert main([*command, "--draft-order", "llama"]) == 2
-    assert "--draft-…: order: got 'llama', wanted one of trans" in capsys.readouterr().err
+    assert "--draft-…: order: got 'llama', expected one of trans" in capsys.readouterr().err
 
 
 def test_equal_seeds_give_equal_reports(sound, capsys):

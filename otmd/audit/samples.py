@@ -69,7 +69,9 @@ class TokenDeviation:
 def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
     """Return the law; TypeError for a class, or if ``others`` has swapped places with it; else ValueError."""
     if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
-        raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
+        raise TypeError(
+            f"law: got the class {law.__name__}, expected an instance: {law.__name__}(…)"
+        )
     if isinstance(others, drafts.DraftLaw):
         told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
         raise TypeError(f"law: got {told}: are the two swapped?")
@@ -94,7 +96,7 @@ def validate_verifier(verifier: object) -> None:
     """Raise TypeError for a class, ValueError for what is neither a Verifier nor a callable."""
     if isinstance(verifier, type):
         name = verifier.__name__
-        raise TypeError(f"verifier: got the class {name}, wanted an instance: {name}()")
+        raise TypeError(f"verifier: got the class {name}, expected an instance: {name}()")
     if not isinstance(verifier, Verifier) and not callable(verifier):
         raise wrong("verifier", repr(verifier), "a Verifier or a callable")
 
