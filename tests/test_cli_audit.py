@@ -75,7 +75,7 @@ def test_a_page_begins_with_the_verdict(faulty, tmp_path, capsys):
     with files["csv"].open() as stream:
         tests = {row["claim"]: row for row in csv.DictReader(stream)}
     assert float(tests["drafts follow their distribution"]["p-value"]) > 0
-    assert "no more is accepted than a lossless rule can" in tests
+    assert "no more is accepted than a lossless verifier can" in tests
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.records import LONGEST_LINE
+from otmd.audit.record_files import LONGEST_LINE
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -142,7 +142,7 @@ BAD_LINES = {
     "huge": ('{"target_probs": [1%s]}\n' % ("0" * 400), "row 2: target_probs: got object"),
     "both": (
         '{"target_probs": [1], "target_logits": [1]}\n',
-        "row 2: target_logits: got it beside",
+        "row 2: target_logits: got it and",
     ),
     "fraction": ('{"target_probs": [1], "output_token": 0.5}\n', "row 2: output_token: got 0.5"),
     "large id": (
