@@ -26,9 +26,9 @@ _ROUNDING = 64 * float(np.finfo(float).eps)
 _SUMMED_AT_ONCE = 1024
 
 
-def wrong(name: object, got: object, wanted: object) -> ValueError:
+def wrong(name: object, got: object, expected: object) -> ValueError:
     """The ValueError of an argument, a file or a field: its name, what was given, and what is valid."""
-    return ValueError(f"{name}: got {got}, wanted {wanted}")
+    return ValueError(f"{name}: got {got}, expected {expected}")
 
 
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:

@@ -234,8 +234,8 @@ def test_k_sequential_floor_takes_a_whole_number() -> None:
         ([0, 1], [0.5, 0.5], 3, "tuples"),
         ([[0, 1], [1, 0]], [0.5, 0.5], 0, "vocab_size"),
         ([[0, 1], [1, 0]], [0.5, 0.5], 2.5, "vocab_size"),
-        ([[0]], [1.0], 10**400, "vocab_size: got .*, wanted a whole number ≤"),
-        ([[0]], [1.0], 2**62, "vocab_size: got .*, wanted a whole number ≤"),
+        ([[0]], [1.0], 10**400, "vocab_size: got .*, expected a whole number ≤"),
+        ([[0]], [1.0], 2**62, "vocab_size: got .*, expected a whole number ≤"),
     ],
 )
 def test_a_bad_joint_table_is_named(
@@ -370,15 +370,15 @@ def test_a_verifier_serves_its_laws_and_names_others(call: str, rule: str, law: 
 
 
 def test_classes_and_swapped_arguments_are_named() -> None:
-    with pytest.raises(TypeError, match="law: got ndarray, wanted a DraftLaw"):
+    with pytest.raises(TypeError, match="law: got ndarray, expected a DraftLaw"):
         otmd.acceptance_rate(otmd.TargetOnly(), P, Q)
-    with pytest.raises(TypeError, match=r"law: got the class WithReplacement, wanted a DraftLaw"):
+    with pytest.raises(TypeError, match=r"law: got the class WithReplacement, expected a DraftLaw"):
         otmd.optimal_acceptance(P, otmd.WithReplacement)
     with pytest.raises(
-        TypeError, match=r"verifier: got the class KSequential, wanted .* KSequential\(\)"
+        TypeError, match=r"verifier: got the class KSequential, expected .* KSequential\(\)"
     ):
         otmd.acceptance_rate(otmd.KSequential, P, LAW)
-    with pytest.raises(TypeError, match="verifier: got ndarray, wanted a Verifier"):
+    with pytest.raises(TypeError, match="verifier: got ndarray, expected a Verifier"):
         otmd.acceptance_rate(P, otmd.KSequential(), LAW)
     with pytest.raises(TypeError, match="law: got ndarray"):
         otmd.optimal_acceptance(LAW, P)

@@ -50,7 +50,7 @@ def _missed_by_recursive_rejection(
 ) -> float:
     """Σ over the first draft z of (q − p)₊(z)/W(1) · (p − C_3(z) q)₊(token), C_3(z) = 1 + W(1)/(1 − q(z))."""
     if law.num_drafts != 2:
-        raise ValueError(f"law: got {law.num_drafts} drafts without replacement, wanted 2")
+        raise ValueError(f"law: got {law.num_drafts} drafts without replacement, expected 2")
     draft = law.draft_probs
     rejected = np.maximum(draft - target, 0.0)
     first = np.flatnonzero(rejected)

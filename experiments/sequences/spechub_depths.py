@@ -74,9 +74,9 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     )
     chosen = parse(parser, arguments)
     if not 1 <= chosen.depth <= chosen.length:
-        parser.error(f"--depth: got {chosen.depth}, wanted 1 to --length, {chosen.length}")
+        parser.error(f"--depth: got {chosen.depth}, expected 1 to --length, {chosen.length}")
     if min(chosen.temperatures) <= 0:
-        parser.error(f"--temperatures: got {chosen.temperatures}, wanted numbers above 0")
+        parser.error(f"--temperatures: got {chosen.temperatures}, expected numbers above 0")
 
     def measure(_: Pair, text: Text, rng: np.random.Generator) -> Rows:
         return measure_laws(laws_along(text), chosen.depth)

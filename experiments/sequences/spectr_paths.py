@@ -102,12 +102,12 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
 def _check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
     for name in ("paths", "depths", "samples"):
         if np.min(getattr(chosen, name)) < 1:
-            parser.error(f"--{name}: got {getattr(chosen, name)}, wanted numbers of at least 1")
+            parser.error(f"--{name}: got {getattr(chosen, name)}, expected numbers of at least 1")
     if chosen.temperature <= 0:
-        parser.error(f"--temperature: got {chosen.temperature}, wanted a number above 0")
+        parser.error(f"--temperature: got {chosen.temperature}, expected a number above 0")
     if chosen.length < max(chosen.depths):
         parser.error(
-            f"--length: got {chosen.length}, wanted at least the depth {max(chosen.depths)}"
+            f"--length: got {chosen.length}, expected at least the depth {max(chosen.depths)}"
         )
 
 

@@ -101,7 +101,7 @@ def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
     """Read ``--law greedy`` as a name and a function of (draft_probs, num_drafts)."""
     law, *more = read_laws(text, top)
     if more:
-        raise UsageError(f"--law: got {text!r}, wanted one law")
+        raise UsageError(f"--law: got {text!r}, expected one law")
     return law
 
 
@@ -125,7 +125,7 @@ def _known(option: str, text: str, known: Iterable[str]) -> list[str]:
     names = split(option, text)
     for name in names:
         if name not in known:
-            raise UsageError(f"{option}: got {name!r}, wanted one of {', '.join(known)}")
+            raise UsageError(f"{option}: got {name!r}, expected one of {', '.join(known)}")
     return names
 
 
@@ -140,7 +140,7 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
         if not 1 <= first <= last <= MOST_DRAFTS:
             example = "1,2,4 or 1-4" if ranges else "3,2,1"
             raise UsageError(
-                f"{option}: got {piece!r}, wanted numbers such as {example}, from 1 to {MOST_DRAFTS}"
+                f"{option}: got {piece!r}, expected numbers such as {example}, from 1 to {MOST_DRAFTS}"
             )
         found += range(first, last + 1)
     return sorted(set(found)) if ranges else found
@@ -188,7 +188,7 @@ def numbers(option: str, text: str, read: Callable[[str], float], example: str) 
         try:
             found.append(read(piece))
         except (ValueError, ArithmeticError) as error:
-            said = f"got {shortened(piece)!r}, wanted numbers such as {example}"
+            said = f"got {shortened(piece)!r}, expected numbers such as {example}"
             raise UsageError(f"{option}: {said}") from error
     return found
 
@@ -197,7 +197,7 @@ def split(option: str, text: str) -> list[str]:
     """Read comma-separated values."""
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
-        raise UsageError(f"{option}: got {text!r}, wanted at least one value")
+        raise UsageError(f"{option}: got {text!r}, expected at least one value")
     return pieces
 
 

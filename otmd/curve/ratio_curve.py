@@ -110,7 +110,7 @@ class RatioCurve:
         """
         scale = np.asarray(C, dtype=np.float64)
         if not (np.isfinite(scale) & (scale >= 0)).all():
-            raise ValueError(f"C: got {C!r}, wanted finite numbers ≥ 0")
+            raise ValueError(f"C: got {C!r}, expected finite numbers ≥ 0")
         shape = np.broadcast_shapes(scale.shape, self.batch_shape)
         each = np.array(np.broadcast_to(scale, shape)).reshape(-1, 1)
         wider = RatioCurve.__new__(RatioCurve)

@@ -109,6 +109,6 @@ def validate_distinct_support(draft_probs: FloatArray, num_drafts: int) -> None:
     support = np.count_nonzero(draft_probs > 0.0, axis=-1 if draft_probs.ndim > 1 else None)
     if np.min(support, initial=num_drafts) < num_drafts:
         raise ValueError(
-            f"num_drafts: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
+            f"num_drafts: got {num_drafts} distinct drafts, expected at most {np.min(support)}, the "
             "number of tokens with mass in draft_probs"
         )

@@ -75,7 +75,7 @@ class EngineRule:
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
-    ) -> "Verdict":
+    ) -> "EngineVerdict":
         """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
 
         A rate without a closed form is the middle of bounds that are at most 1e-4 apart. ValueError for
@@ -90,13 +90,13 @@ class EngineRule:
         best = max(float(optimal_acceptance(p, law).rate) for law in laws)
         if isinstance(self.rule, LossyRule):
             output, rate = self.rule.output_law(p, q, num_drafts)
-            return Verdict(self.name, rate, best, output, *distances(output, p))
+            return EngineVerdict(self.name, rate, best, output, *distances(output, p))
         assert self.drafts is not None
         low, high = self.rule.acceptance_bounds(p, self.drafts(q, num_drafts), tol=1e-4)
-        return Verdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)
+        return EngineVerdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)
 
 
-class Verdict(NamedTuple):
+class EngineVerdict(NamedTuple):
     """The exact acceptance and bias of a rule at one position.
 
     ``rate`` is P(the output is a draft). ``best`` is the largest α* of three laws with as many drafts: with

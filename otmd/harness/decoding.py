@@ -104,7 +104,7 @@ def decode(
         For an empty prompt, ``max_new_tokens`` < 1, or a law that the rule does not serve.
     """
     if len(prompt) == 0:
-        raise ValueError("prompt: got no tokens, wanted at least one")
+        raise ValueError("prompt: got no tokens, expected at least one")
     decoder = _Decoder(target, prompt, speculation, processing, rng)
     left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
     while left > 0:

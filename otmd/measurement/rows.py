@@ -97,7 +97,7 @@ def make_settings(
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
-            f"{[name for name, _ in named_verifiers]}, {list(counts)}, wanted at least one law "
+            f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
@@ -131,7 +131,9 @@ def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]
         else:
             name, thing = getattr(entry, "__name__", type(entry).__name__), entry
         if name == "<lambda>":
-            raise ValueError(f"{argument}: got a lambda, wanted a name with it: ('name', lambda …)")
+            raise ValueError(
+                f"{argument}: got a lambda, expected a name with it: ('name', lambda …)"
+            )
         named.append((name, thing))
     _distinct(argument, [name for name, _ in named])
     return tuple(named)
@@ -139,10 +141,10 @@ def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]
 
 def _distinct(argument: str, values: list) -> tuple:
     if not values:
-        raise ValueError(f"{argument}: got nothing, wanted at least one")
+        raise ValueError(f"{argument}: got nothing, expected at least one")
     for i, value in enumerate(values):
         if value in values[:i]:
-            raise ValueError(f"{argument}: got {value} twice, wanted each once")
+            raise ValueError(f"{argument}: got {value} twice, expected each once")
     return tuple(values)
 
 
@@ -212,7 +214,7 @@ def _rate(
             if not low <= high + ROUNDING:
                 raise ValueError(
                     f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
-                    f"{type(drafts).__name__}, wanted the first no larger than the second"
+                    f"{type(drafts).__name__}, expected the first no larger than the second"
                 )
             found[n, label] = rate_columns(low, high, optimal[n], tol)
     return found
@@ -230,5 +232,5 @@ def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
         "gap": optimal - rate,
         "gap_low": optimal - high,
         "gap_high": optimal - low,
-        "status": f"bounds {high - low:.2g} apart, wanted {tol:g}" if wide else "ok",
+        "status": f"bounds {high - low:.2g} apart, expected {tol:g}" if wide else "ok",
     }

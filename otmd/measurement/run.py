@@ -154,9 +154,9 @@ def measure(
     if isinstance(dataset, (str, Path)):
         dataset = open_dataset(dataset)
     if len(dataset) == 0:
-        raise ValueError("dataset: got no positions, wanted at least one")
+        raise ValueError("dataset: got no positions, expected at least one")
     if workers is not None and workers < 1:
-        raise ValueError(f"workers: got {workers}, wanted at least 1")
+        raise ValueError(f"workers: got {workers}, expected at least 1")
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)

@@ -180,7 +180,7 @@ def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
         law.with_num_drafts(1)
     except ValueError as reason:
         raise ValueError(
-            f"every_n: got {law!r}, wanted a law that exists for every number of drafts from 1; {reason}"
+            f"every_n: got {law!r}, expected a law that exists for every number of drafts from 1; {reason}"
         ) from reason
     return list(range(1, law.num_drafts + 1))
 

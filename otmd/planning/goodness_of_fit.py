@@ -43,7 +43,7 @@ def check_texts(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> 
             raise ValueError(
                 f"dataset: got texts that the target did not sample at {settings.target} (G-test in the "
                 f"order of {order}, false-alarm rate {FALSE_ALARM:g}; their tokens are {more} likely than "
-                "its samples), wanted its own texts, the temperature and cuts that they were sampled with, "
+                "its samples), expected its own texts, the temperature and cuts that they were sampled with, "
                 "and at each position the token that came there"
             )
 

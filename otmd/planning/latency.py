@@ -80,7 +80,7 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path}: no latency table ({error!r}), wanted {WANTED}") from error
+        raise ValueError(f"{path}: no latency table ({error!r}), expected {WANTED}") from error
     return Latency(target, draft, verification, wanted)
 
 

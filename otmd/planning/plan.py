@@ -106,7 +106,7 @@ def make_plan(
     cut_at = longest_text(dataset.metadata, texts)
     if cut_at <= depth:
         raise ValueError(
-            f"dataset: its longest text has {cut_at} tokens, wanted more than the depth {depth}: "
+            f"dataset: its longest text has {cut_at} tokens, expected more than the depth {depth}: "
             "otmd collect --consecutive 48, or --depth"
         )
     if latency:

@@ -241,7 +241,7 @@ def target_probs(row: np.ndarray, kind: str, step: Processing, token: int) -> Fl
     p = process("target_probs", row, kind, step)
     if p[token] <= 0.0:
         raise ValueError(
-            f"the target never emits token {token} with these settings, wanted those that the text was "
+            f"the target never emits token {token} with these settings, expected those that the text was "
             "sampled with"
         )
     return p

@@ -53,7 +53,8 @@ def read_texts(dataset: Dataset) -> list[Text]:
     """
     if dataset.metadata.get("mode") == "text":
         raise ValueError(
-            "dataset: its texts were given, wanted texts that the target samples: otmd collect --mode samples"
+            "dataset: its texts were given, expected texts that the target samples: "
+            "otmd collect --mode samples"
         )
     prompts: dict[tuple[str, str], list[Position]] = {}
     for position in dataset.positions:
@@ -66,18 +67,18 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
     tokens = [-1 if position.token is None else position.token for position in run]
     if any(not 0 <= token < dataset.vocab_size for token in tokens):
         raise ValueError(
-            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), wanted the `token` that "
+            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), expected the `token` that "
             "came at each position (see docs/plan.md)"
         )
     for before, after in itertools.pairwise(run):
         if after.position != before.position + 1:
             raise ValueError(
-                f"dataset: prompt {name!r} has position {after.position} after {before.position}, wanted "
+                f"dataset: prompt {name!r} has position {after.position} after {before.position}, expected "
                 "consecutive ones: otmd collect --consecutive 48"
             )
     if len(run) == 1:
         raise ValueError(
-            f"dataset: prompt {name!r} has one position, wanted a run: otmd collect --consecutive 48"
+            f"dataset: prompt {name!r} has one position, expected a run: otmd collect --consecutive 48"
         )
     return Text(name, domain, [position.index for position in run], tokens)
 
@@ -86,7 +87,7 @@ def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
     """Numbers of the texts to fit on, and of those held out: every second text of each domain."""
     if len(texts) < LEAST_PROMPTS:
         raise ValueError(
-            f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
+            f"dataset: got {len(texts)} prompts, expected at least {LEAST_PROMPTS}: trees are chosen on half "
             "of them and measured on the held-out half"
         )
     order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
@@ -130,7 +131,7 @@ def drafted_chance(
         law that the verifier does not serve.
     """
     if target[token] <= 0.0:
-        raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
+        raise ValueError(f"token: got {token}, expected one with mass: the target never emits it")
     always = law.position_structure().deterministic
     if token in always:
         return 1.0
@@ -151,7 +152,9 @@ def drafted_chance(
         missed = (1.0 - float(rate)) * float(residual[token]) / others
         return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
     if rng is None:
-        raise ValueError(f"rng: got none, wanted one: it draws drafts of {law!r} for {verifier!r}")
+        raise ValueError(
+            f"rng: got none, expected one: it draws drafts of {law!r} for {verifier!r}"
+        )
     missed = 0.0
     for draft_tokens in law.sample(rng, samples):
         if token not in draft_tokens:

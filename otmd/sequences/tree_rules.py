@@ -162,7 +162,7 @@ class BlockVerification(Traversal):
         while (node := tree.node(prefix)) is not None:
             if node.tokens.size > 1:
                 raise UnsupportedLaw(
-                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, wanted a single "
+                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, expected a single "
                     "path; Traversal serves trees"
                 )
             prefix = (*prefix, int(node.tokens[0]))

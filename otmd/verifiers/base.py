@@ -263,8 +263,8 @@ def validate_verifier(verifier: object) -> None:
         return
     if isinstance(verifier, type) and issubclass(verifier, Verifier):
         raise TypeError(
-            f"verifier: got the class {verifier.__name__}, wanted an instance: {verifier.__name__}()"
+            f"verifier: got the class {verifier.__name__}, expected an instance: {verifier.__name__}()"
         )
     raise TypeError(
-        f"verifier: got {type(verifier).__name__}, wanted a Verifier such as KSequential()"
+        f"verifier: got {type(verifier).__name__}, expected a Verifier such as KSequential()"
     )

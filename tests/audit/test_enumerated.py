@@ -11,11 +11,11 @@ from strategies import num_drafts, pairs
 
 import otmd
 from otmd import audit
-from otmd.audit.mistakes import RejectionSteps, RuleFault
+from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 DRAFTS = otmd.WithReplacement(Q, 2)
-SKIPPED = RejectionSteps(P, DRAFTS, RuleFault.DUPLICATES_SKIPPED)
+SKIPPED = RejectionSteps(P, DRAFTS, RejectionFault.DUPLICATES_SKIPPED)
 
 
 def test_the_known_value_of_skipped_duplicates():
@@ -35,7 +35,7 @@ def test_it_is_the_twins(pair, n):
     law, drafts = naive.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
     rules = [
         (
-            RejectionSteps(p, drafts, RuleFault.DUPLICATES_SKIPPED),
+            RejectionSteps(p, drafts, RejectionFault.DUPLICATES_SKIPPED),
             naive.skipping_duplicates(p.tolist(), q.tolist()),
         ),
         (RejectionSteps(p, drafts), naive.rrs(p.tolist(), q.tolist())),

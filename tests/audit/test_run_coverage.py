@@ -17,9 +17,10 @@ from otmd import audit
 from otmd.audit.claims import CLAIMS, DRAFTS, NUM_STATEMENTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit.draft_samples import independence_p_values
 from otmd.audit.evidence import Evidence, Grouping, judge_claim
-from otmd.audit.run_audit import Tally, recorded_run
-from otmd.audit.run_report import PooledAcceptance
+from otmd.audit.metrics import PooledAcceptance
+from otmd.audit.run_audit import recorded_run
 from otmd.audit.samples import derived_rng
+from otmd.audit.tally import Tally
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 EVEN_AND_ODD = ([0.2, 0.35, 0.45], [0.6, 0.35, 0.05])

@@ -235,7 +235,7 @@ def test_errors_of_few_prompts_are_not_too_small():
 def test_rules_are_compared_on_the_same_prompts_or_not_at_all():
     from estimates import summarise
 
-    with pytest.raises(ValueError, match="wanted 2 settings for each of 200 prompts"):
+    with pytest.raises(ValueError, match="expected 2 settings for each of 200 prompts"):
         summarise(clustered_rows()[1:], ["depth"], "rule", "RRS")
     with pytest.raises(ValueError, match="one prompt of"):
         summarise(clustered_rows(prompts=3), ["depth"], "rule", "RRS")

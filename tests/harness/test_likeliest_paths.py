@@ -179,7 +179,7 @@ def test_shards_with_other_paths(tmp_path) -> None:
         with pytest.raises(DatasetError, match="several vocabularies or paths"):
             opened(nodes, other)
     for wrong in (nodes[..., 0], nodes.astype(float), np.repeat(nodes, 2, axis=0)):
-        with pytest.raises(DatasetError, match="wanted whole numbers"):
+        with pytest.raises(DatasetError, match="expected whole numbers"):
             opened(wrong)
     with pytest.raises(DatasetError, match="parents before their children"):
         opened(nodes[:, ::-1].copy())

@@ -270,13 +270,13 @@ def test_leading_axes_are_broadcast():
 def test_errors_name_what_was_wanted():
     p, q = np.random.default_rng(4).dirichlet(np.ones(3), size=2)
     law = otmd.WithReplacement(q, 2)
-    with pytest.raises(ValueError, match="divergence: got 'hellinger', wanted one of"):
+    with pytest.raises(ValueError, match="divergence: got 'hellinger', expected one of"):
         otmd.lossy_frontier(p, law, "hellinger")
-    with pytest.raises(ValueError, match="wanted a law with one draft distribution"):
+    with pytest.raises(ValueError, match="expected a law with one draft distribution"):
         otmd.lossy_frontier(p, otmd.Independent(np.stack([q, p])))
     with pytest.raises(ValueError, match="budget: got -1"):
         otmd.lossy_frontier(p, law).rate_at(-1)
-    with pytest.raises(ValueError, match=r"wanted numbers in \[1, inf\]"):
+    with pytest.raises(ValueError, match=r"expected numbers in \[1, inf\]"):
         otmd.lossy_frontier(p, law, "leniency").output_law(0.5)
     with pytest.raises(ValueError, match="rate: got 2"):
         otmd.lossy_frontier(p, law).divergence_at(2)

@@ -260,10 +260,10 @@ def test_texts_are_read_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"position": np.array([4, 5, 7, 1, 2, 3])}, "position 7 after 5, wanted consecutive"),
+        ({"position": np.array([4, 5, 7, 1, 2, 3])}, "position 7 after 5, expected consecutive"),
         ({"token": None}, "lacks tokens"),
         ({"token": np.array([0, 1, 2, 3, 4, 5])}, "lacks tokens in"),
-        ({"prompt_id": None}, "has one position, wanted a run"),
+        ({"prompt_id": None}, "has one position, expected a run"),
         ({"metadata": '{"mode": "text"}'}, "texts were given"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_step_is_one_of_the_outcomes() -> None:
 
 def test_rules_refuse_trees_that_they_do_not_serve() -> None:
     target, draft = model_pair("any", 0)
-    with pytest.raises(otmd.UnsupportedLaw, match="wanted a single path"):
+    with pytest.raises(otmd.UnsupportedLaw, match="expected a single path"):
         block_efficiency(BlockVerification(), target, IIDPaths(draft, 2, 2))
     message = "which may be equal, expected .* distinct drafts, such as drafts without replacement"
     with pytest.raises(otmd.UnsupportedLaw, match=message):
@@ -151,7 +151,7 @@ def test_input_that_makes_no_sense() -> None:
     for make, message in [
         (lambda: IIDPaths(draft, 0, 2), "num_paths: got 0"),
         (lambda: IIDPaths(draft, 1, 1.5), "depth: got 1.5"),
-        (lambda: TokenTree(draft, ()), r"branching: got \(\), wanted at least one draft"),
+        (lambda: TokenTree(draft, ()), r"branching: got \(\), expected at least one draft"),
         (lambda: TokenTree(draft, (2, 0)), "branching: got 0"),
         (lambda: TokenTree(draft, ((), 3)), "branching: got 3 in a shape"),
         (lambda: LikeliestTree(draft, 0, 2), "budget: got 0"),
