@@ -399,7 +399,8 @@ class ChoicePlan:
         accepted = np.minimum(offered, self.target[tokens[drafts]])
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
         chosen = np.empty(offered.size)
-        fill_choice_probs(lower, share, side.weights, side.rejection, *side.quadrature, chosen)
+        times, steps = side.quadrature
+        fill_choice_probs(lower, share, side.weights, side.rejection, times, steps, chosen)
         probs[drafts] = kept * chosen
         return probs
 

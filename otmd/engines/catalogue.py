@@ -90,7 +90,8 @@ class EngineRule:
         best = max(float(optimal_acceptance(p, law).rate) for law in laws)
         if isinstance(self.rule, LossyRule):
             output, rate = self.rule.output_law(p, q, num_drafts)
-            return Verdict(self.name, rate, best, output, *distances(output, p))
+            total_variation, divergence = distances(output, p)
+            return Verdict(self.name, rate, best, output, total_variation, divergence)
         assert self.drafts is not None
         low, high = self.rule.acceptance_bounds(p, self.drafts(q, num_drafts), tol=1e-4)
         return Verdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)

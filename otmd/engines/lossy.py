@@ -31,7 +31,8 @@ class LossyRule(NamedTuple):
         self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw
     ) -> PreparedVerifier:
         """Prepare the rule for a law of drafts."""
-        return _Prepared(target, law, *self.decide(target, draft_probs))
+        accept, residual = self.decide(target, draft_probs)
+        return _Prepared(target, law, accept, residual)
 
     def output_law(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int

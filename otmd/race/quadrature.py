@@ -53,7 +53,10 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
             # 1 − e^{−qt} is concave in q, so it is above its chord up to the slowest of the fast tokens.
             mean += others * float(arrived[0] / fast[0])
         over = mean > lost and mean - lost * (1.0 + log(mean / lost)) > _INVISIBLE
-        early, late = (early, time) if over else (time, late)
+        if over:
+            late = time
+        else:
+            early = time
     return late
 
 
