@@ -1,4 +1,4 @@
-"""The laws and verifiers of otmd: what the command line, measurements, audits, docs and tests know by name.
+"""The laws and verifiers of otmd, by the names in the command line, measurements, audits, docs and tests.
 
 A class is imported when it is first used, so that listing names is quick. A new law or verifier is one line
 here.
@@ -19,7 +19,7 @@ class Entry:
     class_name, title : str
         The name in ``otmd``, and a few words for messages.
     measured, compared : bool
-        Whether :func:`otmd.measure` and :func:`otmd.compare` take it unasked.
+        Whether :func:`otmd.measure` and :func:`otmd.compare` include it by default.
     """
 
     class_name: str
@@ -46,7 +46,7 @@ class LawEntry(Entry):
     audited : bool
         Whether a recorded run may declare it by name: a row records one q, and no further parameter.
     confused : bool
-        Whether a likely mistake is to draw drafts by this law in place of another.
+        Whether drawing drafts by this law in place of another is a likely mistake.
     tensor_form : str
         The closed forms on tensors that hold for it: ``"single"``, ``"greedy"`` or none.
     """
@@ -65,7 +65,7 @@ class VerifierEntry(Entry):
     coupling : bool
         Whether it is a coupling without communication. These verify no trees, and take longer than others.
     reported_names : tuple of str
-        Other names under which its rates are reported, where it is the same rule as one of the literature.
+        Names from the literature under which its rates are reported, where it is the same verifier.
     """
 
     coupling: bool = False

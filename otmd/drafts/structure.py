@@ -31,7 +31,7 @@ class Slots:
     starts : ndarray of int64, shape (R + 1,)
         The index in ``tokens`` at which each distribution begins, and E.
     copies : ndarray of int64, shape (R,)
-        How many drafts are drawn from each distribution.
+        The number of drafts drawn from each distribution.
     vocab_size : int
         V.
     disjoint : bool
@@ -75,12 +75,12 @@ class Slots:
 
     @property
     def is_single(self) -> bool:
-        """Whether all drafts are drawn from one distribution."""
+        """True if all drafts are drawn from one distribution."""
         return self.copies.size == 1
 
     @cached_property
     def num_drafts(self) -> int:
-        """How many drafts are drawn from all distributions together."""
+        """The number of drafts drawn from all distributions together."""
         return int(self.copies.sum())
 
     @cached_property
@@ -128,7 +128,7 @@ class Race:
     probs : ndarray of float64, shape (…, V)
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
-        How many drafts are drawn, at least 2.
+        The number of drafts, at least 2.
     """
 
     probs: FloatArray
@@ -176,7 +176,7 @@ class Structure(NamedTuple):
     deterministic : ndarray of int64, shape (m,)
         Tokens that are drafted with probability 1, which the random drafts never are.
     random : Slots, Race, Table or None
-        How the other drafts are drawn; None if there are none.
+        The structure of the other drafts; None if there are none.
     """
 
     deterministic: IntArray

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve._kernels import likeliest
+from otmd.curve._kernels import largest_entries
 from otmd.drafts import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
@@ -191,7 +191,7 @@ class LikeliestTree(TreeLaw):
 
         def children(prefix: Prefix) -> list[tuple[int, float]]:
             probs = draft(prefix)
-            tokens = likeliest(probs, min(self.width, int(np.count_nonzero(probs))))
+            tokens = largest_entries(probs, min(self.width, int(np.count_nonzero(probs))))
             return [(token, float(probs[token])) for token in tokens.tolist()]
 
         return _best_shape(children, self.budget, self.depth)

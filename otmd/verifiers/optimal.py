@@ -46,5 +46,5 @@ class Optimal(Verifier):
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rule = self.prepare_position(target, law)
-        by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
+        by_chance = rule.choice.residual_hit_bound if isinstance(rule.choice, ChoicePlan) else 0.0
         return rule.rate, rule.rate + by_chance

@@ -115,7 +115,7 @@ class Choice(Protocol):
         """Probability that some draft is accepted."""
         ...
 
-    def chances(self, tokens: IntArray, /) -> FloatArray:
+    def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         """Probability that each of the drafts (m,) is accepted, given these drafts, shape (m,)."""
         ...
 
@@ -147,10 +147,10 @@ class ChoosingVerifier(PreparedVerifier):
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         chosen = np.zeros(draft_tokens.size)
         if self.choice and self._deterministic.size == 0:
-            chosen = self.choice.chances(draft_tokens)
+            chosen = self.choice.choice_probs(draft_tokens)
         elif self.choice:
             able = ~np.isin(draft_tokens, self._deterministic)
-            chosen[able] = self.choice.chances(draft_tokens[able])
+            chosen[able] = self.choice.choice_probs(draft_tokens[able])
         # The probability asked for is given that all drafts before were rejected.
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
         return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))

@@ -13,8 +13,8 @@ from race_plans import tail_at
 from strategies import Array, unit
 
 from otmd.choice.choice_plan import Quadrature
-from otmd.choice.race import ClassRates, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
+from otmd.choice.race_rates import ClassRates, TimedRace, TimedRates
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
@@ -128,7 +128,7 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     assert (coupling >= 0).all()
     assert (np.diag(coupling) == 0).all()
     tail = race.balance.tail
-    values = tail.placed(race.balance.node_values(race.log_weights))[1]
+    values = tail.moved(race.balance.node_values(race.log_weights))[1]
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]

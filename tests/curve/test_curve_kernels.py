@@ -17,7 +17,7 @@ from otmd.curve._kernels import (
     hockey_stick,
     inclusion_probs,
     k_sequential_scale,
-    likeliest,
+    largest_entries,
     power,
     sum_where,
 )
@@ -99,7 +99,7 @@ def test_sums_and_the_largest(size: int) -> None:
     values, subset = rng.integers(0, 1000, size) / 1000.0, rng.random(size) < 0.3
     assert sum_where(values, subset) == pytest.approx(values[subset].sum(), abs=1e-12)
     order = np.argsort(-values, kind="stable")
-    assert likeliest(values, min(7, size)).tolist() == order[:7].tolist()
+    assert largest_entries(values, min(7, size)).tolist() == order[:7].tolist()
 
 
 def test_power() -> None:

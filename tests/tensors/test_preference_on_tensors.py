@@ -91,7 +91,7 @@ def test_batched_output_follows_the_target(strata: bool, broken: bool) -> None:
         rows = (len(drafts), Q.size)
         rule = prepared(np.broadcast_to(P, rows).copy(), np.broadcast_to(Q, rows).copy(), 3, strata)
         if broken:
-            rule._chance = torch.ones_like(rule._chance)
+            rule._accept_prob = torch.ones_like(rule._accept_prob)
         return rule.verify(torch.tensor(drafts), generator).token.numpy()
 
     rng = np.random.default_rng(12)

@@ -254,7 +254,7 @@ def standard_errors(plan: ChoicePlan, law: otmd.WithoutReplacement) -> Array:
     """How far sampled mean chances of the 20 likeliest tokens of each side are from the plan, in σ."""
     sums, said = np.zeros(law.vocab_size), plan.accepted
     for tokens in law.sample(np.random.default_rng(3), size=2000):
-        sums[tokens] += plan.chances(tokens)
+        sums[tokens] += plan.choice_probs(tokens)
     own = [np.flatnonzero(side) for side in (plan.subset, ~plan.subset)]
     likeliest = np.concatenate([tokens[np.argsort(-said[tokens])[:20]] for tokens in own])
     # A chance is at most 1, so its variance is at most this.
