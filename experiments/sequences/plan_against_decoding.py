@@ -27,11 +27,12 @@ from otmd.harness import Speculation, decode, load_draft, load_prompts, load_tar
 from otmd.harness.collection import held_out_corpus
 from otmd.harness.prompts import prompt_tokens
 from otmd.measurement import jackknife
-from otmd.planning.candidates import likeliest_trees
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.ceiling import ceilings
-from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Choice, Evidence
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.token_table import Settings, chances_table
+from otmd.planning.tree_choices import likeliest_trees
 from otmd.probabilities import FloatArray
 from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, TreeLaw
 from otmd.storage.parquet import read_parquet, write_parquet

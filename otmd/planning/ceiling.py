@@ -12,8 +12,8 @@ import polars as pl
 
 from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
-from otmd.planning.positions import RATES_EVERY, Settings
 from otmd.planning.texts import Text, halves
+from otmd.planning.token_table import RATES_EVERY, Settings
 from otmd.probabilities import FloatArray, Processing
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.

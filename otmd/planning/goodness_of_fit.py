@@ -7,8 +7,8 @@ import numpy as np
 from otmd.audit import counts
 from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
-from otmd.planning.positions import Settings, located, target_probs
 from otmd.planning.texts import Text
+from otmd.planning.token_table import Settings, located, target_probs
 
 # The probability, at most, that texts of the target are refused.
 FALSE_ALARM = 1e-4

@@ -10,13 +10,14 @@ from otmd import __version__
 from otmd.harness.dataset import Dataset
 from otmd.measurement.jackknife import FEW_PROMPTS
 from otmd.measurement.page import Cell, Table
-from otmd.planning.candidates import certain_trees, likeliest_trees
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.ceiling import ceilings
 from otmd.planning.goodness_of_fit import check_texts
 from otmd.planning.latency import Latency
-from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.token_table import Settings, chances_table
+from otmd.planning.tree_choices import certain_trees, likeliest_trees
 from otmd.probabilities import Processing, validate_count, validate_counts
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.

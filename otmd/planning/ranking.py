@@ -8,12 +8,11 @@ import numpy as np
 import polars as pl
 
 from otmd.measurement import jackknife
-from otmd.planning.candidates import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.latency import Latency
-from otmd.planning.positions import CANDIDATES
 from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
+from otmd.planning.tree_choices import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.probabilities import FloatArray
-from otmd.verifiers import RecursiveRejection
 
 Means = tuple[tuple[float, float, float, float], list[float]]
 Key = tuple[str, str, float]
@@ -126,9 +125,6 @@ class Evidence:
                 slots[key][n] = [np.array(part["parts"].to_list()) for part in parts]
             told = group.filter(pl.col("text").is_in(self.report.tolist()))
             self.means[rule, variant, draft, n] = _means(told, bounds, edges)
-        for key, column in self.columns.items():
-            if key not in slots and isinstance(CANDIDATES[key[0]].verifier, RecursiveRejection):
-                slots[key] = slots_of_rejection(column)
         for key, own in slots.items():
             kind = IndependentPaths if CANDIDATES[key[0]].paths else StaticTrees
             self.trees[key] = kind(*key[1:], own, self.fit, depth)
@@ -156,17 +152,6 @@ class Evidence:
                 found += [Choice(*key[1:], shape) for shape in levels]
         grown = (trees for key, trees in self.trees.items() if key[0] == rule)
         return found + [choice for trees in grown for choice in trees.choices(budgets)]
-
-
-def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, list[FloatArray]]:
-    """P(a token is accepted as draft i | it is emitted) for n drafts, by text (N, n): recursive rejection.
-
-    ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
-    drafts the same however many follow, and accepts a drafted token in its slot or not at all.
-    """
-    texts = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
-    before = [np.stack([np.zeros_like(own[0]), *own], axis=1) for own in texts]
-    return {n: [own[:, 1 : n + 1] - own[:, :n] for own in before] for n in chances}
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:

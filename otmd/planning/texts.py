@@ -11,18 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd import verifiers
-from otmd.drafts import DraftLaw, WithReplacement
 from otmd.harness.dataset import Dataset, Position
-from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
 
-# The residual of these rules is the same whatever was drafted, and gives no token that was drafted by chance.
-# Maximal and greedy coupling are preference rules too.
-_ONE_RESIDUAL = (verifiers.SpecHub, verifiers.Preference, verifiers.Optimal)
-# Each of these rules is maximal coupling if there is one draft.
-_MAXIMAL = (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
-SAMPLES = 4
 LEAST_PROMPTS = 4
 
 
@@ -101,64 +92,6 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     longest = max(len(text.tokens) for text in texts)
     limit = metadata.get("max_new_tokens")
     return max(limit, longest) if isinstance(limit, int) else longest
-
-
-def drafted_chance(
-    verifier: verifiers.Verifier,
-    target: FloatArray,
-    law: DraftLaw,
-    token: int,
-    rng: np.random.Generator | None = None,
-    samples: int = SAMPLES,
-) -> float:
-    """P(the token is among the drafts | the rule emits it), at one position.
-
-    It is 1 − P(the token was not drafted and is emitted)/p(token), for most rules exactly. For recursive
-    rejection without replacement, and rules of your own, it is an unbiased estimate, which may lie below 0,
-    from ``samples`` draws of the drafts by ``rng``.
-
-    Parameters
-    ----------
-    verifier : Verifier
-        A lossless rule that serves the law.
-    target : ndarray of float64, shape (V,)
-        p, with mass at the token.
-    law : DraftLaw
-        The law of the drafts, without leading axes.
-    token : int
-        The emitted token. ValueError if drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
-        law that the verifier does not serve.
-    """
-    if target[token] <= 0.0:
-        raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
-    always = law.position_structure().deterministic
-    if token in always:
-        return 1.0
-    if isinstance(verifier, verifiers.TargetOnly):
-        return float(law.inclusion_probs()[token])
-    if isinstance(law, WithReplacement) and type(verifier) in COUNTED:
-        return min(float(copies(verifier, target, law, token).sum()), 1.0)
-    if law.num_drafts == 1 and isinstance(verifier, _MAXIMAL) and verifier.supports(law):
-        return min(1.0, float(law.inclusion_probs()[token] / target[token]))
-    prepared = verifier.prepare(target, law)
-    if isinstance(verifier, _ONE_RESIDUAL):
-        residual = prepared.residual(np.full(law.num_drafts, token))
-        others = float(residual.sum() - residual[always].sum())
-        if others <= 0.0:
-            return 1.0
-        rate = getattr(prepared, "rate", None)
-        rate = verifier.acceptance_rate(target, law) if rate is None else rate
-        missed = (1.0 - float(rate)) * float(residual[token]) / others
-        return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
-    if rng is None:
-        raise ValueError(f"rng: got none, wanted one: it draws drafts of {law!r} for {verifier!r}")
-    missed = 0.0
-    for draft_tokens in law.sample(rng, samples):
-        if token not in draft_tokens:
-            refused = float(np.prod(1.0 - prepared.accept_probs(draft_tokens)))
-            if refused > 0.0:
-                missed += refused * float(prepared.residual(draft_tokens)[token])
-    return 1.0 - missed / samples / float(target[token])
 
 
 def reached_by_chances(chances: FloatArray) -> FloatArray:

@@ -25,8 +25,8 @@ from otmd.planning import (
 )
 from otmd.planning.latency import Latency, measure_latency
 from otmd.planning.plan import advice
-from otmd.planning.positions import TOL
-from otmd.planning.ranking import shapes
+from otmd.planning.token_table import TOL
+from otmd.planning.tree_choices import shapes
 from otmd.probabilities import Processing
 
 VOCAB, LENGTH, PROMPTS = 12, 14, 8
@@ -318,9 +318,9 @@ def test_times_are_measured(monkeypatch, tmp_path):
 
 
 def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
-    from otmd.planning import positions
+    from otmd.planning import token_table
 
-    dataset, whole = open_dataset(dump), positions.text_table
+    dataset, whole = open_dataset(dump), token_table.text_table
     texts = read_texts(dataset)
     settings = Settings(("rejection", "sequoia"), (1, 2), Processing(), (Processing(),), 0)
     wanted = chances_table(dataset, texts, settings, tmp_path / "a", workers=1)
@@ -332,11 +332,11 @@ def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
         seen.append(job.number)
         return whole(settings, job)
 
-    monkeypatch.setattr(positions, "text_table", stop_at_third)
+    monkeypatch.setattr(token_table, "text_table", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
         chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
     monkeypatch.setattr(
-        positions, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
+        token_table, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
     )
     found = chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
     assert seen == list(range(len(texts)))

@@ -1,6 +1,6 @@
-"""What every candidate does at every token of the texts: one table, resumable, one part a text."""
+"""The table of every candidate at every token of the texts: resumable, one part a text."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -9,17 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike
 
-from otmd import verifiers
-from otmd.drafts import DraftLaw, Greedy, Stratified, WithReplacement
-from otmd.engines import CATALOGUE
+from otmd.drafts import DraftLaw
 from otmd.harness.dataset import Dataset
 from otmd.measurement.pool import available_cpus, compute_parts, finish_run
 from otmd.measurement.run import describe_dataset, process
 from otmd.optimum.acceptance import optimal_acceptance
-from otmd.planning.copies import COUNTED, copies
-from otmd.planning.texts import Text, drafted_chance
+from otmd.planning.candidates import CANDIDATES
+from otmd.planning.texts import Text
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
@@ -40,80 +37,6 @@ SCHEMA: dict[str, Any] = {
 RATES_EVERY = 8
 # Recursive rejection of distinct drafts has no closed form: its rate is the middle of bounds so far apart.
 TOL = 0.01
-MakeLaw = Callable[[ArrayLike, int], DraftLaw]
-
-
-class Candidate(NamedTuple):
-    """A rule with the laws that it may serve.
-
-    Attributes
-    ----------
-    title : str
-    verifier : Verifier
-    variants : dict of str to callable
-        Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
-        certain tokens whose nodes differ: these are read from the texts.
-    engines : tuple of str
-        The engines for serving that run it. Repositories of papers are not among them.
-    chain, paths : bool
-        Whether it takes only one draft a position, and whether its drafts are independent paths.
-    """
-
-    title: str
-    verifier: verifiers.Verifier
-    variants: dict[str, MakeLaw]
-    engines: tuple[str, ...] = ()
-    chain: bool = False
-    paths: bool = False
-
-
-def _engine(name: str, title: str, *engines: str) -> Candidate:
-    known = CATALOGUE[name]
-    assert isinstance(known.rule, verifiers.Verifier)
-    assert known.drafts is not None
-    return Candidate(title, known.rule, {"": known.drafts}, engines, known.most_drafts == 1)
-
-
-def _certain(title: str, *engines: str) -> Candidate:
-    return _engine("certain-tree", title, *engines)._replace(variants={})
-
-
-def _with_replacement(name: str, title: str, rule: verifiers.Verifier) -> dict[str, Candidate]:
-    nodes = Candidate(f"with replacement, {title}", rule, {"": WithReplacement})
-    paths = nodes._replace(title=f"independent paths, {title}", paths=True)
-    return {name: nodes, f"{name}-paths": paths}
-
-
-def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
-    """Each stratum has 0.6 of the weight of the one below it."""
-    return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
-
-
-_STRATA: dict[str, MakeLaw] = {
-    "equal strata": Stratified,
-    "β 1.5": partial(Stratified, sharpness=1.5),
-    "small head": _small_head,
-}
-CANDIDATES = {
-    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
-    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
-    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
-    "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
-    "certain-tree": _engine(
-        "certain-tree", "certain top-n tree, target only (EAGLE, SGLang)", "SGLang"
-    ),
-    "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
-    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
-    "sequoia": _engine("sequoia", "without replacement, recursive rejection (Sequoia)"),
-    "greedy": Candidate("greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}),
-    **_with_replacement("rrs", "recursive rejection", verifiers.RecursiveRejection()),
-    **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
-    **_with_replacement("preference", "preference", verifiers.Preference()),
-    "stratified": Candidate("stratified drafts, preference", verifiers.Preference(), _STRATA),
-    **_with_replacement("optimal", "optimal", verifiers.Optimal()),
-    "stratified-optimal": Candidate("stratified drafts, optimal", verifiers.Optimal(), _STRATA),
-}
-"""What a plan may rank, by name; every one is lossless."""
 
 
 class Settings(NamedTuple):
@@ -135,12 +58,11 @@ class Settings(NamedTuple):
     seed: int
 
     def counts(self, rule: str) -> Sequence[int]:
-        """Numbers of drafts in the table: for paths and recursive rejection, all up to the most."""
+        """The numbers of drafts in the table."""
         candidate = CANDIDATES[rule]
         if candidate.chain:
             return (1,)
-        each = candidate.paths or isinstance(candidate.verifier, verifiers.RecursiveRejection)
-        return range(1, max(self.num_drafts) + 1) if each else self.num_drafts
+        return range(1, max(self.num_drafts) + 1) if candidate.all_counts else self.num_drafts
 
 
 class Job(NamedTuple):
@@ -256,27 +178,16 @@ def _rows(
         for variant, make in candidate.variants.items():
             for n in settings.counts(rule):
                 # If the draft has mass on fewer than n tokens, distinct drafts are all of them.
-                law = make(q, n if make is WithReplacement else min(n, support))
+                law = make(q, n if candidate.repeats else min(n, support))
                 parts = None
                 if rule == "block":
                     chance = float(law.next_draft_probs(())[token] / p[token])
-                elif isinstance(law, WithReplacement) and type(candidate.verifier) in COUNTED:
-                    # By how many drafts are the token, or by the first that is.
-                    parts = copies(candidate.verifier, p, law, token).sum(axis=1 - candidate.paths)
-                    chance = float(parts.sum())
                 else:
-                    chance = drafted_chance(candidate.verifier, p, law, token, rng)
-                    slot = slot_of(law, token)
-                    parts = None if slot is None else chance * (np.arange(n) == slot)
+                    emission = candidate.verifier.prepare(p, law).emission_probs(token, rng=rng)
+                    # By how many drafts hold the token, or by the first that does.
+                    by_draft = emission.sum(axis=0 if candidate.paths else 1)
+                    chance = float(by_draft.sum())
+                    if candidate.paths or candidate.static:
+                        parts = np.append(by_draft, np.zeros(n - law.num_drafts))
                 row = {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}
                 yield row | {"parts": parts}, law
-
-
-def slot_of(law: DraftLaw, token: int) -> int | None:
-    """Which of the drafts a token is if it is drafted, where the law fixes that; else None."""
-    if isinstance(law, Stratified):
-        return int(law.strata[token])
-    if isinstance(law, Greedy):
-        first = np.flatnonzero(law.top_tokens == token)
-        return int(first[0]) if first.size else law.num_drafts - 1
-    return None
