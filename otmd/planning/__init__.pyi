@@ -15,9 +15,9 @@ from .texts import Steps as Steps
 from .texts import Text as Text
 from .texts import longest_text as longest_text
 from .texts import reached_by_block as reached_by_block
-from .texts import reached_by_chances as reached_by_chances
+from .texts import reached_by_probs as reached_by_probs
 from .texts import read_texts as read_texts
 from .texts import step_begins as step_begins
 from .texts import steps_along as steps_along
 from .token_table import Settings as Settings
-from .token_table import chances_table as chances_table
+from .token_table import probs_table as probs_table

@@ -1,8 +1,8 @@
 """Runs of consecutive positions, and the steps that a decoder takes along them.
 
-A lossless rule writes the target's own texts. So the chance that a token was drafted, given that it is
-emitted, follows from the two distributions; how far a step reaches is a product of such chances, and where
-steps begin is a renewal process (docs/plan.md).
+A lossless verifier writes the target's own texts. So the probability that a token was drafted, given that it
+is emitted, follows from the two distributions. The reach of a step is a product of such probabilities, and
+where steps begin is a renewal process (docs/plan.md).
 """
 
 import itertools
@@ -24,7 +24,7 @@ class Text(NamedTuple):
     ----------
     prompt_id, domain : str
     rows : list of int
-        Where the N positions stand in the dataset.
+        Indices of the N positions in the dataset.
     tokens : list of int
         The tokens at these positions.
     """
@@ -94,12 +94,12 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     return max(limit, longest) if isinstance(limit, int) else longest
 
 
-def reached_by_chances(chances: FloatArray) -> FloatArray:
-    """How far steps reach if the rule verifies nodes one after another.
+def reached_by_probs(probs: FloatArray) -> FloatArray:
+    """Reach of steps whose verifier decides on nodes one after another.
 
     Parameters
     ----------
-    chances : ndarray of float64, shape (N, depth)
+    probs : ndarray of float64, shape (N, depth)
         P(token t of the text is drafted at depth k | it is emitted).
 
     Returns
@@ -107,19 +107,19 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
     ndarray of float64, shape (N, depth + 1)
         P(a step that begins at token t accepts at least k tokens | the text), and 0 beyond its end.
     """
-    count, depth = chances.shape
+    count, depth = probs.shape
     reached = np.zeros((count, depth + 1))
     reached[:, 0] = 1.0
     for k in range(depth):
-        reached[: count - k, k + 1] = reached[: count - k, k] * chances[k:, k]
+        reached[: count - k, k + 1] = reached[: count - k, k] * probs[k:, k]
     return reached
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach; returns what :func:`reached_by_chances` does.
+    """Reach of steps of block verification, in the form of :func:`reached_by_probs`.
 
     Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
-    min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
+    min(1, q(first i tokens)/p(first i tokens)): its p_k (Sun et al. 2024) times q/p of the path.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
 
 
 class Steps(NamedTuple):
-    """What a decoder does along a text, in expectation.
+    """Expected tokens and steps of a decoder along a text.
 
     Attributes
     ----------
@@ -158,30 +158,32 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     Parameters
     ----------
     reached : ndarray of float64, shape (N, depth + 1)
-        From :func:`reached_by_chances` or :func:`reached_by_block`.
+        From :func:`reached_by_probs` or :func:`reached_by_block`.
     cut_at : int
         The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
     horizon : int, optional
         Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
-        default, and at least, the depth. Rules of different depths are compared on one horizon.
+        default, and at least, the depth. Verifiers of different depths are compared on one horizon.
     """
-    count, depth = reached.shape[0], reached.shape[1] - 1
+    count = reached.shape[0]
+    depth = reached.shape[1] - 1
     starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
-    own = reached[:starts].copy()
+    reached = reached[:starts].copy()
     if count < cut_at:
         # The last token ends the text: nothing follows it.
-        own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
-    begins = step_begins(own)
-    seen = begins @ own
-    return Steps(float(seen.sum()), float(begins.sum()), seen[1:])
+        reached[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
+    begins = step_begins(reached)
+    times_reached = begins @ reached
+    return Steps(float(times_reached.sum()), float(begins.sum()), times_reached[1:])
 
 
 def step_begins(reached: FloatArray) -> FloatArray:
-    """How probably a step begins at each token, given the text.
+    """Probability that a step begins at each token, given the text.
 
     ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
     """
-    starts, depth = reached.shape[0], reached.shape[1] - 1
+    starts = reached.shape[0]
+    depth = reached.shape[1] - 1
     emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
     begins = np.zeros(starts + depth + 1)
     begins[0] = 1.0

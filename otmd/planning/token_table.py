@@ -25,22 +25,22 @@ LAYOUT = Layout(
     read_parquet,
     pattern=r"text-\d+",
     record="plan.json",
-    result="chances.parquet",
+    result="probs.parquet",
     subfolder="parts",
 )
 SCHEMA: dict[str, Any] = {
-    **{"text": int, "place": int, "entropy": float},
+    **{"text": int, "index": int, "entropy": float},
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
-    **{"parts": pl.List(pl.Float64), "chance": float, "rate": float, "optimal": float},
+    **{"parts": pl.List(pl.Float64), "prob": float, "rate": float, "optimal": float},
 }
 # Exact rates and α* cost as much as everything else, and only their means are shown.
 RATES_EVERY = 8
-# Recursive rejection of distinct drafts has no closed form: its rate is the middle of bounds so far apart.
+# A rate without a closed form is the middle of bounds so far apart.
 TOL = 0.01
 
 
 class Settings(NamedTuple):
-    """What the table of chances depends on.
+    """The settings of the table of emission probabilities.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Job(NamedTuple):
     kind: str
 
 
-def chances_table(
+def probs_table(
     dataset: Dataset,
     texts: Sequence[Text],
     settings: Settings,
@@ -84,7 +84,7 @@ def chances_table(
     progress: bool = False,
     overwrite: bool = False,
 ) -> pl.DataFrame:
-    """Compute, or go on computing, what each candidate does at each token.
+    """Compute, or resume computing, the emission probabilities of each candidate at each token.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ def chances_table(
     Returns
     -------
     polars.DataFrame
-        A row a token, candidate, variant, draft temperature and number of drafts. ``chance`` is P(the token
-        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by the slot in
-        which the token is drafted, or by how many independent paths go on; null where that is not known. On
+        A row a token, candidate, variant, draft temperature and number of drafts. ``prob`` is P(the token
+        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by the index of
+        the draft that holds the token, or by how many independent paths do; null for other trees. On
         every eighth token, ``rate`` is how often the rule accepts and ``optimal`` the law's α*; else null.
 
     Raises
@@ -128,20 +128,24 @@ def chances_table(
 
 
 def text_table(settings: Settings, job: Job) -> pl.DataFrame:
-    """The rows of one text; see :func:`chances_table`."""
+    """The rows of one text; see :func:`probs_table`."""
     rng = np.random.default_rng([settings.seed, job.number])
     rows: list[dict[str, Any]] = []
-    for place, token in enumerate(job.tokens):
-        with located(job.number, place):
-            p = target_probs(job.target[place], job.kind, settings.target, token)
-            some = p[p > 0]
-            at = {"text": job.number, "place": place, "entropy": -float(some @ np.log(some))}
+    for index, token in enumerate(job.tokens):
+        with located(job.number, index):
+            p = target_probs(job.target[index], job.kind, settings.target, token)
+            positive = p[p > 0]
+            at = {
+                "text": job.number,
+                "index": index,
+                "entropy": -float(positive @ np.log(positive)),
+            }
             for step in settings.drafts:
-                q = process("draft_probs", job.draft[place], job.kind, step)
+                q = process("draft_probs", job.draft[index], job.kind, step)
                 for row, law in _rows(settings, p, q, token, rng):
-                    if place % RATES_EVERY == 0:
-                        rule = CANDIDATES[row["rule"]].verifier
-                        low, high = rule.acceptance_bounds(p, law, TOL)
+                    if index % RATES_EVERY == 0:
+                        verifier = CANDIDATES[row["rule"]].verifier
+                        low, high = verifier.acceptance_bounds(p, law, TOL)
                         # The last digits of sums depend on where arrays lie in memory.
                         row["rate"] = round(float(0.5 * (low + high)), 12)
                         row["optimal"] = round(float(optimal_acceptance(p, law).rate), 12)
@@ -150,12 +154,12 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
 
 
 @contextmanager
-def located(text: int, place: int) -> Iterator[None]:
+def located(text: int, index: int) -> Iterator[None]:
     """Name the text and the token in a ValueError."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"dataset: text {text}, token {place}: {error}") from error
+        raise ValueError(f"dataset: text {text}, token {index}: {error}") from error
 
 
 def target_probs(row: np.ndarray, kind: str, step: Processing, token: int) -> FloatArray:
@@ -181,13 +185,13 @@ def _rows(
                 law = make(q, n if candidate.repeats else min(n, support))
                 parts = None
                 if rule == "block":
-                    chance = float(law.next_draft_probs(())[token] / p[token])
+                    prob = float(law.next_draft_probs(())[token] / p[token])
                 else:
                     emission = candidate.verifier.prepare(p, law).emission_probs(token, rng=rng)
                     # By how many drafts hold the token, or by the first that does.
                     by_draft = emission.sum(axis=0 if candidate.paths else 1)
-                    chance = float(by_draft.sum())
+                    prob = float(by_draft.sum())
                     if candidate.paths or candidate.static:
                         parts = np.append(by_draft, np.zeros(n - law.num_drafts))
-                row = {"rule": rule, "variant": variant, "num_drafts": n, "chance": chance}
+                row = {"rule": rule, "variant": variant, "num_drafts": n, "prob": prob}
                 yield row | {"parts": parts}, law

@@ -1,7 +1,7 @@
-"""What can be chosen for a rule: a law of drafts and a tree.
+"""The choices of a plan for one candidate: the variant of a law, the temperature, and the tree.
 
-All nodes of a level have the same number of drafts, unless it is known in which slot (as which draft of its
-node) a token is drafted. Then nodes may differ: what follows the token is drafted below that slot.
+All nodes of a level have the same number of drafts, unless it is known which draft of its node a token is,
+its slot. Then nodes may differ: what follows the token is drafted below that slot.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ class Choice(NamedTuple):
     """A variant of the law, the draft's temperature, and the tree.
 
     ``shape`` has the drafts at a node, by level. If nodes differ, the tree has ``budget`` tokens, and
-    ``shape`` has the tokens of each level; for likeliest paths, those that the draft reads. The ``nodes`` of
-    a static tree, and of independent paths, are given by the paths of slots that lead to them.
+    ``shape`` has the tokens of each level; for most likely paths, those that the draft reads. The ``nodes``
+    of a static tree, and of independent paths, are given by the paths of slots that lead to them.
     """
 
     variant: str
@@ -57,7 +57,7 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int
 
 
 class StaticTrees(NamedTuple):
-    """Trees that are the same at every step: the best one of each budget, by the slots' mean chances.
+    """Trees that are the same at every step: the best one of each budget, by the slots' mean probabilities.
 
     Attributes
     ----------
@@ -80,8 +80,8 @@ class StaticTrees(NamedTuple):
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """The trees of these budgets, of every number of levels."""
         rates = {
-            n: tuple(np.concatenate([own[i] for i in self.fit]).mean(axis=0).tolist())
-            for n, own in self.slots.items()
+            n: tuple(np.concatenate([by_text[i] for i in self.fit]).mean(axis=0).tolist())
+            for n, by_text in self.slots.items()
         }
         for levels, best in enumerate(best_shapes(rates, max(budgets), self.depth), 1):
             for budget in budgets:
@@ -91,7 +91,7 @@ class StaticTrees(NamedTuple):
                     yield Choice(*self[:2], sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` defines it."""
+        """How far steps reach along a text, as :func:`otmd.planning.reached_by_probs` defines it."""
         below = Counter(node[:-1] for node in choice.nodes)
         count = len(next(iter(self.slots.values()))[text])
         reached = np.zeros((count, len(choice.shape) + 1))
@@ -107,8 +107,8 @@ class StaticTrees(NamedTuple):
 class IndependentPaths(StaticTrees):
     """Paths drawn independently from the draft model: k of them, all of one length.
 
-    Here a slot is how many paths go on from a token: ``slots`` has, for n paths, the chances that 1 to n of
-    them go on, given that the token is emitted.
+    Here a slot is how many paths continue with a token: ``slots`` has, for n paths, the probabilities that 1
+    to n of them do, given that the token is emitted.
     """
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
@@ -120,17 +120,17 @@ class IndependentPaths(StaticTrees):
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
         """See :class:`StaticTrees`."""
-        nodes = tuple(_nodes(_going_on(choice.shape[0], len(choice.shape))))
+        nodes = tuple(_nodes(_continued(choice.shape[0], len(choice.shape))))
         return super().reached(text, choice._replace(nodes=nodes))
 
 
-def _going_on(paths: int, levels: int) -> Shape:
-    """The tree that branches by how many paths go on, level by level."""
-    return tuple(_going_on(n, levels - 1) for n in range(1, paths + 1)) if levels else ()
+def _continued(paths: int, levels: int) -> Shape:
+    """The tree that branches by how many paths continue, level by level."""
+    return tuple(_continued(n, levels - 1) for n in range(1, paths + 1)) if levels else ()
 
 
 class LikeliestTrees(NamedTuple):
-    """Trees of the draft's likeliest paths; a larger budget adds the next likeliest node.
+    """Trees of the draft's most likely paths; a larger budget adds the next most likely node.
 
     Attributes
     ----------
@@ -163,38 +163,43 @@ def _before(text: Sequence[int], orders: Iterable[Sequence[Prefix]], depth: int)
     before = np.full((len(text), depth, depth), np.inf)
     for t, order in enumerate(orders):
         for d in range(depth):
-            place = {own: i for i, own in enumerate(own for own in order if len(own) <= d + 1)}
+            shallow = [path for path in order if len(path) <= d + 1]
+            index = {path: i for i, path in enumerate(shallow)}
             for k in range(min(d + 1, len(text) - t)):
-                before[t, d, k] = place.get(tuple(text[t : t + k + 1]), np.inf)
+                before[t, d, k] = index.get(tuple(text[t : t + k + 1]), np.inf)
     return before
 
 
 def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> LikeliestTrees | None:
-    """The draft's likeliest paths (EAGLE-2) of at most ``depth`` levels; None if a dataset has none."""
-    width, deepest, before = 0, 0, []
+    """The draft's most likely paths (EAGLE-2) of at most ``depth`` levels; None if a dataset has none."""
+    width = 0
+    deepest = 0
+    before = []
     for text in texts:
         paths = dataset.paths(text.rows)
         orders = [] if paths is None else [_order(rows) for rows in paths.tolist()]
         before.append(_before(text.tokens, orders, depth))
-        width = max([width, *(sum(len(own) == 1 for own in order) for order in orders)])
-        deepest = max([deepest, *(len(own) for order in orders for own in order)])
+        width = max([width, *(sum(len(path) == 1 for path in order) for order in orders)])
+        deepest = max([deepest, *(len(path) for order in orders for path in order)])
     deepest = min(deepest, depth)
-    kept = [own[:, :deepest, :deepest] for own in before]
+    kept = [counts[:, :deepest, :deepest] for counts in before]
     return LikeliestTrees(width, kept) if deepest else None
 
 
 def _order(rows: list[list[int]]) -> list[Prefix]:
     """The paths that rows of (parent, token) stand for."""
-    found: list[Prefix] = []
+    paths: list[Prefix] = []
     for parent, token in rows:
-        found.append((*found[parent], token) if parent >= 0 else (token,))
-    return [path for path in found if path[-1] >= 0]
+        paths.append((*paths[parent], token) if parent >= 0 else (token,))
+    return [path for path in paths if path[-1] >= 0]
 
 
 def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
-    """The static trees of certain tokens: a slot is a rank in the draft's distribution."""
+    """The static trees of deterministic tokens: a slot is a rank in the draft's distribution."""
     ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
-    slots = {n: [1.0 * (own == np.arange(n)) for own in ranks] for n in range(1, budget + 1)}
+    slots = {
+        n: [1.0 * (of_text == np.arange(n)) for of_text in ranks] for n in range(1, budget + 1)
+    }
     return StaticTrees("", 1.0, slots, halves(texts)[0], depth)
 
 
@@ -203,36 +208,37 @@ def best_shapes(
 ) -> list[list[Shape]]:
     """For 1 to ``depth`` levels, and 0 to ``budget`` tokens: the shape that is expected to accept most.
 
-    ``rates[n]`` are the chances of the slots of a node with n drafts, alike at all nodes and independent.
-    Below each slot stands the best shape of its share of the tokens (Sequoia, Chen et al. 2024, has this for
-    slots whose chances do not depend on n).
+    ``rates[n]`` are the probabilities of the slots of a node with n drafts, alike at all nodes and
+    independent. Below each slot stands the best shape of its share of the tokens (Sequoia, Chen et al. 2024,
+    has this for slots whose probabilities do not depend on n).
     """
     none: list[Valued] = [(0.0, ())] * (budget + 1)
-    best, found = none, []
+    best = none
+    shapes_by_level = []
     for _ in range(depth):
         below, best = best, none.copy()
-        # What the first drafts of a node bring at most, for each number of tokens below them.
+        # The most that the first drafts of a node bring, for each number of tokens below them.
         parts: dict[tuple[float, ...], list[Valued]] = {(): none}
-        for n, own in rates.items():
+        for n, probs in rates.items():
             for j in range(1, min(n, budget) + 1):
-                if own[:j] not in parts:
-                    parts[own[:j]] = _with_slot(parts[own[: j - 1]], own[j - 1], below)
-            for size, part in enumerate(parts.get(own, []), n):
+                if probs[:j] not in parts:
+                    parts[probs[:j]] = _with_slot(parts[probs[: j - 1]], probs[j - 1], below)
+            for size, part in enumerate(parts.get(probs, []), n):
                 if part[0] > best[size][0] or not best[size][1]:
                     best[size] = part
-        found.append([shape for _, shape in best])
-    return found
+        shapes_by_level.append([shape for _, shape in best])
+    return shapes_by_level
 
 
 def _with_slot(before: list[Valued], rate: float, below: list[Valued]) -> list[Valued]:
     """Add a slot to a node; entry b has b tokens below all slots."""
     values = np.array([value for value, _ in before]), np.array([value for value, _ in below])
-    found: list[Valued] = []
+    combined: list[Valued] = []
     for size in range(len(before) - 1):
         sums = values[0][size::-1] + rate * (1.0 + values[1][: size + 1])
-        own = int(sums.argmax())
-        found.append((float(sums[own]), (*before[size - own][1], below[own][1])))
-    return found
+        share = int(sums.argmax())
+        combined.append((float(sums[share]), (*before[size - share][1], below[share][1])))
+    return combined
 
 
 def _nodes(shape: Shape, node: Prefix = ()) -> Iterator[Prefix]:
@@ -245,8 +251,8 @@ def draft_ranks(dataset: Dataset, text: Text) -> IntArray:
     """Rank each token of a text in the draft's distribution, from 0; NEVER for a token without mass."""
     _, draft = dataset.arrays(text.rows)
     tokens = np.array(text.tokens)[:, None]
-    own = np.take_along_axis(draft, tokens, axis=1)
+    values = np.take_along_axis(draft, tokens, axis=1)
     # Of equally likely tokens, the lower number comes first.
     earlier = np.arange(draft.shape[1]) < tokens
-    ranks = np.count_nonzero((draft > own) | ((draft == own) & earlier), axis=1)
-    return np.where(own[:, 0] == (0.0 if dataset.kind == "probs" else -np.inf), NEVER, ranks)
+    ranks = np.count_nonzero((draft > values) | ((draft == values) & earlier), axis=1)
+    return np.where(values[:, 0] == (0.0 if dataset.kind == "probs" else -np.inf), NEVER, ranks)

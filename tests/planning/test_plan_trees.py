@@ -449,7 +449,7 @@ def test_drafts_that_know_one_token() -> None:
     settings = Settings(rules, (3,), Processing(), (Processing(),), 0)
     for p in (np.array([[0.5, 0.4, 0.1]]), q):
         table = text_table(settings, Job(0, [1], p, q, "probs")).filter(num_drafts=3)
-        assert table["chance"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
+        assert table["prob"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
         for rule, parts in zip(table["rule"], table["parts"].to_list(), strict=True):
             wanted = [0.0, 0.0, 1.0] if "paths" in rule else [1.0, 0.0, 0.0]
             assert parts == pytest.approx(wanted, abs=1e-12)

@@ -12,7 +12,7 @@ from otmd.harness import open_dataset
 from otmd.planning.texts import (
     longest_text,
     reached_by_block,
-    reached_by_chances,
+    reached_by_probs,
     read_texts,
     steps_along,
 )
@@ -120,7 +120,7 @@ def test_first_steps_are_block_efficiency(name):
     total, drafted_prob = 0.0, drafted_prob_of(verifier, law)
     for prob, tokens, p, q in texts(target, draft, DEPTH):
         probs = [drafted_prob(p[t], q[t], count, tokens[t]) for t in range(DEPTH)]
-        reached = reached_by_chances(np.repeat(probs, DEPTH).reshape(DEPTH, DEPTH))
+        reached = reached_by_probs(np.repeat(probs, DEPTH).reshape(DEPTH, DEPTH))
         total += prob * steps_along(reached, DEPTH).tokens
     assert total == pytest.approx(wanted.value, abs=1e-9)
 
@@ -220,7 +220,7 @@ def test_decoders_of_whole_texts(name):
             reached = reached_with_replacement(name, known, tokens[:own], p, q)
         else:
             probs = [[drafted_prob(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
-            reached = reached_by_chances(np.array(probs))
+            reached = reached_by_probs(np.array(probs))
         # A text that ends with its last token must not be taken for one that is cut there.
         ended = LENGTH + 1 if STOP in tokens and own == LENGTH else LENGTH
         found = steps_along(reached, ended, DEPTH + ended - LENGTH)
