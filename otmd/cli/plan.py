@@ -75,8 +75,8 @@ def plan(
         smallest.
     """
     from otmd.harness import open_dataset
+    from otmd.planning.candidates import CANDIDATES
     from otmd.planning.plan import DEFAULT_RULES, make_plan
-    from otmd.planning.positions import CANDIDATES
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:

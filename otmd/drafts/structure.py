@@ -20,7 +20,7 @@ from otmd.race.containment import ExponentialRace
 class Slots:
     """Independent draws from R distributions: g(H) = Π_r q_r(H)^copies[r].
 
-    Without deterministic tokens, the drafts of a position come in the order of the slots.
+    The random drafts of a position come in the order of the slots.
 
     Attributes
     ----------

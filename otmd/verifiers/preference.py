@@ -15,12 +15,14 @@ of the others. Then Π_j s_j = g(H) when the first token of H is reached, and ea
 So the rate is 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+import numpy as np
+
 from otmd.curve._kernels import hockey_stick
 from otmd.drafts import DraftLaw, Slots, Structure
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import ChoosingVerifier
-from otmd.verifiers.taking import Order, take_tokens
+from otmd.verifiers.prepared import ChoosingVerifier, copies_of_slots
+from otmd.verifiers.taking import Order, Taken, take_tokens
 
 
 class Preference(Verifier):
@@ -68,7 +70,7 @@ class Preference(Verifier):
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
             taken = take_tokens(structure.random_target(target), structure.random, self.order)
-        return ChoosingVerifier(target, law, structure.deterministic, taken)
+        return _PreferenceRule(target, law, structure.deterministic, taken)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         structure = law.position_structure()
@@ -76,6 +78,28 @@ class Preference(Verifier):
         if rate is None:
             rate = self.prepare_position(target, law).rate
         return rate, rate
+
+
+class _PreferenceRule(ChoosingVerifier):
+    def __init__(
+        self, target: FloatArray, law: DraftLaw, deterministic: IntArray, taken: Taken | None
+    ) -> None:
+        super().__init__(target, law, deterministic, taken)
+        self.taken = taken
+
+    def _copies(self, token: int, slots: Slots) -> FloatArray:
+        count, drawn = slots.num_drafts, float(slots.probs[token])
+        if drawn == 0.0 or self.taken is None:
+            return np.zeros((count, count))
+        # No draft, before or after, may be another token that is preferred and accepted.
+        tokens = np.flatnonzero(slots.probs)
+        rank, accept = self.taken.preferred(tokens)
+        index = np.searchsorted(tokens, token)
+        preferred = self.taken.accepted[tokens][rank < rank[index]]
+        remaining = max(1.0 - float(preferred.sum()), 0.0)
+        other = np.full(count, max(remaining ** (1.0 / count) - drawn, 0.0))
+        accepted = np.full(count, drawn * accept[index])
+        return copies_of_slots(np.full(count, drawn), accepted, other, other)
 
 
 def _single_rate(target: FloatArray, structure: Structure) -> float | None:

@@ -54,7 +54,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 RUNS = {
-    "spectr_paths": ["--paths", "1", "2", "--depths", "2", "--samples", "1"],
+    "spectr_paths": ["--paths", "1", "2", "--depths", "2"],
     "spechub_depths": ["--depth", "2", "--temperatures", "1.0"],
     "sequence_optimum": ["--positions", "1"],
 }

@@ -16,17 +16,17 @@ from otmd.planning import (
     CANDIDATES,
     Evidence,
     Settings,
-    chances_table,
     difference,
     make_plan,
+    probs_table,
     prompts_needed,
     read_latency,
     read_texts,
 )
 from otmd.planning.latency import Latency, measure_latency
 from otmd.planning.plan import advice
-from otmd.planning.positions import TOL
-from otmd.planning.ranking import shapes
+from otmd.planning.token_table import TOL
+from otmd.planning.tree_choices import shapes
 from otmd.probabilities import Processing
 
 VOCAB, LENGTH, PROMPTS = 12, 14, 8
@@ -318,12 +318,12 @@ def test_times_are_measured(monkeypatch, tmp_path):
 
 
 def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
-    from otmd.planning import positions
+    from otmd.planning import token_table
 
-    dataset, whole = open_dataset(dump), positions.text_table
+    dataset, whole = open_dataset(dump), token_table.text_table
     texts = read_texts(dataset)
     settings = Settings(("rejection", "sequoia"), (1, 2), Processing(), (Processing(),), 0)
-    wanted = chances_table(dataset, texts, settings, tmp_path / "a", workers=1)
+    wanted = probs_table(dataset, texts, settings, tmp_path / "a", workers=1)
     seen = []
 
     def stop_at_third(settings, job):
@@ -332,17 +332,17 @@ def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
         seen.append(job.number)
         return whole(settings, job)
 
-    monkeypatch.setattr(positions, "text_table", stop_at_third)
+    monkeypatch.setattr(token_table, "text_table", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
-        chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+        probs_table(dataset, texts, settings, tmp_path / "b", workers=1)
     monkeypatch.setattr(
-        positions, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
+        token_table, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
     )
-    found = chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+    found = probs_table(dataset, texts, settings, tmp_path / "b", workers=1)
     assert seen == list(range(len(texts)))
     assert found.equals(wanted)
     with pytest.raises(ValueError, match="other settings"):
-        chances_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
+        probs_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
 
 
 def test_shapes_are_within_budget():
@@ -454,7 +454,7 @@ def test_few_prompts(tmp_path):
     dataset = open_dataset(write_texts(tmp_path / "texts.npz", prompts=2))
     settings = Settings(("rejection",), (1,), Processing(), (Processing(),), 0)
     texts = read_texts(dataset)
-    table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
+    table = probs_table(dataset, texts, settings, tmp_path / "out", workers=1)
     with pytest.raises(ValueError, match="got 2 prompts, expected at least 4"):
         Evidence(table, table, texts, LENGTH, 3)
 

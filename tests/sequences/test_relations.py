@@ -26,7 +26,7 @@ from otmd.sequences import (
     optimal_block_efficiency,
     sequence_program_size,
 )
-from otmd.sequences.chance import every_outcome
+from otmd.sequences.random_choices import every_outcome
 from otmd.sequences.trees import Context
 
 ROUNDING = 1e-9
