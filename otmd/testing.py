@@ -1,4 +1,4 @@
-"""Assertions and hostile inputs for the tests of your own rules."""
+"""Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -6,9 +6,20 @@ from numpy.typing import ArrayLike
 from otmd.audit import samples
 from otmd.audit.counts import chance_at_least, chance_at_most
 from otmd.audit.rules import enumerated, losslessness
+from otmd.conformance import check_law, check_tree_verifier, check_verifier
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
+
+__all__ = [
+    "assert_lossless",
+    "assert_rate",
+    "check_law",
+    "check_tree_verifier",
+    "check_verifier",
+    "hostile_names",
+    "hostile_pairs",
+]
 
 _MOST_TUPLES = 20_000
 Pair = tuple[FloatArray, FloatArray]

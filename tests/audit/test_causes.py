@@ -10,9 +10,9 @@ from faulty_engines import FAULTS, VOCAB_SIZE, Engine, draw, verify
 from scipy.stats import binom
 
 from otmd.audit import causes
+from otmd.audit.claims import DRAFTS
 from otmd.audit.mistakes import Explanation, Fit
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import DRAFTS
 from otmd.drafts import WithReplacement
 from otmd.probabilities import Processing
 
