@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from conformance import REGISTERED, VARIANTS
 from strategies import KINDS, unit
 
 import otmd
 from otmd.drafts import ProposalLaw, Slots, Structure, Table
 from otmd.drafts.structure import all_random
-from otmd.registry import LAWS, VERIFIERS
+from otmd.registry import VERIFIERS
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -26,23 +27,6 @@ from otmd.testing import check_law, check_tree_verifier, check_verifier
 from otmd.verifiers import PreparedVerifier, Verdict
 
 Array = np.ndarray
-# What a law of the registry takes besides one distribution and the number of drafts.
-FURTHER: dict[str, Callable[[Array, int], otmd.DraftLaw]] = {
-    "hub": lambda q, n: otmd.Hub(q),
-    "top-then": lambda q, n: otmd.TopThen(q, n, top=1, rest=otmd.WithReplacement),
-    "independent": lambda q, n: otmd.Independent(
-        np.stack([np.roll(q, j, axis=-1) for j in range(n)], axis=-2)
-    ),
-}
-VARIANTS: dict[str, Callable[[Array, int], otmd.DraftLaw]] = {
-    **{name: FURTHER.get(name, entry.load()) for name, entry in LAWS.items()},
-    "top, then without replacement": lambda q, n: otmd.TopThen(q, n, top=1),
-    "top, then conditional Poisson": lambda q, n: otmd.TopThen(
-        q, n, top=1, rest=otmd.ConditionalPoisson
-    ),
-    "top, then strata": lambda q, n: otmd.TopThen(q, n, top=1, rest=otmd.Stratified),
-    "sharp strata": lambda q, n: otmd.Stratified(q, n, sharpness=2.0),
-}
 SIZES = {"random": (5, 3), "ties": (4, 4), "zeros in q": (6, 2), "wide": (5, 3)}
 
 
@@ -67,11 +51,11 @@ def test_laws(name: str, kind: str) -> None:
     check_law(made(name, draft_probs(kind, vocab_size), number))
 
 
+@pytest.mark.parametrize("axes", [(2, 1), (0,)], ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_laws_with_leading_axes(name: str) -> None:
-    q = np.random.default_rng(7).dirichlet(np.full(4, 0.7), (2, 1))
-    law = VARIANTS[name](q, 2)
-    assert law.batch_shape == (2, 1)
+def test_laws_with_leading_axes(name: str, axes: tuple[int, ...]) -> None:
+    law = VARIANTS[name](np.random.default_rng(7).dirichlet(np.full(4, 0.7), axes), 2)
+    assert law.batch_shape == axes
     check_law(law)
 
 
@@ -93,11 +77,11 @@ def test_verifiers(verifier: str, name: str, kind: str) -> None:
     check_verifier(VERIFIERS[verifier].load()(), made(name, draft_probs(kind, SIZES[kind][0]), 3))
 
 
+@pytest.mark.parametrize("axes", [(2, 1), (0,)], ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_verifiers_with_leading_axes(verifier: str, name: str) -> None:
-    q = np.random.default_rng(7).dirichlet(np.full(3, 0.7), (2, 1))
-    law = VARIANTS[name](q, 2)
+def test_verifiers_with_leading_axes(verifier: str, name: str, axes: tuple[int, ...]) -> None:
+    law = VARIANTS[name](np.random.default_rng(7).dirichlet(np.full(3, 0.7), axes), 2)
     check_verifier(VERIFIERS[verifier].load()(), law, target_probs=[0.5, 0.0, 0.5])
 
 
@@ -105,7 +89,7 @@ def test_verifiers_with_leading_axes(verifier: str, name: str) -> None:
 def test_every_verifier_serves_a_law_of_the_registry(verifier: str) -> None:
     q = draft_probs("random", 5)
     rule = VERIFIERS[verifier].load()()
-    assert any(rule.supports(VARIANTS[name](q, 2)) for name in LAWS)
+    assert any(rule.supports(make(q, 2)) for make in REGISTERED.values())
 
 
 RULES = [
@@ -253,6 +237,26 @@ def test_a_law_with_wrong_leading_axes_is_caught() -> None:
         check_law(WrongPosition(np.stack([Q, P]), 2))
     with pytest.raises(AssertionError, match=r"inclusion_probs .* at \(0,\)"):
         check_law(SwapsPositions(np.stack([Q, P]), 2))
+
+
+class EqualDrafts(ProposalLaw):
+    """One token, drafted n times."""
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> Array:
+        return np.repeat(
+            rng.choice(4, size=(count, 1), p=self.draft_probs), self.num_drafts, axis=1
+        )
+
+    def position_tuple_prob(self, draft_tokens: Array) -> Array:
+        first = draft_tokens[:, :1]
+        return self.draft_probs[first[:, 0]] * (draft_tokens == first).all(axis=1)
+
+
+def test_a_law_of_ones_own_is_not_drawn_as_its_base_is() -> None:
+    law = EqualDrafts(Q, 2)
+    assert not law.can_draw(np.array([0, 1]))
+    check_law(law)
+    check_verifier(otmd.TargetOnly(), law)
 
 
 def test_the_message_says_where_and_what() -> None:

@@ -24,6 +24,7 @@ def agree(what: str, given: ArrayLike, expected: ArrayLike, by: float) -> None:
 
 
 def within(what: str, given: float, low: float, high: float, by: float) -> None:
+    """Fail unless a number is in an interval, up to ``by``; NaN never is."""
     if not low - by <= given <= high + by:
         raise AssertionError(f"{what}: got {given!r}, expected between {low!r} and {high!r}")
 

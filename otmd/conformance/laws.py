@@ -17,6 +17,7 @@ from otmd.conformance.comparisons import NUM_SAMPLES, SAME, SAME_RATE, agree, fo
 from otmd.drafts import DraftLaw, Race, Slots, Structure
 from otmd.drafts.base import validate_law
 from otmd.optimum import OptimalAcceptance, optimal_acceptance
+from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import FloatArray
 
 # How many tuples are tried, and up to which vocabulary all subsets.
@@ -177,9 +178,10 @@ def _draws(structure: Structure) -> Iterator[tuple[Drafts, float]]:
 
 
 def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
-    """α* is the minimum over the subsets that are tried, and over all subsets of a small vocabulary."""
+    """α* is the minimum over all subsets, at most that over those tried, and the value of its own subset."""
     subsets = subsets_of(law.vocab_size, rng)
     contained = np.asarray(law.containment(subsets))
+    smaller = smaller_laws(law)
     for name, target in hostile_targets(law, rng).items():
         where = f"optimal_acceptance of {law!r} for {target.tolist()} ({name})"
         best = _optimum(where, target, law)
@@ -187,6 +189,13 @@ def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
         if law.vocab_size <= _MOST_SUBSETS:
             agree(where, best.rate, min(lowest, 1.0), SAME_RATE)
         within(where, float(best.rate), 0.0, lowest, SAME_RATE)
+        within(where, float(best.rate), 0.0, draft_probability_bound(target, law), SAME_RATE)
+        cut = 1.0 + target[best.subset].sum() - law.containment(best.subset)
+        agree(f"the value of the subset of {where}", cut, best.rate, SAME_RATE)
+        if len(smaller) == law.num_drafts:
+            every_n = optimal_acceptance(target, law, every_n=True).rate
+            alone = [float(_optimum(where, target, fewer).rate) for fewer in smaller]
+            agree(f"every_n=True, {where}", every_n, alone, SAME_RATE)
 
 
 def _optimum(what: str, target: FloatArray, law: DraftLaw) -> OptimalAcceptance:
@@ -203,6 +212,8 @@ def _check_samples(law: DraftLaw, rng: np.random.Generator) -> None:
     seed = int(rng.integers(2**32))
     drawn = [law.sample(np.random.default_rng(seed), NUM_SAMPLES) for _ in range(2)]
     agree(f"sample of {law!r} with equal seeds", drawn[0], drawn[1], 0)
+    if drawn[0].dtype != np.int64:
+        raise AssertionError(f"sample of {law!r}: got {drawn[0].dtype}, expected int64")
     for size, axes in ((None, ()), ((2, 3), (2, 3)), (0, (0,))):
         shape = (*axes, law.num_drafts)
         agree(f"shape of sample({size}) of {law!r}", law.sample(rng, size).shape, shape, 0)

@@ -90,7 +90,8 @@ def check_verifier(
         _check_decisions(verifier, position, targets[sampled], rng)
         _check_axes(verifier, position, np.stack([*targets.values()]))
     if law.batch_shape:
-        _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), law.batch_shape))
+        axes = (2, *(1 for _ in law.batch_shape))
+        _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
 
 
 def check_tree_verifier(rule: SequenceRule, tree: TreeLaw, target_model: Model) -> None:
@@ -240,7 +241,8 @@ def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
         every_n = np.stack(verifier.acceptance_bounds(targets, law, every_n=True))
         agree(f"shape of every_n of {where}", every_n.shape, (2, *axes, law.num_drafts), 0)
     for index in np.ndindex(axes):
-        position, target = law[index if law.batch_shape else ()], targets[index]
+        position = law[index[len(index) - len(law.batch_shape) :]]
+        target = np.broadcast_to(targets, (*axes, law.vocab_size))[index]
         what = f"{where} at {index}, target {target.tolist()}"
         alone = np.stack(verifier.acceptance_bounds(target, position))
         agree(f"acceptance_bounds of {what}", bounds[:, *index], alone, SAME)
