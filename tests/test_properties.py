@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
+import reference
 from conformance import VARIANTS
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
@@ -53,7 +53,7 @@ def test_optimum_grows_with_the_drafts(family: str, pair: Pair, n: int) -> None:
     rate = otmd.optimal_acceptance(p, more).rate
     if family == "greedy":
         # The last draft of n becomes a certain one of n + 1, so more drafts may indeed be worse.
-        assert rate >= p[list(naive.likeliest(q.tolist(), n))].sum() - SLACK
+        assert rate >= p[list(reference.likeliest(q.tolist(), n))].sum() - SLACK
     else:
         assert rate >= otmd.optimal_acceptance(p, fewer).rate - SLACK
 
@@ -127,12 +127,12 @@ def test_one_draft_is_the_same_for_all(pair: Pair, n: int) -> None:
 def test_the_curve_holds_the_rates(pair: Pair, n: int, C: float) -> None:
     p, q = pair
     curve, drafts = otmd.RatioCurve(p, q), otmd.WithReplacement(q, n)
-    W = naive.hockey_stick(p.tolist(), q.tolist(), C)
+    W = reference.hockey_stick(p.tolist(), q.tolist(), C)
     assert curve.hockey_stick(C) == pytest.approx(W, abs=SLACK)
-    by_curve = naive.rrs_by_curve(p.tolist(), q.tolist(), n)
+    by_curve = reference.rrs_by_curve(p.tolist(), q.tolist(), n)
     rate = otmd.acceptance_rate(otmd.RecursiveRejection(), p, drafts)
     assert rate == pytest.approx(by_curve, abs=SLACK)
-    rho = naive.k_seq_rho(p.tolist(), q.tolist(), n)
+    rho = reference.k_seq_rho(p.tolist(), q.tolist(), n)
     rate = otmd.acceptance_rate(otmd.KSequential(), p, drafts)
     assert rate == pytest.approx(1 - curve.hockey_stick(rho), abs=SLACK)
     # The maximum over 0 <= C <= n of the conjugate form bounds every prefix, and touches the best.
@@ -155,12 +155,12 @@ def test_the_cut_is_the_smallest_minimiser(weights: list[int], data: st.DataObje
     p, q = dyadic(rng, len(weights)), dyadic(rng, len(weights))
     n = data.draw(num_drafts())
     best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, n))
-    law_, every = naive.with_replacement(q.tolist(), n), naive.subsets(len(p))
-    value, _ = naive.optimal_by_subsets(p.tolist(), law_)
+    law_, every = reference.with_replacement(q.tolist(), n), reference.subsets(len(p))
+    value, _ = reference.optimal_by_subsets(p.tolist(), law_)
     minimisers = [
         set(H)
         for H in every
-        if 1 + sum(p[list(H)]) - naive.containment(law_, H) == pytest.approx(value, abs=1e-14)
+        if 1 + sum(p[list(H)]) - reference.containment(law_, H) == pytest.approx(value, abs=1e-14)
     ]
     assert set(np.flatnonzero(best.subset).tolist()) == set.intersection(*minimisers)
 
@@ -190,7 +190,7 @@ def test_many_drafts_without_replacement_stay_accurate(kind: str) -> None:
     V, draft = 17, KINDS[kind](rng, 17)[1]
     q = unit(draft)
     for n in {min(n, np.count_nonzero(q)) for n in (2, 5, 11, 16)}:
-        drafts, chance = otmd.WithoutReplacement(draft, n), naive.drawn_set(q.tolist(), n)
+        drafts, chance = otmd.WithoutReplacement(draft, n), reference.drawn_set(q.tolist(), n)
         assert chance.sum() == pytest.approx(1, abs=SLACK)
         for size in (n, n + 1, V - 1):
             inside = rng.permutation(V) < size
@@ -225,7 +225,7 @@ def test_logits_become_probabilities_as_by_hand(
     steps = ORDERS[order] if isinstance(order, str) else order
     # A sum that meets the threshold to the last bit may fall on either side of it.
     nudged = [
-        naive.probs_from_logits(logits, temperature, top_k, p, m, steps)
+        reference.probs_from_logits(logits, temperature, top_k, p, m, steps)
         for p in ([top_p] if top_p is None else [top_p - 1e-12, top_p, top_p + 1e-12])
         for m in ([min_p] if min_p is None else [max(min_p - 1e-12, 0), min_p, min_p + 1e-12])
     ]

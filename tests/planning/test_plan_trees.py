@@ -6,9 +6,9 @@ import functools
 from itertools import product
 from types import SimpleNamespace
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from planning.test_make_plan import write_texts
 from scipy.stats import binom
 
