@@ -189,7 +189,8 @@ def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
         if law.vocab_size <= _MOST_SUBSETS:
             agree(where, best.rate, min(lowest, 1.0), SAME_RATE)
         within(where, float(best.rate), 0.0, lowest, SAME_RATE)
-        within(where, float(best.rate), 0.0, draft_probability_bound(target, law), SAME_RATE)
+        upper = float(draft_probability_bound(target, law))
+        within(where, float(best.rate), 0.0, upper, SAME_RATE)
         cut = 1.0 + target[best.subset].sum() - law.containment(best.subset)
         agree(f"the value of the subset of {where}", cut, best.rate, SAME_RATE)
         if len(smaller) == law.num_drafts:
