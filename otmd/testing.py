@@ -1,4 +1,4 @@
-"""Assertions and hostile inputs for the tests of your own rules."""
+"""Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -7,9 +7,20 @@ from otmd.audit import samples
 from otmd.audit.by_enumeration import enumerated
 from otmd.audit.by_samples import losslessness
 from otmd.audit.counts import lower_bound, upper_bound
+from otmd.conformance import check_law, check_tree_verifier, check_verifier
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
+
+__all__ = [
+    "assert_lossless",
+    "assert_rate",
+    "check_law",
+    "check_tree_verifier",
+    "check_verifier",
+    "hostile_names",
+    "hostile_pairs",
+]
 
 _MOST_TUPLES = 20_000
 Pair = tuple[FloatArray, FloatArray]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
@@ -160,7 +159,7 @@ def _log_e_value(likelihoods: Likelihoods) -> float:
     kinds = Counter(kind for kind, _ in likelihoods.mistakes)
     shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods.mistakes]
     shared = np.array(list(likelihoods.mistakes.values())) - shares
-    return float(np.subtract(logsumexp(shared), likelihoods.declared))
+    return float(np.logaddexp.reduce(shared)) - likelihoods.declared
 
 
 class CellCounts(NamedTuple):

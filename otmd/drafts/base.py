@@ -24,7 +24,13 @@ from otmd.probabilities import (
 
 _MOST_TUPLES = 5_000_000
 # What follows from how a law draws its drafts, and is asked for in place of the drafts themselves.
-_FOLLOWS = {"position_structure", "shared_structure", "position_next_draft_probs", "count_sets"}
+_FOLLOWS = {
+    "position_structure",
+    "shared_structure",
+    "position_next_draft_probs",
+    "count_sets",
+    "can_draw",
+}
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 

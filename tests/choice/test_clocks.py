@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from naive import clock_chances, clock_choice, clock_potential
+from choice_twins import clock_chances, clock_choice, clock_potential
 
 from otmd.choice.choice_plan import clock_quadrature, fill_choice_probs
 from otmd.choice.independent_plan import ClassDrafts, choice_rates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import naive
+import choice_twins
 import numpy as np
 import pytest
 
@@ -46,7 +46,7 @@ class Winners:
         total = 0.0
         for k, time in enumerate(self.times):
             series = count[:, k].tolist(), last[:, k].tolist()
-            ended = naive.arrivals(self.rates.tolist(), silent.tolist(), time, *series)[1]
+            ended = choice_twins.arrivals(self.rates.tolist(), silent.tolist(), time, *series)[1]
             total += self.steps[k] * ended[-1]
         return total
 

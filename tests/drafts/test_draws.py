@@ -1,7 +1,7 @@
 """Draws by inversion of the cumulative probabilities: the token for each uniform number."""
 
 import numpy as np
-from naive import likeliest as naive_likeliest
+from reference import likeliest as naive_likeliest
 
 from otmd.curve._kernels import largest_entries
 from otmd.drafts.base import invert

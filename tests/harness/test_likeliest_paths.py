@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-import naive
 import numpy as np
 import pytest
+import reference
 
 from otmd.cli import main
 from otmd.harness import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
@@ -41,7 +41,7 @@ def wanted(draft, tokens, place, width=WIDTH, length=LENGTH, vocab_size=VOCAB):
         return Processing()(text.logits([prefix])[0][:vocab_size]).tolist()
 
     most = width + (length - 1) * width**2
-    return naive.as_rows(naive.likeliest_paths(probs, width, length), most)
+    return reference.as_rows(reference.likeliest_paths(probs, width, length), most)
 
 
 def drafts(tiny: LanguageModel):

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from naive_fractions import ROWS, Row
 
 import otmd

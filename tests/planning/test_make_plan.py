@@ -6,9 +6,9 @@ import csv
 import json
 import re
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 
 from otmd.cli import main
 from otmd.harness import open_dataset

@@ -6,9 +6,9 @@ import functools
 from itertools import product
 from types import SimpleNamespace
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from planning.test_make_plan import write_texts
 from scipy.stats import binom
 
@@ -107,7 +107,7 @@ def test_likeliest_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> No
         assert grown.before[0].shape == (LENGTH, LEVELS, LEVELS)
         for budget, levels in product((1, 2, 4, NODES, NODES + 9), range(1, LEVELS + 1)):
             trees = [set(paths_at(draft, text[:t], levels)[:budget]) for t in range(LENGTH)]
-            cut_at, expected = decoded(text, trees, ended)
+            cut_at, wanted = decoded(text, trees, ended)
             choice = Choice("", 1.0, (grown.width,) * levels, budget)
             found = steps_along(grown.reached(0, choice), cut_at, LEVELS)
             assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
@@ -176,7 +176,7 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
         assert max(choice.drafts for choice in choices) <= 6
         for choice, (i, text) in product(choices, enumerate(texts)):
             trees = [drafted(draft, text[:t], choice.nodes) for t in range(LENGTH)]
-            cut_at, expected = decoded(text, trees, ended)
+            cut_at, wanted = decoded(text, trees, ended)
             found = steps_along(grown.reached(i, choice), cut_at, LEVELS)
             assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
 
@@ -240,7 +240,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
     q, p, rng = draft(()), target(()), np.random.default_rng(0)
     for n, count in ((2, 1), (3, 400)):
         law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-        for text, expected in zip(texts, slots[n], strict=True):
+        for text, wanted in zip(texts, slots[n], strict=True):
             if text[1:] == (0, 0):
                 found = np.array(
                     [

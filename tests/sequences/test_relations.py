@@ -6,9 +6,9 @@ from collections import defaultdict
 from functools import partial
 from itertools import product
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from small_models import KINDS, along, model_pair
 
 import otmd

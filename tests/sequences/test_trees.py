@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from small_models import along, model_pair
 
 import otmd
