@@ -120,9 +120,9 @@ def read_records(source: Source, processings: Mapping[str, Processing | None]) -
     for side, mass in least.items():
         if mass < 1 and most[side] == 1:
             raise wrong(
-                f"{name}: {side}_logits",
-                f"log-probabilities of some tokens (≤ 0 in all rows, with a mass of {mass:.3g} in one)",
-                "logits of all V tokens, or of all with mass (to raw logits that are ≤ 0 add 100)",
+                f"{name}: the {side}",
+                f"(log-)probabilities of some tokens (a mass of {mass:.3g} in one row, above 1 in none)",
+                "those of all tokens with mass, or logits of all V (to raw logits that are ≤ 0 add 100)",
             )
 
 
@@ -235,9 +235,11 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     probs = _probs(numbers, of_logits, tolerance)
     if of_logits is not None and not isinstance(probs, str):
         ties = ties_at_edge(numbers, probs)
-        if ids is not None:
-            ties = ids[ties]
-            listed = _listed_mass(numbers, of_logits, tolerance)
+        ties = ties if ids is None else ids[ties]
+        listed = _listed_mass(numbers, of_logits, tolerance)
+    elif of_logits is None and ids is not None:
+        mass = float(numbers.sum())
+        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
     return _Side(probs, values.size, ids, ties, listed, logits)
 
 

@@ -69,7 +69,7 @@ class _Tail(NamedTuple):
 class _LastRow(NamedTuple):
     step: int | None = None
     depth: int = -1
-    accepted: bool = True
+    accepted: bool | None = True
 
 
 class Tally:
@@ -143,13 +143,15 @@ class Tally:
     def _misplaced(self, record: Record, accepted: bool) -> str | None:
         """The kind of boundary case if the row does not fit into its step, else None."""
         last = self._last_rows.get(record.request, _LastRow())
-        self._last_rows[record.request] = _LastRow(record.step, record.depth, accepted)
         begins = record.step != last.step or (record.step is None and record.depth == 0)
+        decided = record.output_token != NOT_DECIDED
+        # After a position whose output token is missing, it is unknown which positions were reached.
+        reached = True if begins else last.accepted
+        known = accepted if decided or reached is False else None
+        self._last_rows[record.request] = _LastRow(record.step, record.depth, known)
         if record.depth != (0 if begins else last.depth + 1):
             return "depth_gap"
-        decided = record.output_token != NOT_DECIDED
-        reached = begins or last.accepted
-        if decided == reached:
+        if reached is None or decided == reached:
             return None
         return "after_rejection" if decided else "output_missing"
 

@@ -218,6 +218,8 @@ def _row(
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
     mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
     low, high = jackknife.interval(mean / cost, without)
+    # A step emits at least one token.
+    low = max(low, 1.0 / cost)
     domains = np.array([evidence.texts[i].domain for i in evidence.report])
     by_domain = {
         name: _ratio(tokens[domains == name], steps[domains == name])

@@ -52,6 +52,10 @@ class Preference(Verifier):
     """
 
     def __init__(self, order: Order | None = None) -> None:
+        if order is not None and not callable(order):
+            raise TypeError(
+                f"order: got {type(order).__name__}, expected a function of p and the slots"
+            )
         self.order = order
 
     def serves(self, structure: Structure) -> bool:

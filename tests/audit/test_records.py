@@ -259,11 +259,19 @@ def likeliest(num_rows: int, count: int, **more) -> list[dict]:
 
 
 def test_lists_of_the_most_likely_tokens_are_no_distributions():
-    told = (
-        r"records: target_logits: got log-probabilities of some tokens .* expected logits of all V"
-    )
+    told = r"records: the target: got \(log-\)probabilities of some tokens .* logits of all V"
     with pytest.raises(ValueError, match=told):
         audit_text(likeliest(50, 20))
+    without_ids = [{**row, "target_ids": None, "output_token": 0} for row in likeliest(50, 20)]
+    with pytest.raises(ValueError, match=told):
+        audit_text(without_ids)
+    as_probs = [
+        {"target_ids": row["target_ids"], "target_probs": np.exp(row["target_logits"])}
+        | {"output_token": row["output_token"]}
+        for row in likeliest(50, 20)
+    ]
+    with pytest.raises(ValueError, match=told):
+        audit_text(as_probs)
     with pytest.raises(ValueError, match=told):
         audit_text(likeliest(50, 20, target_temperature=0.5, target_top_p=0.9))
     late = {"target_top_k": 5, "target_top_p": 0.9, "target_order": "temperature,top_p,top_k,min_p"}

@@ -311,6 +311,15 @@ def test_a_lost_output_rules_out_a_pass():
     assert whole.outcome == "PASS"
 
 
+def test_after_a_lost_output_it_is_unknown_what_was_reached():
+    rows = list(chain(np.random.default_rng(0), 800))
+    first = {"target_probs": P, "draft_probs": Q, "draft_tokens": [0], "step": 800, "depth": 0}
+    rows += [first, {"target_probs": P, "output_token": 1, "step": 800, "depth": 1}]
+    report = recorded_run(rows, rng=np.random.default_rng(0))
+    assert [case.kind for case in report.cases] == ["output_missing"]
+    assert report.outcome == "INCONCLUSIVE"
+
+
 def test_a_position_after_a_rejection_is_not_missing():
     rows = Engine(depth=3, record_unreached=True).run(100, 1)
     assert any("output_token" not in row for row in rows)

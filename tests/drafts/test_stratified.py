@@ -288,6 +288,11 @@ def test_tokens_that_are_all_but_never_drafted_do_not_hide_the_optimum() -> None
 
 
 @pytest.mark.filterwarnings("error")
+def test_one_draft_from_masses_that_are_subnormal() -> None:
+    best = otmd.optimal_acceptance([0.8, 0.2, 0.0], otmd.Stratified([0.1, 0.9, 1e-310], 1))
+    assert best.rate == pytest.approx(0.3, abs=1e-12)
+
+
 def test_a_ratio_beyond_the_largest_float_is_no_overflow() -> None:
     draft = np.append(np.ones(2999), 1e-312)
     target = np.append(np.full(2999, 1e-5), 1.0)

@@ -253,6 +253,16 @@ def test_mass_where_the_target_has_none_has_its_price():
     assert otmd.lossy_frontier(p, law).output_law(0.1) == pytest.approx([0.1, 0.45, 0.45])
 
 
+def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
+    """Any share for a token that is never drafted would be lost."""
+    p = np.array([0.0, 0.5, 0.5, 0.0])
+    for law in (otmd.CertainTop([0.7, 0.1, 0.1, 0.1], 1), otmd.CertainTop([0.4, 0.1, 0.1, 0.4], 2)):
+        front = otmd.lossy_frontier(p, law)
+        output = front.output_law(0.3)
+        assert front.rate_at(0.3) == pytest.approx(0.3, abs=1e-12)
+        assert otmd.optimal_acceptance(output, law).rate == pytest.approx(0.3, abs=1e-12)
+
+
 def test_leading_axes_are_broadcast():
     rng = np.random.default_rng(4)
     p, q = rng.dirichlet(np.ones(6), size=(2, 1)), rng.dirichlet(np.ones(6), size=3)

@@ -39,6 +39,11 @@ def enumerated(rule: otmd.Verifier, target: np.ndarray, law: otmd.DraftLaw) -> f
     return float(probs @ hits)
 
 
+def test_an_order_that_is_no_function_is_named() -> None:
+    with pytest.raises(TypeError, match="order: got list, expected a function"):
+        otmd.Preference([2, 1, 0])
+
+
 @pytest.mark.parametrize("ordered", [False, True], ids=["default order", "random orders"])
 def test_lossless_with_its_exact_rate_on_hostile_instances(ordered: bool) -> None:
     rng = np.random.default_rng(1)
