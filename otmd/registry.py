@@ -5,6 +5,7 @@ here.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -104,3 +105,11 @@ VERIFIERS = {entry.name: entry for entry in (
 
 Optimal attains α*, which every measured row holds in any case, and takes longer than all the others.
 """
+
+
+def find(argument: str, name: str, registry: Mapping[str, Entry]) -> Entry:
+    """The entry of a name on the command line, a class name or a title, such as K-SEQ; else ValueError."""
+    for entry in registry.values():
+        if name.lower() in (entry.name, entry.class_name.lower(), entry.title.lower()):
+            return entry
+    raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(registry)}")

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +17,7 @@ from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd import __version__
 from otmd.cli import UsageError
-from otmd.registry import LAWS, VERIFIERS
+from otmd.registry import LAWS, VERIFIERS, Entry, find
 from otmd.storage.files import shortened, write_atomically
 
 if TYPE_CHECKING:
@@ -108,25 +108,24 @@ def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
 def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     makers: dict[str, Any] = {"independent": independent}
-    if "top-then" in text:
+    if "top" in text.lower():
         makers["top-then"] = partial(LAWS["top-then"].load(), top=top)
     return [
-        (LAWS[name].class_name, makers.get(name) or LAWS[name].load())
-        for name in _known("--law", text, LAWS)
+        (entry.class_name, makers.get(entry.name) or entry.load())
+        for entry in _known("--law", text, LAWS)
     ]
 
 
 def read_verifiers(text: str) -> list[Any]:
     """Read ``--verifier optimal,k-sequential`` as classes."""
-    return [VERIFIERS[name].load() for name in _known("--verifier", text, VERIFIERS)]
+    return [entry.load() for entry in _known("--verifier", text, VERIFIERS)]
 
 
-def _known(option: str, text: str, known: Iterable[str]) -> list[str]:
-    names = split(option, text)
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{option}: got {name!r}, expected one of {', '.join(known)}")
-    return names
+def _known(option: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]:
+    try:
+        return [find(option, name, registry) for name in split(option, text)]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:

@@ -151,7 +151,7 @@ def lossy_frontier(
         raise wrong("divergence", repr(divergence), f"one of {', '.join(_PARTS)}")
     if not isinstance(law, ProposalLaw):
         raise ValueError(f"law: got {law!r}, expected a law with one draft distribution")
-    return LossyFrontier(validate_target(target_probs, law), law, divergence)
+    return LossyFrontier(validate_target(target_probs, law, copy=True), law, divergence)
 
 
 class _Side:
