@@ -76,6 +76,7 @@ _OF_DRAFTS = tuple(
     Hypothesis(
         f"drafts follow their distribution{words}", DRAFT_TOKENS, order, _KEYS[key], _FALSE_DRAFTS
     )
+    # For a draft, Before.probs is its own distribution, so the key "p" orders by it.
     for words, order, key in (("", "q", "p"), (" (in order of token id)", "token id", "token id"))
 )
 SLOTS = "no link between the drafts of a position"

@@ -29,6 +29,9 @@ _STALLED = 0.9
 # The search is repeated with more nodes, up to this many times in all, while it loses more than this multiple
 # of the tolerance.
 _GRIDS = 3
+# The search of a side ends after so much work, in times of a quadrature × classes. Ordinary positions take a
+# tenth of it; where weights lie a hundred orders of magnitude apart, a search would take minutes.
+_MOST_WORK = 4_000_000
 _LOOSE = 1e3
 # Rates are cut off at this multiple of the n-th largest: a faster token is missed with probability 1e-100.
 _SURE = 1e100
@@ -145,13 +148,13 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         position.curve, ratio, largest, most, inner, _OF_CLASSES * tol
     )
     lowest = 0 if inner or nodes.size == 2 else 1
-    search = RaceSearch(race, able[heavy], position.target[heavy], drafted, inner)
+    search = RaceSearch(race, able[heavy], position.target[heavy], drafted, inner, Work())
     grids = 0
     while True:
         start = Tail.at_ratios(tail_rates, tail_target, ratio, nodes, lowest, inert)
         solution = search(start.moved(ratio_values(nodes, position.num_drafts, unit))[0], tol)
         grids += 1
-        many = nodes.size > choice_plan.MOST_NODES_OF_RACE
+        many = nodes.size > choice_plan.MOST_NODES_OF_RACE or search.work.is_enough()
         if solution.loss <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS or many:
             break
         # The search stalled; another node between each two may help.
@@ -183,6 +186,17 @@ class RaceSolution(NamedTuple):
     tail_chosen: FloatArray
 
 
+@dataclass
+class Work:
+    """The work of a search so far: the times of quadratures × classes, over all evaluations."""
+
+    done: int = 0
+
+    def is_enough(self) -> bool:
+        """Whether the search has to end."""
+        return self.done > _MOST_WORK
+
+
 class RaceSearch(NamedTuple):
     """The search for the weights and locations of one side.
 
@@ -194,6 +208,7 @@ class RaceSearch(NamedTuple):
     heavy: FloatArray
     drafted: DraftedProbs
     inner: bool
+    work: Work
 
     def __call__(self, tail: Tail, tol: float) -> RaceSolution:
         """Find locations and weights in turn; return the solution of the round with the smallest loss."""
@@ -212,7 +227,7 @@ class RaceSearch(NamedTuple):
             if losses[-1] == min(losses):
                 best = RaceSolution(losses[-1], tail, weights, heavy, chosen)
             stalls = len(losses) > 3 and min(losses[-2:]) > _STALLED * min(losses[:-2])
-            if losses[-1] <= 2.0 * tol or stalls:
+            if losses[-1] <= 2.0 * tol or stalls or self.work.is_enough():
                 break
             tail = moved
         assert best is not None
@@ -231,9 +246,11 @@ class RaceSearch(NamedTuple):
         if rejects:
             targets = np.append(targets, rejected)
         race = self.race
+        num_drafts = 2
         if isinstance(race, PairRace):
             classes = PairRates(tail, nodes, self.able, rejects, race)
         else:
+            num_drafts = race.num_drafts
             classes = TimedRates(tail, nodes, self.able, rejects, race)
         if previous:
             old_rates, old = previous
@@ -244,7 +261,16 @@ class RaceSearch(NamedTuple):
         tail_drafted = (tail.mass * self.drafted.tail)[nodes]
         heavy_drafted = self.drafted.heavy[self.able]
         likely = np.concatenate([tail_drafted, heavy_drafted, [self.drafted.total] * rejects])
-        log_weights, rates = balance(classes, targets, not self.inner, tol, start, likely)
+
+        def evaluate(log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+            times, _ = choice_plan.quadrature_for_weights(log_weights, num_drafts)
+            self.work.done += times.size * log_weights.size
+            return classes(log_weights)
+
+        enough = self.work.is_enough
+        log_weights, rates = balance(
+            evaluate, targets, not self.inner, tol, start, likely, is_enough=enough
+        )
         chosen = np.zeros(self.heavy.size)
         count = np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]

@@ -78,6 +78,7 @@ def balance(
     tol: float,
     start: FloatArray | None = None,
     likely: FloatArray | None = None,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> tuple[FloatArray, FloatArray]:
     """Find log weights (G,) whose rates are the targets (G,), all positive; return log weights and rates.
 
@@ -86,7 +87,7 @@ def balance(
     weight exceeds 1, and classes of weight 1 may fall short of their targets; if not, rates and targets have
     the same sum. Rates exceed targets by ``tol`` in all, or by more where rounding or unattainable targets
     allow no less. The search begins at ``start``, or uses ``likely`` (G,), the expected number of drafts of
-    each class.
+    each class. It ends early where ``is_enough()`` is true after an evaluation.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
     likely = np.empty(0) if likely is None or start is not None else likely
@@ -96,7 +97,7 @@ def balance(
     moved = True
     while moved:
         rates[:], coupling[:] = evaluate(log_weights)
-        moved = move_weights(search, log_weights, rates, coupling)
+        moved = not is_enough() and move_weights(search, log_weights, rates, coupling)
     return log_weights, rates
 
 

@@ -17,7 +17,7 @@ from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
 from otmd.race.containment import RaceCurve
 
-# A rate that is computed from its cut may differ so much from what the search found.
+# How far the rate computed from a cut may differ from the one found by the search.
 _CERTIFICATE_TOLERANCE = 1e-10
 
 
@@ -76,14 +76,15 @@ def optimal_acceptance(
     ------
     ValueError
         For an invalid distribution, another vocabulary than the drafts', ``every_n`` for a law without
-        smaller members, or an Independent or Joint law too large for a maximum flow.
+        smaller members, or a law that needs a maximum flow and has too many tuples for it.
     TypeError
         If ``law`` is not a DraftLaw.
 
     Notes
     -----
-    Drafts from one distribution are cut along the tokens in the order of p/q (Hu et al. 2025, Theorem 6),
-    stratified drafts along that order in each stratum. Other laws take a maximum flow over their tuples.
+    Deterministic tokens are in every cut that is not empty. Random drafts from one q are cut along the tokens
+    in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. Other
+    laws take a maximum flow over their tuples.
     """
     # Copied, since the subset is worked out later.
     p = validate_target(target_probs, law, copy=True)
@@ -236,7 +237,7 @@ def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, 
 def _random_cut(
     target: FloatArray, random: drafts.Slots | drafts.Race | drafts.Table | None
 ) -> tuple[BoolArray, float] | None:
-    """The smallest best cut (V,) of random drafts, and p(H) − g(H); None where no order of tokens helps."""
+    """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""
     match random:
         case None:
             return np.zeros(target.size, dtype=bool), -1.0

@@ -7,8 +7,8 @@ first. At token y, each slot that holds y is accepted with probability c, the la
     a(y) = Π_j s_j − Π_j (s_j − c q_j(y)) ≤ p(y);    then s_j ← s_j − c q_j(y).
 
 The rule is lossless for every order: a(y) is the probability that y is accepted, and the residual is
-∝ (p − a)₊. A rejected draft y has a(y) = p(y), so no token of the residual is a draft, and the rate is
-1 − Π_j s_j at the end.
+∝ (p − a)₊. A rejected draft y has a(y) = p(y), so no token of the residual is a random draft, and their rate
+is 1 − Π_j s_j at the end.
 
 The rule is optimal where all tokens that are accepted whole (c = 1) come before all others. Let H be the set
 of the others. Then Π_j s_j = g(H) when the first token of H is reached, and each token of H takes p(y) of it.

@@ -13,6 +13,7 @@ import reference
 from race_plans import tail_at
 from strategies import Array, unit
 
+import otmd
 from otmd.choice.choice_plan import Quadrature
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.choice.race_rates import ClassRates, TimedRace, TimedRates
@@ -175,3 +176,15 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
             slopes = np.array(choice_twins.race_slopes(race.law, silent), float)
             slopes = slopes[4 - race.balance.able_heavy.size : 4]
             np.testing.assert_allclose(found.heavy[j], slopes, atol=ROUNDING, err_msg=str(seed))
+
+
+def test_a_search_that_is_cut_short_is_lossless_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.full(6, 0.5), size=2)
+    law, rule = otmd.WithoutReplacement(q, 3), otmd.Optimal()
+    assert rule.certificate(p, law).status.startswith("optimal")
+    monkeypatch.setattr("otmd.choice.race_plan._MOST_WORK", 0)
+    assert "more than the tolerance" in rule.certificate(p, law).status
+    np.testing.assert_allclose(rule.output_law(p, law), p, atol=1e-12)
