@@ -67,7 +67,7 @@ def _race(
             answer = run()
             seconds[key].append(time.perf_counter() - start)
             if answer.status != "optimal":
-                raise RuntimeError(f"{key}: ended {answer.status}, wanted an optimum to time")
+                raise RuntimeError(f"{key}: ended {answer.status}, expected an optimum to time")
     names = ("vocab_size", "num_drafts", "form", "merge", "backend")
     return [
         {

@@ -26,9 +26,9 @@ _ROUNDING = 64 * float(np.finfo(float).eps)
 _SUMMED_AT_ONCE = 1024
 
 
-def wrong(name: object, got: object, wanted: object) -> ValueError:
+def wrong(name: object, got: object, expected: object) -> ValueError:
     """The ValueError of an argument, a file or a field: its name, what was given, and what is valid."""
-    return ValueError(f"{name}: got {got}, wanted {wanted}")
+    return ValueError(f"{name}: got {got}, expected {expected}")
 
 
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
@@ -58,26 +58,29 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     array = as_real_array(name, value)
     # NumPy has no bfloat16, so a tensor of that type comes as float32.
     dtype = "torch.bfloat16" if _is_bfloat16(value) else array.dtype
-    known = array.dtype in (np.float32, np.float64)
-    rows = np.ascontiguousarray(array if known else in_float64(array))
+    is_float = array.dtype in (np.float32, np.float64)
+    rows = np.ascontiguousarray(array if is_float else in_float64(array))
     rows = rows.reshape(-1, array.shape[-1])
-    given, in_double = np.may_share_memory(rows, array), rows.dtype == np.float64
+    shared = np.may_share_memory(rows, array)
+    in_double = rows.dtype == np.float64
     # A read-only array is copied, since Numba would compile the kernels once more for it.
-    kept = in_double and not (given and (copy or not array.flags.writeable))
+    kept = in_double and not (shared and (copy or not array.flags.writeable))
     probs = rows if kept else np.empty(rows.shape)
-    totals, off, nowhere = np.empty(len(rows)), [0.0], np.empty((0, 0))
+    totals = np.empty(len(rows))
+    differences = [0.0]
+    no_copies = np.empty((0, 0))
 
     def work(start: int, stop: int) -> None:
-        own = slice(start, stop)
-        off.append(_sum_rows(rows[own], totals[own], nowhere if kept else probs[own]))
+        part = slice(start, stop)
+        differences.append(_sum_rows(rows[part], totals[part], no_copies if kept else probs[part]))
 
     in_threads(work, *rows.shape)
-    worst = max(off)
+    worst = max(differences)
     if worst > sum_tolerance(dtype):
         _refuse(name, rows.reshape(array.shape), totals, dtype)
     if worst > _ROUNDING:
         totals[np.abs(totals - 1.0) <= _ROUNDING] = 1.0
-        divided = np.empty(rows.shape) if kept and given else probs
+        divided = np.empty(rows.shape) if kept and shared else probs
         in_threads(lambda a, b: np.divide(probs[a:b], totals[a:b, None], divided[a:b]), *rows.shape)
         probs = divided
     return probs.reshape(array.shape)
@@ -86,7 +89,8 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
 @kernel(fastmath=REASSOCIATE)
 def _sum_part(values, copy):
     """The sum of some numbers, NaN where one is negative; they are copied as well."""
-    total, negative = 0.0, 0
+    total = 0.0
+    negative = 0
     for y in range(values.size):
         value = np.float64(values[y])
         copy[y] = value
@@ -99,12 +103,14 @@ def _sum_part(values, copy):
 def _sum_rows(values, totals, copies):
     """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number; copy the rows.
 
-    ``copies`` is of shape (B, V), or (0, 0) where none are wanted. Returns the largest difference between a
+    ``copies`` is of shape (B, V), or (0, 0) if no copies are made. Returns the largest difference between a
     sum and 1, inf if a sum is NaN.
     """
-    worst, scratch = 0.0, np.empty(_SUMMED_AT_ONCE)
+    worst = 0.0
+    scratch = np.empty(_SUMMED_AT_ONCE)
     for b in range(values.shape[0]):
-        row, total = values[b], 0.0
+        row = values[b]
+        total = 0.0
         for start in range(0, row.size, _SUMMED_AT_ONCE):
             copy = copies[b, start : start + _SUMMED_AT_ONCE] if copies.size else scratch
             total += _sum_part(row[start : start + _SUMMED_AT_ONCE], copy)
@@ -120,20 +126,20 @@ def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoRetu
         _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
         _refuse_any(name, array, array < 0, "numbers ≥ 0")
     worst = float(totals[np.abs(totals - 1.0).argmax()])
-    wanted = f"1 within {sum_tolerance(dtype):.1e}, the tolerance of its dtype {dtype}"
-    raise wrong(name, f"a distribution that sums to {worst!r}", wanted)
+    expected = f"1 within {sum_tolerance(dtype):.1e}, the tolerance of its dtype {dtype}"
+    raise wrong(name, f"a distribution that sums to {worst!r}", expected)
 
 
-def _refuse_any(name: str, array: NDArray, bad: BoolArray, wanted: str) -> None:
+def _refuse_any(name: str, array: NDArray, bad: BoolArray, expected: str) -> None:
     """Raise ValueError with the first of the bad numbers, if there are any."""
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise wrong(name, f"{array[where]} at index {where}", wanted)
+        raise wrong(name, f"{array[where]} at index {where}", expected)
 
 
 @cache
 def sum_tolerance(dtype: Any) -> float:
-    """How much a sum over the vocabulary may differ from 1: √eps of the dtype, as in NumPy's ``choice``.
+    """The largest difference of a vocabulary's sum from 1: √eps of the dtype, as in NumPy's ``choice``.
 
     It is 1.5e-8 for float64 and integers, 3.5e-4 for float32, 3.1e-2 for float16, 8.8e-2 for bfloat16.
     """
@@ -215,14 +221,14 @@ def validate_same_vocabulary(
     try:
         np.broadcast_shapes(target_probs.shape[:-1], batch_shape)
     except ValueError as reason:
-        wanted = f"some that broadcast against {batch_shape}, those of the drafts"
-        raise wrong("target_probs", f"leading axes {target_probs.shape[:-1]}", wanted) from reason
+        expected = f"some that broadcast against {batch_shape}, those of the drafts"
+        raise wrong("target_probs", f"leading axes {target_probs.shape[:-1]}", expected) from reason
 
 
 def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Turn an index into broadcast leading axes into one for the array's own leading axes ``shape``."""
-    own = index[len(index) - len(shape) :]
-    return tuple(0 if n == 1 else i for i, n in zip(own, shape, strict=True))
+    trailing = index[len(index) - len(shape) :]
+    return tuple(0 if n == 1 else i for i, n in zip(trailing, shape, strict=True))
 
 
 def validate_tol(tol: object) -> float:
@@ -393,8 +399,10 @@ def _validate_order(order: object) -> str:
     steps = order.split(",") if isinstance(order, str) else order
     names = [str(name).strip() for name in steps] if isinstance(steps, (list, tuple)) else []
     if sorted(names) != sorted(ORDERS["transformers"]):
-        wanted = f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
-        raise wrong("order", f"{order!r:.100}", wanted)
+        expected = (
+            f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
+        )
+        raise wrong("order", f"{order!r:.100}", expected)
     return ",".join(names)
 
 
@@ -450,9 +458,9 @@ def validate_positive(name: str, value: object) -> float:
 
 def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
     """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
-    found = in_float64(as_real_array("shares", shares))
-    if found.shape == (num_drafts,) and (np.isfinite(found) & (found > 0)).all():
+    weights = in_float64(as_real_array("shares", shares))
+    if weights.shape == (num_drafts,) and (np.isfinite(weights) & (weights > 0)).all():
         # Huge ones are scaled down, so that their sum is finite, and all stay positive.
-        scaled = found / max(1.0, float(found.max()) / 1e300)
+        scaled = weights / max(1.0, float(weights.max()) / 1e300)
         return np.maximum(scaled, np.finfo(np.float64).smallest_subnormal)
-    raise wrong("shares", found.tolist(), f"{num_drafts} positive numbers, one a draft")
+    raise wrong("shares", weights.tolist(), f"{num_drafts} positive numbers, one a draft")

@@ -1,10 +1,11 @@
-"""The laws and verifiers of otmd: what the command line, measurements, audits, docs and tests know by name.
+"""The laws and verifiers of otmd, by the names in the command line, measurements, audits, docs and tests.
 
 A class is imported when it is first used, so that listing names is quick. A new law or verifier is one line
 here.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -19,7 +20,7 @@ class Entry:
     class_name, title : str
         The name in ``otmd``, and a few words for messages.
     measured, compared : bool
-        Whether :func:`otmd.measure` and :func:`otmd.compare` take it unasked.
+        Whether :func:`otmd.measure` and :func:`otmd.compare` include it by default.
     """
 
     class_name: str
@@ -46,7 +47,7 @@ class LawEntry(Entry):
     audited : bool
         Whether a recorded run may declare it by name: a row records one q, and no further parameter.
     confused : bool
-        Whether a likely mistake is to draw drafts by this law in place of another.
+        Whether drawing drafts by this law in place of another is a likely mistake.
     tensor_form : str
         The closed forms on tensors that hold for it: ``"single"``, ``"greedy"`` or none.
     """
@@ -65,7 +66,7 @@ class VerifierEntry(Entry):
     coupling : bool
         Whether it is a coupling without communication. These verify no trees, and take longer than others.
     reported_names : tuple of str
-        Other names under which its rates are reported, where it is the same rule as one of the literature.
+        Names from the literature under which its rates are reported, where it is the same verifier.
     """
 
     coupling: bool = False
@@ -104,3 +105,11 @@ VERIFIERS = {entry.name: entry for entry in (
 
 Optimal attains α*, which every measured row holds in any case, and takes longer than all the others.
 """
+
+
+def find(argument: str, name: str, registry: Mapping[str, Entry]) -> Entry:
+    """The entry of a name on the command line, a class name or a title, such as K-SEQ; else ValueError."""
+    for entry in registry.values():
+        if name.lower() in (entry.name, entry.class_name.lower(), entry.title.lower()):
+            return entry
+    raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(registry)}")

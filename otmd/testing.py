@@ -1,14 +1,26 @@
-"""Assertions and hostile inputs for the tests of your own rules."""
+"""Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.audit import samples
-from otmd.audit.counts import chance_at_least, chance_at_most
-from otmd.audit.rules import enumerated, losslessness
+from otmd.audit.by_enumeration import enumerated
+from otmd.audit.by_samples import losslessness
+from otmd.audit.counts import lower_bound, upper_bound
+from otmd.conformance import check_law, check_tree_verifier, check_verifier
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
+
+__all__ = [
+    "assert_lossless",
+    "assert_rate",
+    "check_law",
+    "check_tree_verifier",
+    "check_verifier",
+    "hostile_names",
+    "hostile_pairs",
+]
 
 _MOST_TUPLES = 20_000
 Pair = tuple[FloatArray, FloatArray]
@@ -101,7 +113,7 @@ def assert_rate(
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
         raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")
-    least, most = chance_at_least(hits, trials, level), chance_at_most(hits, trials, level)
+    least, most = lower_bound(hits, trials, level), upper_bound(hits, trials, level)
     if least > high or most < low:
         wanted = f"{low:.6f}" if low == high else f"between {low:.6f} and {high:.6f}"
         found = f"between {least:.6f} and {most:.6f} (false-alarm rate {false_alarm:.0e})"

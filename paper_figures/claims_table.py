@@ -100,7 +100,7 @@ def filled(page: str) -> str:
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- {name} -->\n\n).*?(<!-- end -->)", re.DOTALL)
         if len(pattern.findall(page)) != 1:
-            raise ValueError(f"page: got no single place for the table {name!r}, wanted one")
+            raise ValueError(f"page: got no single place for the table {name!r}, expected one")
         table = make()
         page = pattern.sub(lambda found, table=table: f"{found[1]}{table}\n\n{found[2]}", page)
     return page

@@ -21,7 +21,7 @@ def read(path: Path, script: str, columns: Sequence[str]) -> pl.DataFrame:
     table = pl.read_parquet(path)
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        raise ValueError(f"results: {path} lacks the columns {missing}, wanted those of {script}")
+        raise ValueError(f"results: {path} lacks the columns {missing}, expected those of {script}")
     return table
 
 

@@ -52,7 +52,7 @@ def rates(results: Path) -> list[dict[str, float]]:
         found = summary.filter(law=bar.law, verifier=bar.verifier, num_drafts=bar.num_drafts)
         if found.height != 1:
             raise ValueError(
-                f"results: {results} has {found.height} rows of {bar.label}, wanted one"
+                f"results: {results} has {found.height} rows of {bar.label}, expected one"
             )
         row = found.row(0, named=True)
         rows.append(

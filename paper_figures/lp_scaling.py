@@ -70,7 +70,7 @@ def read_lines(path: Path) -> list[Line]:
     """The lines of the merged synthetic problems with two drafts."""
     table = pl.read_parquet(path)
     if "status" not in table.columns:
-        raise ValueError(f"results: {path} has no column 'status', wanted rows of lp_scaling.py")
+        raise ValueError(f"results: {path} has no column 'status', expected rows of lp_scaling.py")
     rows = table.filter(
         pl.col("source") == "synthetic", pl.col("num_drafts") == DRAFTS, pl.col("merge")
     ).sort("vocab_size")

@@ -76,7 +76,7 @@ def read_results(path: Path) -> pl.DataFrame:
     """Rows of times in growing order, with the bytes known of each."""
     table = pl.read_parquet(path)
     if "known_bytes" not in table.columns:
-        raise ValueError(f"results: {path} has no column 'known_bytes', wanted rows of peers.py")
+        raise ValueError(f"results: {path} has no column 'known_bytes', expected rows of peers.py")
     rows = table.filter(pl.col("status").is_not_null()).sort("size")
     return rows.with_columns(bytes=pl.max_horizontal("known_bytes", "traced_bytes"))
 

@@ -35,7 +35,7 @@ def read_positions(path: Path = RESULTS) -> pl.DataFrame:
     table = pl.read_parquet(path)
     missing = {*POSITION, *ABOUT, "law", "verifier", "optimal", "rate_low"} - set(table.columns)
     if missing:
-        raise ValueError(f"results: {path} lacks {sorted(missing)}, wanted real_positions.py's")
+        raise ValueError(f"results: {path} lacks {sorted(missing)}, expected real_positions.py's")
     middle = (pl.col("rate_low") + pl.col("rate_high")) / 2
     return table.filter(pl.col("optimal").is_not_null()).with_columns(rate=middle)
 
@@ -54,7 +54,7 @@ def side_by_side(table: pl.DataFrame, names: Sequence[str], num_drafts: int) -> 
         column = rows.select(*keys, pl.col("rate" if verifier else "optimal").alias(name))
         wide = column if wide is None else wide.join(column, on=keys, how="inner")
     if wide is None or wide.is_empty():
-        raise ValueError(f"names: got {list(names)} with {num_drafts} drafts, wanted some rates")
+        raise ValueError(f"names: got {list(names)} with {num_drafts} drafts, expected some rates")
     return wide
 
 

@@ -42,7 +42,7 @@ def curves(path: Path) -> list[pl.DataFrame]:
     table = read(path, "experiments/claims/spectr_acceptance.py", ["num_drafts", *LINES])
     rows = [table.filter(family=f, target=t, draft=d).sort("num_drafts") for f, t, d in SHOWN]
     if any(part.is_empty() for part in rows):
-        raise ValueError(f"results: {path} lacks one of {SHOWN}, wanted all that are shown")
+        raise ValueError(f"results: {path} lacks one of {SHOWN}, expected all that are shown")
     return rows
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import naive
 import numpy as np
+import reference
 from hypothesis import strategies as st
 
 import otmd
@@ -235,28 +235,28 @@ def instances(count: int, seed: int) -> list[Instance]:
 # ---------------------------------------------------------------- the same law twice
 
 
-def twin_law(instance: Instance, law: str) -> naive.Law:
+def twin_law(instance: Instance, law: str) -> reference.Law:
     """The law of an instance as the twins see it: every tuple with its probability."""
     q, n, top = instance.q, instance.num_drafts, instance.top
     tuples, masses = instance.joint
     if law == "joint":
         return {tuple(x): m for x, m in zip(tuples.tolist(), masses.tolist(), strict=True) if m > 0}
     return {
-        "with_replacement": lambda: naive.with_replacement(q, n),
-        "without_replacement": lambda: naive.without_replacement(q, n),
-        "conditional_poisson": lambda: naive.conditional_poisson(q, n),
-        "greedy": lambda: naive.greedy(q, n),
-        "top_then_with": lambda: naive.top_then(q, n, top, naive.with_replacement),
-        "top_then_without": lambda: naive.top_then(q, n, top, naive.without_replacement),
-        "top_then_poisson": lambda: naive.top_then(q, n, top, naive.conditional_poisson),
-        "hub": lambda: naive.hub(q),
-        "independent": lambda: naive.independent(instance.table.tolist()),
+        "with_replacement": lambda: reference.with_replacement(q, n),
+        "without_replacement": lambda: reference.without_replacement(q, n),
+        "conditional_poisson": lambda: reference.conditional_poisson(q, n),
+        "greedy": lambda: reference.greedy(q, n),
+        "top_then_with": lambda: reference.top_then(q, n, top, reference.with_replacement),
+        "top_then_without": lambda: reference.top_then(q, n, top, reference.without_replacement),
+        "top_then_poisson": lambda: reference.top_then(q, n, top, reference.conditional_poisson),
+        "hub": lambda: reference.hub(q),
+        "independent": lambda: reference.independent(instance.table.tolist()),
         "stratified": lambda: stratified_twin(q, n),
-        "top_then_stratified": lambda: naive.top_then(q, n, top, stratified_twin),
+        "top_then_stratified": lambda: reference.top_then(q, n, top, stratified_twin),
     }[law]()
 
 
-def stratified_twin(q: list[float], n: int) -> naive.Law:
+def stratified_twin(q: list[float], n: int) -> reference.Law:
     """Stratified drafts by the package's strata: where a share ends on a token, floats may round either way.
 
     The strata have exact twins of their own.
@@ -265,7 +265,7 @@ def stratified_twin(q: list[float], n: int) -> naive.Law:
     table = [
         [mass if own == j else 0.0 for own, mass in zip(number, q, strict=True)] for j in range(n)
     ]
-    return naive.independent([unit(np.array(row)).tolist() for row in table])
+    return reference.independent([unit(np.array(row)).tolist() for row in table])
 
 
 def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
@@ -289,24 +289,24 @@ def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
 
 def rules_for(
     instance: Instance, law: str
-) -> dict[str, tuple[otmd.Verifier, Callable[[naive.Tokens], naive.Outcomes]]]:
+) -> dict[str, tuple[otmd.Verifier, Callable[[reference.Tokens], reference.Outcomes]]]:
     """The verifiers that serve the law, each beside its twin."""
     p, q, n = instance.p, instance.q, instance.num_drafts
-    rules = {"TargetOnly": (otmd.TargetOnly(), naive.target_only(p))}
+    rules = {"TargetOnly": (otmd.TargetOnly(), reference.target_only(p))}
     if law == "with_replacement":
-        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrs(p, q)
-        rules["KSequential"] = otmd.KSequential(), naive.k_seq(p, q, n)
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), reference.rrs(p, q)
+        rules["KSequential"] = otmd.KSequential(), reference.k_seq(p, q, n)
     elif law == "without_replacement":
-        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrsw(p, q)
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), reference.rrsw(p, q)
     elif law == "independent":
         table = instance.table.tolist()
-        rules["RecursiveRejection"] = otmd.RecursiveRejection(), naive.rrs_independent(p, table)
+        rules["RecursiveRejection"] = otmd.RecursiveRejection(), reference.rrs_independent(p, table)
     elif law == "greedy":
-        rules["GreedyCoupling"] = otmd.Preference(), naive.greedy_coupling(p, q, n)
+        rules["GreedyCoupling"] = otmd.Preference(), reference.greedy_coupling(p, q, n)
     elif law == "hub":
-        rules["SpecHub"] = otmd.SpecHub(), naive.spec_hub(p, q)
+        rules["SpecHub"] = otmd.SpecHub(), reference.spec_hub(p, q)
     if n == 1 and law in LAWS[:4]:
-        rules["MaximalCoupling"] = otmd.Preference(), naive.maximal_coupling(p, q)
+        rules["MaximalCoupling"] = otmd.Preference(), reference.maximal_coupling(p, q)
     return rules
 
 

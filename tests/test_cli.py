@@ -146,17 +146,17 @@ def test_solve_takes_one_distribution_of_each(tmp_path, capsys, argument, shape)
     np.save(tmp_path / "many.npy", np.full(shape, 0.5))
     many, one = str(tmp_path / "many.npy"), "0.5,0.5"
     assert main(["solve", *([many, one] if argument == "TARGET" else [one, many])]) == 2
-    assert f"{argument}: got shape {shape}, wanted one distribution" in capsys.readouterr().err
+    assert f"{argument}: got shape {shape}, expected one distribution" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["solve", "1/3,2/3"], 2, "DRAFT: got nothing"),
-        (["solve", "1/3,x", "1,0"], 2, "TARGET: got 'x', wanted numbers"),
+        (["solve", "1/3,x", "1,0"], 2, "TARGET: got 'x', expected numbers"),
         (["solve", "1/0,1", "1,0"], 2, "TARGET: got '1/0'"),
         (["solve", "nix.npy", "1,0"], 2, "there is no file nix.npy"),
-        (["solve", "1,0", "1,0", "--law", "fair"], 2, "--law: got 'fair', wanted one of"),
+        (["solve", "1,0", "1,0", "--law", "fair"], 2, "--law: got 'fair', expected one of"),
         (["solve", "1,0", "1,0", "--frob"], 2, "--frob"),
         (["solve", "1,0", "1,0", "--num-drafts", "two"], 2, "--num-drafts"),
         (["solve", "0.5,0.5", "0.5,0.6"], 1, "draft_probs"),

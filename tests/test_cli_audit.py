@@ -75,7 +75,7 @@ def test_a_page_begins_with_the_verdict(faulty, tmp_path, capsys):
     with files["csv"].open() as stream:
         tests = {row["claim"]: row for row in csv.DictReader(stream)}
     assert float(tests["drafts follow their distribution"]["p-value"]) > 0
-    assert "no more is accepted than a lossless rule can" in tests
+    assert "no more is accepted than a lossless verifier can" in tests
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_order_of_the_cuts_is_an_option(tmp_path, capsys):
     assert main([*command, "--target-order", "top_k,top_p,min_p,temperature"]) == 4
     capsys.readouterr()
     assert main([*command, "--draft-order", "llama"]) == 2
-    assert "--draft-…: order: got 'llama', wanted one of trans" in capsys.readouterr().err
+    assert "--draft-…: order: got 'llama', expected one of trans" in capsys.readouterr().err
 
 
 def test_equal_seeds_give_equal_reports(sound, capsys):

@@ -33,7 +33,7 @@ def tiny(monkeypatch) -> LanguageModel:
         (["--law", "hub"], "--law: got 'hub' without --branching"),
         (["--branching", "2", "--depth", "3"], "--depth: got it beside --branching"),
         (["--branching", "2,x"], "--branching: got 'x'"),
-        (["--branching", "3-5,2"], "--branching: got '3-5', wanted numbers such as 3,2,1"),
+        (["--branching", "3-5,2"], "--branching: got '3-5', expected numbers such as 3,2,1"),
         (["--branching", "2", "--law", "odd"], "--law: got 'odd'"),
         (["--rule", "odd"], "--rule: got 'odd'"),
         (["--paths", "2", "--rule", "block-verification"], "does not serve this tree"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
+import io
 import linecache
 import operator
 import re
 import shlex
 import subprocess
 import sys
+import tokenize
 import tomllib
 import types
 from pathlib import Path
@@ -194,6 +197,78 @@ def test_no_file_names_a_machine():
 
 def test_a_machine_path_would_be_found():
     assert foreign_words({"a.py": "open('/home/someone/x')"}) == ["a.py: /home/s"]
+
+
+# Folders and files whose words follow the table of CONTRIBUTING. One that has been gone through is added.
+PLAIN = [
+    "otmd/choice",
+    "otmd/curve",
+    "otmd/drafts/structure.py",
+    "otmd/engines",
+    "otmd/probabilities.py",
+    "otmd/race",
+    "otmd/registry.py",
+    "otmd/tensors",
+]
+ODD_WORDS = re.compile(
+    r"(?<![a-z])((un)?likeliest|chances?|beside|wanted|output law|other half)(?![a-z])", re.I
+)
+ODD_PROSE = re.compile(r"\bgot\b")
+ODD_NAMES = {
+    "own", "found", "told", "known", "each", "one", "other", "whole", "here", "places", "taken",
+}  # fmt: skip
+ODD_STARTS = re.compile(r"(What|How|Which)\b")
+
+
+def odd_words(source: str) -> list[str]:
+    """Words, names of variables and beginnings of docstrings that CONTRIBUTING's table replaces."""
+    words = [match[0] for match in ODD_WORDS.finditer(source)]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT or token.string.startswith('"""'):
+            words += ODD_PROSE.findall(token.string)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            words += {node.id} & ODD_NAMES
+        elif isinstance(node, ast.arg):
+            words += {node.arg} & ODD_NAMES
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)):
+            words += [
+                match[0] for match in [ODD_STARTS.match(ast.get_docstring(node) or "")] if match
+            ]
+    return words
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_words_are_those_of_the_field(path):
+    files = [*(ROOT / path).rglob("*.py")] or [ROOT / path]
+    odd = {file.relative_to(ROOT).as_posix(): odd_words(file.read_text()) for file in files}
+    assert {name: words for name, words in odd.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("# Drafts drawn by chance.\n", "chance"),
+        ("LABEL = 'the likeliest tokens'\n", "likeliest"),
+        ("drafts_beside_others = 1\n", "beside"),
+        ("raise ValueError(f'n: got {n}, wanted 2')\n", "wanted"),
+        ('def f():\n    """The numbers that came: we got them."""\n', "got"),
+        ("for own in range(3):\n    pass\n", "own"),
+        ("def f(other):\n    return other\n", "other"),
+        ("first, *known = 1, 2\n", "known"),
+        ('def f():\n    """How often a draft is accepted."""\n', "How"),
+    ],
+)
+def test_an_odd_word_would_be_found(source, word):
+    assert odd_words(source) == [word]
+
+
+def test_the_words_of_the_field_pass():
+    source = '''"""Probability that each draft is accepted."""
+raise ValueError(f"num_drafts: got {count}, expected at most 2")
+unknown = [probs for probs in others]  # One of the most likely tokens.
+'''
+    assert odd_words(source) == []
 
 
 def test_contributing_points_at_what_is_there():

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import (
     LAWS,
     Instance,
@@ -80,14 +80,14 @@ def test_optimum_equals_brute_force_and_a_linear_program(start: int) -> None:
             instance, name = case
             p, law = np.array(instance.p), twin_law(instance, name)
             best = otmd.optimal_acceptance(instance.target_probs, package_law(instance, name))
-            brute = naive.optimal_by_masks(instance.p, law)
+            brute = reference.optimal_by_masks(instance.p, law)
             agree.hold("brute force", case, best.rate, brute, OPTIMUM_TOLERANCE)
             assert np.asarray(best.rate).dtype == np.float64
             cut = np.flatnonzero(best.subset).tolist()
-            certified = 1 + p[cut].sum() - naive.containment(law, cut)
+            certified = 1 + p[cut].sum() - reference.containment(law, cut)
             agree.hold("certificate", case, best.rate, certified, OPTIMUM_TOLERANCE)
             if name == instance.law:
-                program = naive.optimal_by_lp(instance.p, law)
+                program = reference.optimal_by_lp(instance.p, law)
                 agree.hold("linear program", case, best.rate, program, OPTIMUM_TOLERANCE)
 
 
@@ -106,10 +106,10 @@ def test_law_equals_enumeration(start: int) -> None:
             agree.hold(f"enumerate over {every}", case, got, want, RATE_TOLERANCE)
             again = drafts.tuple_prob(np.array(every))
             agree.hold(f"tuple_prob over {every}", case, again, want, RATE_TOLERANCE)
-            contained = naive.containment_of_all(law, instance.vocab_size)
+            contained = reference.containment_of_all(law, instance.vocab_size)
             got = drafts.containment(masks(instance.vocab_size))
             agree.hold("containment of all subsets", case, got, contained, OPTIMUM_TOLERANCE)
-            drafted = naive.inclusion(law, instance.vocab_size)
+            drafted = reference.inclusion(law, instance.vocab_size)
             agree.hold("inclusion", case, drafts.inclusion_probs(), drafted, OPTIMUM_TOLERANCE)
 
 
@@ -126,7 +126,7 @@ def test_every_verifier_equals_enumeration_and_is_lossless(start: int) -> None:
             instance, name = case
             law, drafts = twin_law(instance, name), package_law(instance, name)
             for label, (rule, twin) in rules_for(instance, name).items():
-                rate, _ = naive.judged(law, twin, instance.vocab_size)
+                rate, _ = reference.judged(law, twin, instance.vocab_size)
                 got = rule.acceptance_rate(instance.target_probs, drafts)
                 bounded = only_bounded(rule, name, instance)
                 width = BOUNDS_WIDTH if bounded else RATE_TOLERANCE
@@ -150,7 +150,9 @@ def test_bounds_are_certain_at_every_tolerance(start: int) -> None:
             if case[1] != name or not only_bounded(rule, name, instance):
                 continue
             law, drafts = twin_law(instance, name), package_law(instance, name)
-            exact, _ = naive.judged(law, naive.rrsw(instance.p, instance.q), instance.vocab_size)
+            exact, _ = reference.judged(
+                law, reference.rrsw(instance.p, instance.q), instance.vocab_size
+            )
             for tol in (0.3, 1e-2, 1e-4, 1e-8):
                 low, high = rule.acceptance_bounds(instance.target_probs, drafts, tol=tol)
                 inside = np.clip(exact, low - RATE_TOLERANCE, high + RATE_TOLERANCE)
@@ -192,7 +194,9 @@ def test_every_verifier_follows_its_algorithm_tuple_by_tuple(start: int) -> None
                     # SpecHub may share what is left for the hub as it likes, and the root of K-SEQ
                     # is loose where p = q; rates and output laws, tested above, pin down the rest.
                     if label not in ("SpecHub", "KSequential"):
-                        want = naive.conditional(twin(tuple(tokens.tolist())), instance.vocab_size)
+                        want = reference.conditional(
+                            twin(tuple(tokens.tolist())), instance.vocab_size
+                        )
                         agree.hold(where, case, output, want, 1e-9)
 
 
@@ -219,7 +223,7 @@ def test_preference_and_optimal_equal_enumeration_and_are_lossless(start: int) -
                 got = rule.acceptance_rate(target, drafts)
                 agree.hold(f"{label} rate", case, got, rate, by)
                 if label == "Optimal":
-                    best = naive.optimal_by_masks(instance.p, law)
+                    best = reference.optimal_by_masks(instance.p, law)
                     agree.hold(f"{label} attains", case, got, best, OPTIMUM_TOLERANCE)
 
 

@@ -10,13 +10,13 @@ import pytest
 
 import otmd
 import otmd.testing
-from otmd.audit.mistakes import RejectionSteps, RuleFault
+from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
 from otmd.testing import assert_lossless, assert_rate, hostile_names, hostile_pairs
 from otmd.verifiers import verifiers_serving
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 LAW = otmd.WithReplacement(Q, 2)
-SKIPPED = RejectionSteps(P, LAW, RuleFault.DUPLICATES_SKIPPED)
+SKIPPED = RejectionSteps(P, LAW, RejectionFault.DUPLICATES_SKIPPED)
 
 
 def laws(q: np.ndarray) -> list[otmd.DraftLaw]:

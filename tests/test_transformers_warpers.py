@@ -108,5 +108,5 @@ def test_orders_are_texts_and_name_what_they_are() -> None:
     assert processing.steps == tuple(steps)
     assert otmd.Processing(0.5, order="vllm") == otmd.Processing(0.5)
     for order in ("vLLM", "temperature,top_p", steps[:3], [*steps, "top_p"], 3, "", [[1]]):
-        with pytest.raises(ValueError, match=r"order: got .* wanted one of transformers, vllm"):
+        with pytest.raises(ValueError, match=r"order: got .* expected one of transformers, vllm"):
             otmd.Processing(top_p=0.9, order=order)

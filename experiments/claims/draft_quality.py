@@ -56,7 +56,9 @@ def pair_of(rng: np.random.Generator, family: str, quality: float, vocab_size: i
     if family == "disjoint":
         return head, tail
     if family not in drafts:
-        raise ValueError(f"family: got {family!r}, wanted one of the families of draft_quality.py")
+        raise ValueError(
+            f"family: got {family!r}, expected one of the families of draft_quality.py"
+        )
     return zipf, drafts[family]
 
 

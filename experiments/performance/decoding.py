@@ -21,7 +21,7 @@ from otmd.harness.continuations import CachedContinuations, continuations
 from otmd.harness.draft_models import Draft
 from otmd.harness.prompts import prompt_tokens
 from otmd.sequences import IIDPaths, TokenLevel, TokenTree
-from otmd.sequences.chance import Sampled
+from otmd.sequences.random_choices import Sampled
 from otmd.sequences.trees import Context, DraftTree
 from otmd.storage.parquet import write_parquet
 
@@ -64,14 +64,14 @@ def timed_step(target, draft, law_of, rule, processing, rng) -> dict:
     """Draft a tree, check it, decide on it; seconds beside what came out."""
     law = law_of(lambda prefix: draft.probs(prefix, processing))
     context = Context(lambda prefix: target.probs(prefix, processing), law)
-    chance = Sampled(rng)
-    tree = DraftTree(context, chance)
+    choices = Sampled(rng)
+    tree = DraftTree(context, choices)
     begun = perf_counter()
     prefixes = sorted(tree.prefixes())
     drafted = perf_counter()
     target.logits(prefixes)
     checked = perf_counter()
-    emitted = rule.emit(context, tree, chance)
+    emitted = rule.emit(context, tree, choices)
     decided = perf_counter()
     target.extend(emitted)
     draft.extend(emitted)

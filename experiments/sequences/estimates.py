@@ -42,11 +42,13 @@ def summarise(
     prompts = rows.select("domain", "prompt").unique(maintain_order=True)
     if rows.height != cells.height * prompts.height:
         raise ValueError(
-            f"rows: got {rows.height}, wanted {cells.height} settings for each of {prompts.height} prompts"
+            f"rows: got {rows.height}, expected {cells.height} settings for each of {prompts.height} prompts"
         )
     alone = prompts.group_by("domain").len().filter(pl.col("len") < 2)
     if not alone.is_empty():
-        raise ValueError(f"rows: got one prompt of {alone['domain'].to_list()}, wanted two or more")
+        raise ValueError(
+            f"rows: got one prompt of {alone['domain'].to_list()}, expected two or more"
+        )
     ordered = prompts.join(cells, how="cross").join(
         rows, on=["domain", "prompt", *settings, rule], how="left", maintain_order="left"
     )

@@ -27,11 +27,12 @@ from otmd.harness import Speculation, decode, load_draft, load_prompts, load_tar
 from otmd.harness.collection import held_out_corpus
 from otmd.harness.prompts import prompt_tokens
 from otmd.measurement import jackknife
-from otmd.planning.candidates import likeliest_trees
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.ceiling import ceilings
-from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Choice, Evidence
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.token_table import Settings, probs_table
+from otmd.planning.tree_choices import likeliest_trees
 from otmd.probabilities import FloatArray
 from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, TreeLaw
 from otmd.storage.parquet import read_parquet, write_parquet
@@ -70,7 +71,7 @@ def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     rules = tuple(rule for rule, _ in ways if CANDIDATES[rule].variants)
     settings = Settings(rules, (1, 2, 4), otmd.Processing(), (otmd.Processing(),), 0)
     parts = dataset.path / "-".join(["plan", *rules])
-    table = chances_table(dataset, texts, settings, parts, workers, True)
+    table = probs_table(dataset, texts, settings, parts, workers, True)
     cut_at = longest_text(dataset.metadata, texts)
     paths = likeliest_trees(dataset, texts, DEPTH)
     trees = {("likeliest", "", 1.0): paths} if paths else {}

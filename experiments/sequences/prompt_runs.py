@@ -57,7 +57,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argpa
     chosen = parser.parse_args(arguments)
     for name, least in (("prompts", 2), ("length", 1), ("threads", 1)):
         if getattr(chosen, name) < least:
-            parser.error(f"--{name}: got {getattr(chosen, name)}, wanted at least {least}")
+            parser.error(f"--{name}: got {getattr(chosen, name)}, expected at least {least}")
     return chosen
 
 

@@ -96,7 +96,7 @@ def measure_models(
         return dict.fromkeys((*rules, OPTIMUM))
     values = {rule: block_efficiency(RULES[rule], target, trees).value for rule in rules}
     if max(values.values()) > best + SLACK:
-        raise RuntimeError(f"{trees}: rules emit {values}, wanted at most the optimum {best}")
+        raise RuntimeError(f"{trees}: rules emit {values}, expected at most the optimum {best}")
     return {**values, OPTIMUM: best}
 
 
@@ -178,9 +178,9 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     parser.add_argument("--temperature", type=float, default=1.0, help="of both models")
     chosen = parse(parser, arguments)
     if chosen.positions < 1:
-        parser.error(f"--positions: got {chosen.positions}, wanted at least 1")
+        parser.error(f"--positions: got {chosen.positions}, expected at least 1")
     if chosen.temperature <= 0:
-        parser.error(f"--temperature: got {chosen.temperature}, wanted a number above 0")
+        parser.error(f"--temperature: got {chosen.temperature}, expected a number above 0")
 
     def measure(pair: Pair, text: Text, rng: np.random.Generator) -> Rows:
         return measure_text(pair, text, rng, chosen.positions)

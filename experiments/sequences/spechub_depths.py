@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from chances_along_text import drafted_chance
 from estimates import cell_text, summarise
 from prompt_runs import Rows, options, parse, run_prompts
-from steps_along_text import Starts, decoded, token_level_starts
+from steps_along_text import Starts, decoded, emission_and_rate, token_level_starts
 from target_texts import Laws, Pair, Text, laws_along
 
 import otmd
@@ -34,16 +33,17 @@ PUBLISHED = {1: (1.554, 1.600, 1.616), 4: (2.139, 2.315, 2.403)}
 """RRS, RRSw and SpecHub by depth in Sun et al. (2024): JackFram-68m for Llama-2-7b-chat, CNN, T = 0.6."""
 
 
-def measure_laws(text: Laws, depth: int) -> Rows:
+def measure_laws(text: Laws, depth: int, rng: np.random.Generator) -> Rows:
     """Tokens and steps of every rule and depth along one text."""
     starts = max(len(text.tokens) - depth + 1, 0)
     rows = []
     for name, (verifier, law) in RULES.items():
-        chances = [
-            drafted_chance(verifier, target, law(draft, DRAFTS), token)
+        pairs = [
+            emission_and_rate(verifier, target, law(draft, DRAFTS), token, rng)
             for target, draft, token in zip(text.target, text.draft, text.tokens, strict=True)
         ]
-        passing, rates = np.array(chances).T
+        passing = np.array([emission.sum() for emission, _ in pairs])
+        rates = np.array([rate for _, rate in pairs])
         for size in range(1, depth + 1):
             found = token_level_starts(passing[:, None, None], rates[:, None], 0, size)
             # Every depth is measured over steps that begin at the same tokens.
@@ -74,12 +74,12 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     )
     chosen = parse(parser, arguments)
     if not 1 <= chosen.depth <= chosen.length:
-        parser.error(f"--depth: got {chosen.depth}, wanted 1 to --length, {chosen.length}")
+        parser.error(f"--depth: got {chosen.depth}, expected 1 to --length, {chosen.length}")
     if min(chosen.temperatures) <= 0:
-        parser.error(f"--temperatures: got {chosen.temperatures}, wanted numbers above 0")
+        parser.error(f"--temperatures: got {chosen.temperatures}, expected numbers above 0")
 
     def measure(_: Pair, text: Text, rng: np.random.Generator) -> Rows:
-        return measure_laws(laws_along(text), chosen.depth)
+        return measure_laws(laws_along(text), chosen.depth, rng)
 
     rows = run_prompts(chosen, sorted(set(chosen.temperatures)), f"{chosen.depth}", measure)
     summary = summarise(rows, ["temperature", "depth"], "rule", REFERENCE)

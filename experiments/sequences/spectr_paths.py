@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from chances_along_text import paths_chances
 from estimates import cell_text, summarise
 from prompt_runs import Rows, options, parse, run_prompts
-from steps_along_text import Starts, block_starts, decoded, token_level_starts
+from steps_along_text import Starts, block_starts, decoded, paths_emission, token_level_starts
 from target_texts import Laws, Pair, Text, laws_along
 
 import otmd
@@ -34,18 +33,16 @@ PUBLISHED = {(1, 4): 2.4, (8, 4): 3.1, (1, 8): 2.9, (8, 8): 4.0}
 """K-SEQ by paths and depth in Sun et al. (2023): PaLM-2 on LM1B."""
 
 
-def measure_laws(
-    text: Laws, rng: np.random.Generator, paths: list[int], depths: list[int], samples: int
-) -> Rows:
+def measure_laws(text: Laws, paths: list[int], depths: list[int]) -> Rows:
     """Tokens and steps of every rule, number of paths and depth along one text."""
     starts = max(len(text.tokens) - max(depths) + 1, 0)
     rows = []
     for name, verifier in RULES.items():
-        chances = [
-            paths_chances(verifier, target, draft, token, max(paths), rng, samples)
+        pairs = [
+            paths_emission(verifier, target, draft, token, max(paths))
             for target, draft, token in zip(text.target, text.draft, text.tokens, strict=True)
         ]
-        passing, rates = (np.array(part) for part in zip(*chances, strict=True))
+        passing, rates = (np.array(part) for part in zip(*pairs, strict=True))
         rows += [
             _row(name, count, depth, token_level_starts(passing, rates, count - 1, depth), starts)
             for count in paths
@@ -82,17 +79,14 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
     parser.add_argument("--paths", type=int, nargs="+", default=[1, 2, 4, 8], help="K")
     parser.add_argument("--depths", type=int, nargs="+", default=[4, 8], help="L")
     parser.add_argument("--temperature", type=float, default=1.0, help="of both models")
-    parser.add_argument(
-        "--samples", type=int, default=4, help="drafts drawn beside each token, see paths_chances"
-    )
     chosen = parse(parser, arguments)
     _check(parser, chosen)
     paths, depths = sorted(set(chosen.paths)), sorted(set(chosen.depths))
 
-    def measure(_: Pair, text: Text, rng: np.random.Generator) -> Rows:
-        return measure_laws(laws_along(text), rng, paths, depths, chosen.samples)
+    def measure(_: Pair, text: Text, __: np.random.Generator) -> Rows:
+        return measure_laws(laws_along(text), paths, depths)
 
-    rows = run_prompts(chosen, [chosen.temperature], f"{paths} {depths} {chosen.samples}", measure)
+    rows = run_prompts(chosen, [chosen.temperature], f"{paths} {depths}", measure)
     summary = summarise(rows, ["paths", "depth"], "rule", REFERENCE)
     write_parquet(chosen.output, summary)
     print(as_table(summary))
@@ -100,14 +94,14 @@ def main(arguments: list[str] | None = None) -> pl.DataFrame:
 
 
 def _check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-    for name in ("paths", "depths", "samples"):
+    for name in ("paths", "depths"):
         if np.min(getattr(chosen, name)) < 1:
-            parser.error(f"--{name}: got {getattr(chosen, name)}, wanted numbers of at least 1")
+            parser.error(f"--{name}: got {getattr(chosen, name)}, expected numbers of at least 1")
     if chosen.temperature <= 0:
-        parser.error(f"--temperature: got {chosen.temperature}, wanted a number above 0")
+        parser.error(f"--temperature: got {chosen.temperature}, expected a number above 0")
     if chosen.length < max(chosen.depths):
         parser.error(
-            f"--length: got {chosen.length}, wanted at least the depth {max(chosen.depths)}"
+            f"--length: got {chosen.length}, expected at least the depth {max(chosen.depths)}"
         )
 
 

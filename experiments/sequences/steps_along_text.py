@@ -10,8 +10,62 @@ from dataclasses import dataclass
 import numpy as np
 from target_texts import Laws
 
+import otmd
 from otmd.planning import reached_by_block, step_begins
 from otmd.probabilities import FloatArray
+
+
+def emission_and_rate(
+    verifier: otmd.Verifier,
+    target: FloatArray,
+    law: otmd.DraftLaw,
+    token: int,
+    rng: np.random.Generator | None = None,
+) -> tuple[FloatArray, float]:
+    """The emission probabilities (n, n) of a token, and the acceptance rate.
+
+    Parameters
+    ----------
+    verifier, target, law, token, rng
+        As for :meth:`otmd.verifiers.PreparedVerifier.emission_probs`.
+    """
+    emission = verifier.prepare(target, law).emission_probs(token, rng=rng)
+    # The optimal rule attains α* within its tolerance, so it need not be prepared once more.
+    if isinstance(verifier, otmd.Optimal):
+        return emission, float(otmd.optimal_acceptance(target, law).rate)
+    return emission, float(verifier.acceptance_rate(target, law))
+
+
+def paths_emission(
+    verifier: otmd.Verifier, target: FloatArray, draft: FloatArray, token: int, most: int
+) -> tuple[FloatArray, FloatArray]:
+    """How many of the paths drawn from a draft distribution continue with the token that is emitted.
+
+    Parameters
+    ----------
+    verifier : Verifier
+        A verifier of drafts with replacement.
+    target, draft : ndarray of float64, shape (V,)
+        p and q.
+    token : int
+        The emitted token.
+    most : int
+        The most paths.
+
+    Returns
+    -------
+    passing : ndarray of float64, shape (most, most)
+        Entry (n − 1, c − 1): P(c ≥ 1 of n paths hold the token | it is emitted).
+    rates : ndarray of float64, shape (most,)
+        The acceptance rate of n paths.
+    """
+    passing = np.zeros((most, most))
+    rates = np.zeros(most)
+    for n in range(1, most + 1):
+        law = otmd.WithReplacement(draft, n)
+        emission, rates[n - 1] = emission_and_rate(verifier, target, law, token)
+        passing[n - 1, :n] = emission.sum(axis=0)
+    return passing, rates
 
 
 @dataclass(frozen=True, eq=False)

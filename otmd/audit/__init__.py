@@ -1,26 +1,17 @@
-"""Audits: is a rule lossless, and were its drafts drawn from the declared law."""
+"""Audits: is a verifier lossless, and were its drafts drawn from the declared law."""
 
+from otmd.audit.boundary_cases import BoundaryCase
+from otmd.audit.by_enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
+from otmd.audit.by_samples import Losslessness, losslessness, samples_to_detect
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
-from otmd.audit.evidence import Band, Claim, Group, SequentialAudit
+from otmd.audit.evidence import Band, Claim, Group
+from otmd.audit.faulty_verifiers import Control, negative_controls
+from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.mistakes import Explanation
-from otmd.audit.rule_faults import Control, negative_controls
-from otmd.audit.rules import (
-    EnumeratedAudit,
-    GuiltyDrafts,
-    Losslessness,
-    enumerated,
-    losslessness,
-    samples_to_detect,
-)
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import (
-    BoundaryCase,
-    Metric,
-    PooledAcceptance,
-    RecordedRunAudit,
-    Statement,
-)
+from otmd.audit.run_report import RecordedRunAudit, Statement
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
+from otmd.audit.sequential import SequentialAudit
 
 __all__ = [
     "Acceptance", "Band", "BoundaryCase", "Claim", "Control", "DraftLawAudit", "EnumeratedAudit",

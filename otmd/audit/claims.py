@@ -13,16 +13,17 @@ import numpy as np
 from otmd.audit.counts import ratios
 from otmd.probabilities import FloatArray
 
-OUTPUTS, DRAFT_TOKENS = "outputs", "drafts"
+OUTPUTS = "outputs"
+DRAFT_TOKENS = "drafts"
 # 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread evenly and without an order.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Before(NamedTuple):
-    """What is known of a position before a token is drawn, each of shape (V,).
+    """The state of a position before a token is drawn, each of shape (V,).
 
     ``probs`` is the claimed distribution of the token, ``draft_probs`` is q (zeros where it is not recorded),
-    and ``occurrences`` is how often each token came out earlier in the request.
+    and ``occurrences`` counts each token earlier in the request.
     """
 
     probs: FloatArray
@@ -73,9 +74,10 @@ _OF_OUTPUTS = tuple(
 )
 _OF_DRAFTS = tuple(
     Hypothesis(
-        f"drafts follow their distribution{told}", DRAFT_TOKENS, order, _KEYS[key], _FALSE_DRAFTS
+        f"drafts follow their distribution{words}", DRAFT_TOKENS, order, _KEYS[key], _FALSE_DRAFTS
     )
-    for told, order, key in (("", "q", "p"), (" (in order of token id)", "token id", "token id"))
+    # For a draft, Before.probs is its own distribution, so the key "p" orders by it.
+    for words, order, key in (("", "q", "p"), (" (in order of token id)", "token id", "token id"))
 )
 SLOTS = "no link between the drafts of a position"
 ROWS = "no link to the drafts of the position before"
@@ -84,8 +86,8 @@ _LINKS = (
     Hypothesis(ROWS, DRAFT_TOKENS, "", None,
         "drafts depend on those of the position before: are random numbers used twice?"),
 )  # fmt: skip
-CLAIMS = {own.name: own for own in (*_OF_OUTPUTS, *_OF_DRAFTS, *_LINKS)}
-OUTPUT, OUTPUT_BY_MASS, OUTPUT_BY_Q, _, _, OUTPUT_BY_OCCURRENCE = (own.name for own in _OF_OUTPUTS)
+CLAIMS = {claim.name: claim for claim in (*_OF_OUTPUTS, *_OF_DRAFTS, *_LINKS)}
+OUTPUT, OUTPUT_BY_MASS, OUTPUT_BY_Q, _, _, OUTPUT_BY_OCCURRENCE = (x.name for x in _OF_OUTPUTS)
 ORDERS_BY_DRAFT = (OUTPUT, OUTPUT_BY_Q)
 DRAFTS = _OF_DRAFTS[0].name
 # The statements that share the false-alarm rate equally: three about each claim, the acceptance, and the
@@ -95,4 +97,4 @@ NUM_STATEMENTS = 3 * len(CLAIMS) + 3
 
 def claims_in_order(side: str) -> dict[str, Callable[[Before], FloatArray]]:
     """The key of each claim on this side that orders tokens."""
-    return {own.name: own.key for own in CLAIMS.values() if own.side == side and own.key}
+    return {x.name: x.key for x in CLAIMS.values() if x.side == side and x.key}

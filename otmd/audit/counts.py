@@ -39,7 +39,7 @@ class Cells(NamedTuple):
     probs: FloatArray
 
     def counts(self, labels: IntArray, weights: FloatArray | None = None) -> NDArray:
-        """How often each cell occurs among labels (M,), or the sum of their weights (M,); shape (K,)."""
+        """Counts (K,) of the cells among labels (M,), or sums of their weights (M,)."""
         # Impossible outcomes are counted in an extra first cell, which is dropped.
         return np.bincount(labels - IMPOSSIBLE, weights, minlength=self.probs.size + 1)[1:]
 
@@ -51,11 +51,11 @@ def ratio_order(target: FloatArray, drafted: FloatArray) -> IntArray:
     return np.argsort(log_ratio, kind="stable")
 
 
-def places_in_order(probs: FloatArray, order: IntArray) -> FloatArray:
+def masses_before(probs: FloatArray, order: IntArray) -> FloatArray:
     """The total probability of the outcomes that come before each one in ``order``; shape (V,)."""
-    places = np.empty(probs.size)
-    places[order] = np.concatenate([[0.0], np.cumsum(probs[order])[:-1]])
-    return places
+    masses = np.empty(probs.size)
+    masses[order] = np.concatenate([[0.0], np.cumsum(probs[order])[:-1]])
+    return masses
 
 
 def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:
@@ -65,7 +65,7 @@ def ratios(target: FloatArray, drafted: FloatArray) -> FloatArray:
 
 
 def mass_before(probs: FloatArray, key: FloatArray, token: int) -> float:
-    """The probability before one token by ``key`` ascending, ties by id: its place, without a sort."""
+    """The probability before one token by ``key`` ascending, ties by id, without a sort."""
     before = key < key[token]
     before[:token] |= key[:token] == key[token]
     return float(probs[before].sum())
@@ -73,7 +73,7 @@ def mass_before(probs: FloatArray, key: FloatArray, token: int) -> float:
 
 def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: float = 0.0) -> Cells:
     """Cut outcomes, in an order, into cells of about equal mass; the rarest, of ``rare_mass``, share one."""
-    middle = places_in_order(probs, order) + 0.5 * probs
+    middle = masses_before(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
     label[rare(probs, rare_mass)] = num_cells
     possible = probs > 0
@@ -109,35 +109,37 @@ def exact_p_value(
     All counts are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
     validate_rng(rng)
-    total, cells, fair = int(counts.sum()), probs.size, probs / probs.sum()
+    total = int(counts.sum())
+    cells = probs.size
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
-        every = every_count(total, cells)
+        possible = possible_counts(total, cells)
         observed = float(g_statistic(counts, probs))
-        extreme = every[g_statistic(every, probs) >= observed * (1.0 - _TIE) - _TIE]
+        extreme = possible[g_statistic(possible, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
         return min(1.0, float(np.exp(ways + xlogy(extreme, probs).sum(axis=-1)).sum()))
-    draw = partial(rng.multinomial, total, fair)
-    return _p_value_by_draws(counts, lambda own: g_statistic(own, probs), draw, level)
+    draw = partial(rng.multinomial, total, probs / probs.sum())
+    return _p_value_by_draws(counts, lambda drawn: g_statistic(drawn, probs), draw, level)
 
 
 def p_value_of_exchangeable(
-    seen: IntArray, reference: IntArray, level: float, *, rng: np.random.Generator
+    observed: IntArray, reference: IntArray, level: float, *, rng: np.random.Generator
 ) -> float:
-    """P-value of the claim that two sets of samples, counted in cells (K,), come from one unknown law.
+    """P-value of the null hypothesis that two samples, counted in cells (K,), have the same distribution.
 
     If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric.
     """
-    used = (seen + reference) > 0
-    seen, pooled = seen[used], (seen + reference)[used]
+    used = (observed + reference) > 0
+    observed = observed[used]
+    pooled = observed + reference[used]
     if pooled.size < 2:
         return 1.0
     probs = pooled / pooled.sum()
 
-    def statistic(own: IntArray) -> FloatArray:
-        return g_statistic(own, probs) + g_statistic(pooled - own, probs)
+    def statistic(drawn: IntArray) -> FloatArray:
+        return g_statistic(drawn, probs) + g_statistic(pooled - drawn, probs)
 
-    draw = partial(rng.multivariate_hypergeometric, pooled, seen.sum(), method="marginals")
-    return _p_value_by_draws(seen, statistic, draw, level)
+    draw = partial(rng.multivariate_hypergeometric, pooled, observed.sum(), method="marginals")
+    return _p_value_by_draws(observed, statistic, draw, level)
 
 
 def _p_value_by_draws(
@@ -148,26 +150,30 @@ def _p_value_by_draws(
 ) -> float:
     """(1 + extreme draws)/(1 + draws), or 20/draws as soon as 20 are extreme (Besag & Clifford 1991)."""
     if level < _SMALLEST_LEVEL:
-        told = "a p-value from draws cannot be smaller; SequentialAudit has no such limit"
-        raise wrong("level", f"{level:.1e}", f"at least {_SMALLEST_LEVEL:.0e}: {told}")
-    extreme_at = float(statistic(counts)) * (1.0 - _TIE) - _TIE
-    most, drawn, found, size = int(np.ceil(10 / level)), 0, 0, _ENOUGH_EXTREME
-    while drawn < most:
-        size = min(2 * size, most - drawn, _NUMBERS_AT_ONCE // counts.size)
-        extreme = np.cumsum(statistic(draw(size)) >= extreme_at) + found
+        reason = "a p-value from draws cannot be smaller; SequentialAudit has no such limit"
+        raise wrong("level", f"{level:.1e}", f"at least {_SMALLEST_LEVEL:.0e}: {reason}")
+    threshold = float(statistic(counts)) * (1.0 - _TIE) - _TIE
+    most_draws = int(np.ceil(10 / level))
+    num_draws = 0
+    num_extreme = 0
+    size = _ENOUGH_EXTREME
+    while num_draws < most_draws:
+        size = min(2 * size, most_draws - num_draws, _NUMBERS_AT_ONCE // counts.size)
+        extreme = np.cumsum(statistic(draw(size)) >= threshold) + num_extreme
         if extreme[-1] >= _ENOUGH_EXTREME:
-            return _ENOUGH_EXTREME / (drawn + int(np.argmax(extreme >= _ENOUGH_EXTREME)) + 1)
-        drawn, found = drawn + size, int(extreme[-1])
-    return (1 + found) / (1 + drawn)
+            return _ENOUGH_EXTREME / (num_draws + int(np.argmax(extreme >= _ENOUGH_EXTREME)) + 1)
+        num_draws += size
+        num_extreme = int(extreme[-1])
+    return (1 + num_extreme) / (1 + num_draws)
 
 
-def every_count(total: int, cells: int) -> IntArray:
+def possible_counts(total: int, cells: int) -> IntArray:
     """All counts in this many cells that sum to ``total``, shape (…, K)."""
     bars = np.array([*combinations(range(total + cells - 1), cells - 1)], np.int64)
     return np.diff(bars, prepend=-1, append=total + cells - 1) - 1
 
 
-def chance_at_least(hits: int, trials: int, level: float) -> float:
+def lower_bound(hits: int, trials: int, level: float) -> float:
     """Lower bound of a probability (Clopper & Pearson 1934), too high with probability ≤ ``level`` ≤ 1/4.
 
     It also bounds the mean probability of unequal, independent trials (Hoeffding 1956; Markov for one hit).
@@ -177,12 +183,12 @@ def chance_at_least(hits: int, trials: int, level: float) -> float:
     return float(betaincinv(hits, trials - hits + 1, level))
 
 
-def chance_at_most(hits: int, trials: int, level: float) -> float:
-    """Upper bound of a probability, too low with probability ≤ ``level``; see :func:`chance_at_least`."""
-    return 1.0 - chance_at_least(trials - hits, trials, level)
+def upper_bound(hits: int, trials: int, level: float) -> float:
+    """Upper bound of a probability, too low with probability ≤ ``level``; see :func:`lower_bound`."""
+    return 1.0 - lower_bound(trials - hits, trials, level)
 
 
-def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> float:
+def lower_bound_of_mean(hits: int, trials: int, level: float, guess: float) -> float:
     """Lower bound of the mean probability of events, each given the past, sharpest if it is ``guess``."""
     # For an event X of probability m given the past, exp(λ ΣX − Σ log(1 + m(e^λ − 1))) is a martingale. The
     # logarithm is concave, so the mean may stand for each m. Markov's inequality gives the bound.
@@ -196,37 +202,40 @@ def mean_chance_at_least(hits: int, trials: int, level: float, guess: float) -> 
 def total_variation_bound(
     labels: IntArray, probs: FloatArray, level: float, *, independent: bool = True
 ) -> float:
-    """Lower bound of the total variation from the expected law, too high with probability ≤ ``level``.
+    """Lower bound of the total variation from what is expected, too high with probability ≤ ``level``.
 
-    ``labels`` (M,) has the cell of each sample, and ``probs``, (K,) or (M, K), its expected law. If samples
-    are not ``independent``, this is its law given the samples before it, and the bound is of the mean total
-    variation over the second half of the samples.
+    ``labels`` (M,) has the cell of each sample, and ``probs``, (K,) or (M, K), its expected distribution. If
+    samples are not ``independent``, this is the distribution given the samples before it, and the bound is of
+    the mean total variation over the second half of the samples.
     """
-    # The first half picks a set A of cells that occur too often, the second bounds P(A) from below. For any
-    # A, P(A) − expected(A) is at most the total variation. Impossible outcomes always belong to A.
-    half, cells = labels.size // 2, probs.shape[-1]
+    # The first half picks a set A of cells that occur too often, the held-out half bounds P(A) from below.
+    # For any A, P(A) − expected(A) is at most the total variation. Impossible outcomes always belong to A.
+    half = labels.size // 2
+    cells = probs.shape[-1]
     if half < 2:
         return 0.0
     expected = np.broadcast_to(probs, (labels.size, cells))
-    part, impossible = half // 2, labels == IMPOSSIBLE
+    quarter = half // 2
+    impossible = labels == IMPOSSIBLE
 
-    def excess(chosen: BoolArray, own: slice) -> float:
-        hit = impossible | chosen[labels]
-        hits, trials = int(np.count_nonzero(hit[own])), hit[own].size
+    def excess(chosen: BoolArray, held_out: slice) -> float:
+        is_hit = impossible | chosen[labels]
+        trials = is_hit[held_out].size
+        hits = int(np.count_nonzero(is_hit[held_out]))
         if independent:
-            least = chance_at_least(hits, trials, level)
+            bound = lower_bound(hits, trials, level)
         else:
-            least = mean_chance_at_least(hits, trials, level, float(hit[:half].mean()))
-        return least - float(expected[own].mean(axis=0)[chosen].sum())
+            bound = lower_bound_of_mean(hits, trials, level, float(is_hit[:half].mean()))
+        return bound - float(expected[held_out].mean(axis=0)[chosen].sum())
 
     def too_often(stop: int, deviations: float) -> BoolArray:
-        wanted = expected[:stop].sum(axis=0)
-        seen = np.bincount(labels[:stop] - IMPOSSIBLE, minlength=cells + 1)[1:]
-        return seen > wanted + deviations * np.sqrt(wanted)
+        mean = expected[:stop].sum(axis=0)
+        observed = np.bincount(labels[:stop] - IMPOSSIBLE, minlength=cells + 1)[1:]
+        return observed > mean + deviations * np.sqrt(mean)
 
-    # Cells that are in A by chance alone weaken the bound. So the first quarter of the samples picks an A for
+    # Cells that are in A by noise alone weaken the bound. So the first quarter of the samples picks an A for
     # each threshold, and the second quarter picks the threshold.
-    best = max(_DEVIATIONS, key=lambda own: excess(too_often(part, own), slice(part, half)))
+    best = max(_DEVIATIONS, key=lambda x: excess(too_often(quarter, x), slice(quarter, half)))
     return max(0.0, excess(too_often(half, best), slice(half, labels.size)))
 
 

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.mistakes import Explanation, best_settings, log_likelihoods
+from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
+from otmd.audit.mistakes import Explanation, best_settings
 from otmd.audit.samples import derived_rng, num_tuples, validate_law, validate_level
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -25,20 +26,20 @@ _MOST_PATTERNS = 4
 
 @dataclass(frozen=True)
 class DraftLawAudit:
-    """What an audit of draft samples found.
+    """The result of an audit of draft samples.
 
     Half of ``false_alarm`` is for the e-value, half is shared by the tests with p-values.
 
     Attributes
     ----------
     impossible : int
-        How many samples the declared law never draws. One is proof.
+        The number of samples that the declared law never draws. One is proof.
     log_likelihood, log_e_value : float
         Natural logarithms. The first is of the samples' likelihood under the declared law. The second is of
         the mean likelihood ratio of all mistakes, whose expectation is at most 1 under the declared law.
     p_values : tuple of float
         Exact G-tests of the tuples if they can be listed; else of the rank of each tuple's least likely
-        draft, and of its likeliest.
+        draft, and of its most likely.
     independence : dict of str to float
         P-values by what drafts have in common, within a draw and from draw to draw.
     explanations : tuple of Explanation
@@ -69,7 +70,7 @@ class DraftLawAudit:
     @property
     def dependent(self) -> tuple[str, ...]:
         """The keys of :attr:`independence` for which the p-value is an alarm."""
-        return tuple(name for name, own in self.independence.items() if own <= self.level)
+        return tuple(name for name, p in self.independence.items() if p <= self.level)
 
     @property
     def best(self) -> Explanation | None:
@@ -83,25 +84,25 @@ class DraftLawAudit:
         if not self.faulty:
             return f"no deviation from the declared law found in {self.num_samples} samples"
         never = f" ({self.impossible} of them it never draws)" if self.impossible else ""
-        told = f"the {self.num_samples} samples were not drawn from the declared law{never}"
+        fault = f"the {self.num_samples} samples were not drawn from the declared law{never}"
         if self.dependent:
-            told += f"; they depend on one another ({'; '.join(self.dependent)})"
+            fault += f"; they depend on one another ({'; '.join(self.dependent)})"
         if self.best is None:
-            return f"{told}; none of the common mistakes explains them better"
-        return f"{told}; best explained by: {self.best.mistake}"
+            return f"{fault}; none of the common mistakes explains them better"
+        return f"{fault}; best explained by: {self.best.mistake}"
 
     def __str__(self) -> str:
         values = ", ".join(f"{value:.1e}" for value in self.p_values)
         tests = f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}"
-        shown = (own for own in self.explanations[:5] if own.log_likelihood > -np.inf)
+        shown = (x for x in self.explanations[:5] if x.log_likelihood > -np.inf)
         laws = [Explanation("the declared law", self.log_likelihood), *shown]
         lines = [
             self.verdict,
             f"{tests}; false-alarm rate {self.false_alarm:.0e}",
             f"p-values of drafts that depend on one another (alarm at {self.level:.1e}):",
-            *(f"  {own:>14.1e}  {name}" for name, own in self.independence.items()),
+            *(f"  {p:>14.1e}  {name}" for name, p in self.independence.items()),
             "log-likelihoods:",
-            *(f"  {own.log_likelihood:>14.1f}  {own.mistake}" for own in laws),
+            *(f"  {law.log_likelihood:>14.1f}  {law.mistake}" for law in laws),
         ]
         return "\n".join(lines)
 
@@ -135,7 +136,7 @@ def draft_law(
     validate_level(false_alarm)
     rng = derived_rng(rng, "draft_law")
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
-    declared, likelihoods = log_likelihoods(law, tuples, counts)
+    likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
     # There are also four tests of independence, two for a single draft.
     level = false_alarm / 2 / (len(tests) + (4 if law.num_drafts > 1 else 2))
@@ -143,61 +144,72 @@ def draft_law(
         num_samples=len(tokens),
         false_alarm=false_alarm,
         impossible=int(counts[law.tuple_prob(tuples) == 0].sum()),
-        log_likelihood=declared,
-        log_e_value=_log_e_value(likelihoods, declared),
-        p_values=tuple(exact_p_value(seen, probs, level, rng=rng) for seen, probs in tests),
+        log_likelihood=likelihoods.declared,
+        log_e_value=_log_e_value(likelihoods),
+        p_values=tuple(exact_p_value(test.observed, test.probs, level, rng=rng) for test in tests),
         independence=independence_p_values(tokens, law, level, rng=rng),
-        explanations=tuple(best_settings(likelihoods)),
+        explanations=tuple(best_settings(likelihoods.mistakes)),
     )
 
 
-def _log_e_value(likelihoods: dict[tuple[str, str], float], declared: float) -> float:
+def _log_e_value(likelihoods: Likelihoods) -> float:
     """Logarithm of the mean likelihood ratio over kinds of mistake, and over the settings of each kind."""
-    if not np.isfinite(declared):
+    if not np.isfinite(likelihoods.declared):
         return np.inf
-    kinds = Counter(kind for kind, _ in likelihoods)
-    shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods]
-    return float(np.subtract(logsumexp(np.array(list(likelihoods.values())) - shares), declared))
+    kinds = Counter(kind for kind, _ in likelihoods.mistakes)
+    shares = [np.log(kinds[kind] * len(kinds)) for kind, _ in likelihoods.mistakes]
+    shared = np.array(list(likelihoods.mistakes.values())) - shares
+    return float(np.logaddexp.reduce(shared)) - likelihoods.declared
 
 
-def counts_of_tuples(
-    law: DraftLaw, tuples: IntArray, counts: IntArray
-) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of cells of tuples; nothing if the tuples cannot be listed."""
+class CellCounts(NamedTuple):
+    """Observed counts (K,) in cells, and the cells' probabilities (K,)."""
+
+    observed: IntArray
+    probs: FloatArray
+
+
+def counts_of_tuples(law: DraftLaw, tuples: IntArray, counts: IntArray) -> list[CellCounts]:
+    """Counts in cells of tuples; none if the tuples cannot be listed."""
     if not law.can_enumerate() or num_tuples(law) > _MOST_LISTED:
         return []
-    every, probs = law.enumerate()
-    cells = make_cells(probs, np.lexsort((probs, _num_distinct(every))), _CELLS)
-    seen = dict(zip(map(tuple, tuples.tolist()), counts.tolist(), strict=True))
-    by_tuple = [seen.get(tuple(own), 0) for own in every.tolist()]
-    return [(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
+    possible, probs = law.enumerate()
+    cells = make_cells(probs, np.lexsort((probs, _num_distinct(possible))), _CELLS)
+    observed = dict(zip(map(tuple, tuples.tolist()), counts.tolist(), strict=True))
+    by_tuple = [observed.get(tuple(row), 0) for row in possible.tolist()]
+    return [CellCounts(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
 
 
-def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[tuple[IntArray, FloatArray]]:
-    """Counts and probabilities of the rank of each tuple's least likely draft, and of its likeliest."""
-    found, descending = [], np.argsort(-law.inclusion_probs(), kind="stable")
+def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[CellCounts]:
+    """Counts in cells of the rank of each tuple's least likely draft, and of its most likely."""
+    descending = np.argsort(-law.inclusion_probs(), kind="stable")
+    tests = []
     numbers = np.unique(np.geomspace(1, descending.size, _CELLS).astype(np.int64))
     for order in (descending, descending[::-1]):
         rank = np.argsort(order)
-        ends, reached, contained = [], [0.0], 0.0
+        ends = []
+        reached = [0.0]
+        contained = 0.0
         # A cell ends where enough probability has come together since the last one.
         for number in numbers:
             contained = float(law.containment(rank < number))
             if contained - reached[-1] >= _LEAST_CELL:
                 ends.append(number)
                 reached.append(contained)
-        # The last cell takes what is left, which may be too little for a cell of its own.
-        ends[-1], reached[-1] = order.size, contained
+        # The last cell takes what is left, which may be too little for a cell by itself.
+        ends[-1] = order.size
+        reached[-1] = contained
         cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
         probs = np.diff(reached)
-        found.append((np.bincount(cell, minlength=probs.size), probs / probs.sum()))
-    return found
+        observed = np.bincount(cell, minlength=probs.size)
+        tests.append(CellCounts(observed, probs / probs.sum()))
+    return tests
 
 
 def independence_p_values(
     samples: IntArray, law: DraftLaw, level: float, *, rng: np.random.Generator
 ) -> dict[str, float]:
-    """Exact p-values by what drafts (N, n) have in common, against drafts drawn here from the law.
+    """Exact p-values by what drafts (N, n) have in common, compared with drafts drawn here from the law.
 
     The tests compare which drafts of a draw are equal, which parts of the vocabulary neighbouring drafts come
     from, and both for drafts of consecutive draws. ``level`` is the smallest p-value that must be resolved.
@@ -207,24 +219,28 @@ def independence_p_values(
     masses = law.inclusion_probs()
     middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
     part = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
-    wanted, found = dict(_labels(reference, part)), {}
-    for name, seen in _labels(samples, part):
-        size = 1 + int(max(seen.max(initial=0), wanted[name].max(initial=0)))
-        counts, expected = (np.bincount(own, minlength=size) for own in (seen, wanted[name]))
-        found[name] = p_value_of_exchangeable(counts, expected, level, rng=rng)
-    return found
+    drawn = dict(_labels(reference, part))
+    p_values = {}
+    for name, labels in _labels(samples, part):
+        size = 1 + int(max(labels.max(initial=0), drawn[name].max(initial=0)))
+        observed = np.bincount(labels, minlength=size)
+        expected = np.bincount(drawn[name], minlength=size)
+        p_values[name] = p_value_of_exchangeable(observed, expected, level, rng=rng)
+    return p_values
 
 
 def _labels(tokens: IntArray, part: IntArray) -> Iterator[tuple[str, IntArray]]:
-    """What drafts (N, n) have in common, by name: a label for each draw, or for each pair of draws."""
-    rows, n = np.arange(len(tokens)), tokens.shape[1]
+    """Labels of each draw, or of each pair of draws, by name of what the drafts (N, n) have in common."""
+    rows = np.arange(len(tokens))
+    n = tokens.shape[1]
     parts = part[tokens]
     if n > 1:
         slot = rows % (n - 1)
         yield "equal drafts in a draw", _pattern(tokens)
         yield "neighbouring drafts of a draw", _PARTS * parts[rows, slot] + parts[rows, slot + 1]
     for start, name in enumerate(("draws 1 and 2, 3 and 4, …", "draws 2 and 3, 4 and 5, …")):
-        before, after = rows[start:-1:2], rows[start + 1 :: 2]
+        before = rows[start:-1:2]
+        after = rows[start + 1 :: 2]
         slot = np.arange(after.size) % n
         agreements = np.minimum((tokens[before] == tokens[after]).sum(axis=1), 2)
         yield name, _PARTS * (_PARTS * agreements + parts[before, slot]) + parts[after, slot]

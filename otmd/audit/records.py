@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otmd.audit.record_files import MOST_NUMBERS, rows_of_file
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -18,20 +19,12 @@ from otmd.probabilities import (
     ties_at_edge,
     wrong,
 )
-from otmd.storage.arrays import read_safetensors
-from otmd.storage.files import parse_json, shortened
-from otmd.storage.parquet import read_batches
+from otmd.storage.files import shortened
 
-# Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
-LONGEST_LINE = 32 << 20
-# Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
-_MOST_MARKS = 10_000
 # Stands for the output token of a position that was not reached.
 NOT_DECIDED = -1
 # The audit keeps a few hundred bytes of each row.
 MOST_ROWS = 2_000_000
-# The largest vocabulary that is read.
-MOST_NUMBERS = 1 << 22
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
 _WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
@@ -39,8 +32,6 @@ FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
     *("draft_tokens", "output_token", "request", "step", "depth"),
 )  # fmt: skip
-# Endings of the names of fields that hold lists of numbers.
-_VECTORS = ("logits", "probs", "ids", "tokens")
 # Names of settings that engines have, and that no field stands for.
 _CHANGED = re.compile("penalt|bias")
 _NO_TOKENS = np.empty(0, np.int64)
@@ -56,7 +47,7 @@ class Logits(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """The ``size`` probabilities of all tokens, or of ascending ``ids``; or what is wrong with them.
+    """The ``size`` probabilities of all tokens, or of ascending ``ids``; or the kind of their fault.
 
     ``ties`` are those of :func:`~otmd.probabilities.ties_at_edge`. ``listed`` is the mass of the ``ids``
     if the logits are log-probabilities and the processing needs those of all tokens, else at least 1.
@@ -74,7 +65,7 @@ class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
     V is the vocabulary of a full row (``is_full``), else large enough for every token named. ``target`` and
-    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.run_report.KINDS` without its side.
+    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.boundary_cases.KINDS` without its side.
     ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
     Where a cut splits tokens of equal logits, ``target_ties`` and ``draft_ties`` are all of these tokens: the
     engine chose which of them it kept. At temperature 0 they are the tokens of the largest logit. The logits
@@ -97,15 +88,17 @@ class Record(NamedTuple):
     draft_logits: Logits | None
 
 
-def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> Iterator[Record]:
+def read_records(source: Source, processings: Mapping[str, Processing | None]) -> Iterator[Record]:
     """Read the rows of a file, or of a list of dicts, in order.
 
-    ``defaults`` has the processing of logits by side. A ValueError names the file, the row and the field.
+    ``processings`` has that of the logits by side. A ValueError names the file, the row and the field.
     """
     if isinstance(source, str | Path):
-        rows, name = _rows_of_file(Path(source)), str(source)
+        rows = rows_of_file(Path(source))
+        name = str(source)
     elif isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
-        rows, name = enumerate(source, start=1), "records"
+        rows = enumerate(source, start=1)
+        name = "records"
     else:
         raise wrong("source", type(source).__name__, "a path or a list of mappings")
     least = {"target": 1.0, "draft": 1.0}
@@ -115,7 +108,7 @@ def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> I
             raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
         try:
             given = _given(row)
-            sides = {side: _read_side(side, given, defaults.get(side)) for side in least}
+            sides = {side: _read_side(side, given, processings.get(side)) for side in least}
             record = _record(number, given, sides["target"], sides["draft"])
         except ValueError as error:
             raise ValueError(f"{name}: row {number}: {error}") from error
@@ -127,9 +120,9 @@ def read_records(source: Source, defaults: Mapping[str, Processing | None]) -> I
     for side, mass in least.items():
         if mass < 1 and most[side] == 1:
             raise wrong(
-                f"{name}: {side}_logits",
-                f"log-probabilities of some tokens (≤ 0 in all rows, with a mass of {mass:.3g} in one)",
-                "logits of all V tokens, or of all with mass (to raw logits that are ≤ 0 add 100)",
+                f"{name}: the {side}",
+                f"(log-)probabilities of some tokens (a mass of {mass:.3g} in one row, above 1 in none)",
+                "those of all tokens with mass, or logits of all V (to raw logits that are ≤ 0 add 100)",
             )
 
 
@@ -148,8 +141,8 @@ def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) 
     tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Rows of an array have equal lengths: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
-    output = _number("output_token", given, NOT_DECIDED, whole=True)
-    depth = _number("depth", given, 0, whole=True)
+    output = _number("output_token", given, NOT_DECIDED, integer=True)
+    depth = _number("depth", given, 0, integer=True)
     if not 0 <= depth <= _DEEPEST:
         raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
     size, is_full = _vocab_size(target, draft, max(output, int(tokens.max(initial=0))))
@@ -163,7 +156,7 @@ def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) 
         draft_tokens=tokens,
         output_token=output,
         request=_read_request(given.get("request", "")),
-        step=_number("step", given, None, whole=True),
+        step=_number("step", given, None, integer=True),
         depth=depth,
         target_ties=target.ties,
         draft_ties=drafted.ties if drafted else _NO_TOKENS,
@@ -180,7 +173,8 @@ def as_kept(
     Which tied tokens a cut keeps is the engine's choice, and all that it keeps are equally likely: a random
     one of those with mass stands for each. Distinct tokens stay distinct; if too many are tied, all remain.
     """
-    kept, tied = ties[probs[ties] > 0], np.intersect1d(tokens, ties)
+    kept = ties[probs[ties] > 0]
+    tied = np.intersect1d(tokens, ties)
     if not 0 < tied.size <= kept.size:
         return tokens
     chosen = dict(zip(tied.tolist(), rng.permutation(kept).tolist(), strict=False))
@@ -198,8 +192,8 @@ def _vocab_size(target: _Side, draft: _Side | None, largest_token: int) -> tuple
     full = {side.size for side in sides if side.ids is None}
     if len(full) > 1:
         shorter = "draft" if sides[1].size < target.size else "target"
-        told = f"{sides[1].size} tokens and a target with {target.size}"
-        raise wrong("draft", told, f"equally many, or {shorter}_ids: the ids of its tokens")
+        sizes = f"{sides[1].size} tokens and a target with {target.size}"
+        raise wrong("draft", sizes, f"equally many, or {shorter}_ids: the ids of its tokens")
     largest = [int(side.ids[-1]) for side in sides if side.ids is not None]
     size = min(full) if full else 1 + max(*largest, largest_token)
     if size > MOST_NUMBERS:
@@ -211,10 +205,12 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     """Read one side of a row, None if the row lacks it; ValueError for fields that do not fit together."""
     kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
     if len(kinds) > 1:
-        raise wrong(f"{side}_logits", f"it beside {side}_probs", "one of the two")
+        raise wrong(f"{side}_logits", f"it and {side}_probs", "one of the two")
     if not kinds:
         return None
-    name, is_logits, value = f"{side}_{kinds[0]}", kinds[0] == "logits", given[f"{side}_{kinds[0]}"]
+    name = f"{side}_{kinds[0]}"
+    is_logits = kinds[0] == "logits"
+    value = given[name]
     values = _vector(name, value, "fiu")
     # Decimal numbers have no dtype; those of engines were float32 before they were printed.
     tolerance = sum_tolerance(values.dtype if hasattr(value, "dtype") else np.dtype(np.float32))
@@ -227,17 +223,23 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
         if ids.size != values.size:
             raise ValueError(f"{side}_ids: got {ids.size} ids for {values.size} numbers")
         order = np.argsort(ids, kind="stable")
-        values, ids = values[order], ids[order]
+        values = values[order]
+        ids = ids[order]
         if ids[0] < 0 or (np.diff(ids) == 0).any():
             raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
     of_logits = _processing(side, is_logits, given, default)
-    numbers, ties, listed = in_float64(values), _NO_TOKENS, 1.0
+    numbers = in_float64(values)
+    ties = _NO_TOKENS
+    listed = 1.0
     logits = None if of_logits is None else Logits(numbers, of_logits)
     probs = _probs(numbers, of_logits, tolerance)
     if of_logits is not None and not isinstance(probs, str):
         ties = ties_at_edge(numbers, probs)
-        if ids is not None:
-            ties, listed = ids[ties], _listed_mass(numbers, of_logits, tolerance)
+        ties = ties if ids is None else ids[ties]
+        listed = _listed_mass(numbers, of_logits, tolerance)
+    elif of_logits is None and ids is not None:
+        mass = float(numbers.sum())
+        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
     return _Side(probs, values.size, ids, ties, listed, logits)
 
 
@@ -253,7 +255,7 @@ def _listed_mass(logits: FloatArray, processing: Processing, tolerance: float) -
 
 
 def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) -> FloatArray | str:
-    """The distribution of the recorded numbers, or a text that says what is wrong with them."""
+    """The distribution of the recorded numbers, or the kind of their fault."""
     if np.isnan(numbers).any():
         return "nan"
     if (numbers == np.inf).any():
@@ -267,7 +269,7 @@ def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) 
 
 
 def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
-    """The distribution over all tokens (V,), or a text that says what is wrong with it."""
+    """The distribution over all tokens (V,), or the kind of its fault."""
     if isinstance(side.probs, str) or side.ids is None:
         return side.probs
     if side.ids[-1] >= vocab_size:
@@ -289,17 +291,17 @@ def _spread_logits(side: _Side, vocab_size: int) -> Logits | None:
 def _processing(
     side: str, is_logits: bool, given: Row, default: Processing | None
 ) -> Processing | None:
-    own = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
-    if not is_logits and (own or default):
-        told = f"{side}_logits with it: probabilities are taken as they are"
-        name = own[0] if own else f"{side}_processing"
-        raise wrong(name, f"a processing of {side}_probs", told)
-    if own and default:
-        raise wrong(own[0], "it in the row and for the whole file", "one of them")
-    if not own:
+    in_row = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
+    if not is_logits and (in_row or default):
+        expected = f"{side}_logits with it: probabilities are used as they are"
+        name = in_row[0] if in_row else f"{side}_processing"
+        raise wrong(name, f"a processing of {side}_probs", expected)
+    if in_row and default:
+        raise wrong(in_row[0], "it in the row and for the whole file", "one of them")
+    if not in_row:
         return (default or Processing()) if is_logits else None
     # Engines write 0 or −1 for no truncation.
-    top_k = max(_number(f"{side}_top_k", given, 0, whole=True), 0) or None
+    top_k = max(_number(f"{side}_top_k", given, 0, integer=True), 0) or None
     top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))
     order = given.get(f"{side}_order", "transformers")
     order = order.tolist() if isinstance(order, np.ndarray) else order
@@ -319,15 +321,18 @@ def _read_request(value: Any) -> str:
     return text
 
 
-def _number(name: str, given: Row, missing: Any, whole: bool = False) -> Any:
+def _number(name: str, given: Row, missing: Any, integer: bool = False) -> Any:
     """Return a number of a row; ``missing`` if it is lacking, or NaN where fractions are allowed."""
     value = _scalar(given.get(name))
-    if value is None or (isinstance(value, float) and np.isnan(value) and not whole):
+    if value is None or (isinstance(value, float) and np.isnan(value) and not integer):
         return missing
-    kinds, most = (int, 2**63 - 1) if whole else (int | float, 1e300)
+    kinds = int if integer else int | float
+    most = 2**63 - 1 if integer else 1e300
     if isinstance(value, bool) or not isinstance(value, kinds) or abs(value) > most:
-        raise wrong(name, shortened(repr(value)), "a whole number" if whole else "a finite number")
-    return value if whole else float(value)
+        raise wrong(
+            name, shortened(repr(value)), "a whole number" if integer else "a finite number"
+        )
+    return value if integer else float(value)
 
 
 def _scalar(value: Any) -> Any:
@@ -336,91 +341,19 @@ def _scalar(value: Any) -> Any:
 
 def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     """Return numbers (V,) of one of the kinds, or raise ValueError; NaN and infinity pass."""
-    wanted = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
+    expected = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
     value = from_tensor(value)
     if not isinstance(value, list | tuple | np.ndarray):
-        raise wrong(name, shortened(repr(value)), wanted)
+        raise wrong(name, shortened(repr(value)), expected)
     try:
         array = np.asarray(value)
         if array.dtype == object and name.endswith("logits"):
             # JSON has no infinity: null is −∞.
             array = np.asarray([-np.inf if number is None else number for number in array])
     except (ValueError, OverflowError) as error:
-        raise wrong(name, "rows of different lengths", wanted) from error
+        raise wrong(name, "rows of different lengths", expected) from error
     if array.ndim != 1 or array.size < at_least or (array.size and array.dtype.kind not in kinds):
-        raise wrong(name, f"{array.dtype} of shape {array.shape}", wanted)
+        raise wrong(name, f"{array.dtype} of shape {array.shape}", expected)
     if array.size > MOST_NUMBERS:
         raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
     return array
-
-
-def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of a file with their numbers from 1, a few at a time; ValueError for a bad file."""
-    readers = {
-        ".jsonl": _rows_of_json_lines,
-        ".parquet": _rows_of_parquet,
-        ".safetensors": _rows_of_safetensors,
-    }
-    if path.suffix not in readers:
-        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    if not path.is_file():
-        raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
-    return readers[path.suffix](path)
-
-
-def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines that are not blank. One longer than :data:`LONGEST_LINE` is refused before it is read in full."""
-    with path.open("rb") as stream:
-        lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
-        for number, line in enumerate(lines, start=1):
-            where = f"{path}: row {number}"
-            if len(line) > LONGEST_LINE:
-                raise ValueError(f"{where}: got a line of more than {LONGEST_LINE} bytes")
-            if not line.strip():
-                continue
-            try:
-                if sum(line.count(mark) for mark in b'[{:"') > _MOST_MARKS:
-                    raise ValueError(f"more than {_MOST_MARKS} brackets, colons and quotes")
-                row = parse_json(line)
-            except ValueError as error:
-                what = "malformed" if line.endswith(b"\n") else "cut short"
-                raise ValueError(f"{where}: no JSON, {what} ({error})") from error
-            if not isinstance(row, dict):
-                raise wrong(where, type(row).__name__, "a JSON object with the fields")
-            yield number, row
-
-
-def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each column is a field. Fields with a number for each token are columns of lists."""
-    number = 0
-    for batch in read_batches(path):
-        for row in zip(*batch.values(), strict=True):
-            number += 1
-            yield number, {name: _value(name, own) for name, own in zip(batch, row, strict=True)}
-
-
-def _value(name: str, scalar: Any) -> Any:
-    """Convert an Arrow scalar: a list to an array, which may hold objects, others to a Python value."""
-    if not (scalar.is_valid and "list" in str(scalar.type).partition("<")[0]):
-        return scalar.as_py()
-    array = scalar.values.to_numpy(zero_copy_only=False)
-    if scalar.values.null_count and name.endswith("logits") and array.dtype.kind == "f":
-        array = np.where(scalar.values.is_null().to_numpy(zero_copy_only=False), -np.inf, array)
-    return array
-
-
-def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each array is a field, with the rows as its first axis. Arrays are memory-mapped, not loaded."""
-    arrays, _ = read_safetensors(path)
-    for name, array in arrays.items():
-        axes, shape = (2 if name.endswith(_VECTORS) else 1), array.raw.shape
-        if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
-            wanted = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
-            raise wrong(f"{path}: {shortened(name)}", f"shape {shape}", wanted)
-    lengths = {name: len(array.raw) for name, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise wrong(path, f"arrays with {lengths} rows", "equally many")
-    for row in range(next(iter(lengths.values()), 0)):
-        yield row + 1, {name: array.rows(row) for name, array in arrays.items()}

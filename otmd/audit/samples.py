@@ -1,9 +1,10 @@
-"""What the audits share: checks of arguments, samples, laws of single drafts, ceilings, worst tokens."""
+"""Checks of arguments, samples, distributions of single drafts, ceilings and deviations, for all audits."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,7 +29,7 @@ from otmd.verifiers import Verifier
 Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
-"""From drafts (n,) to the law of the output token (V,)."""
+"""From drafts (n,) to the distribution of the output token (V,)."""
 LawMaker = Callable[[FloatArray, int], drafts.DraftLaw]
 """From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
@@ -40,10 +41,11 @@ SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How often the output token was among the drafts: the ``rate`` with exact bounds (Clopper–Pearson).
+    """The acceptance rate in a sample, with exact bounds (Clopper–Pearson).
 
-    No lossless rule exceeds the ``ceiling``: α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for
-    a law without a closed form and with too many tuples for a maximum flow.
+    No lossless verifier exceeds the ``ceiling``: α*, or
+    :func:`~otmd.optimum.bounds.draft_probability_bound` for a law without a closed form and with too many
+    tuples for a maximum flow.
     """
 
     rate: float
@@ -59,20 +61,22 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TokenDeviation:
-    """The id of a token, and its counts, or its probabilities if the output law is exact."""
+    """The id of a token, and its counts, or its probabilities if the distribution of the output is exact."""
 
     token: int
     observed: float
     expected: float
 
 
-def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
-    """Return the law; TypeError for a class, or if ``others`` has swapped places with it; else ValueError."""
+def validate_law(law: object, array: ArrayLike) -> drafts.DraftLaw:
+    """Return the law; TypeError for a class, or if it is swapped with the ``array``; else ValueError."""
     if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
-        raise TypeError(f"law: got the class {law.__name__}, wanted an instance: {law.__name__}(…)")
-    if isinstance(others, drafts.DraftLaw):
-        told = f"{type(law).__name__} and a {type(others).__name__} in the place of the array before it"
-        raise TypeError(f"law: got {told}: are the two swapped?")
+        raise TypeError(
+            f"law: got the class {law.__name__}, expected an instance: {law.__name__}(…)"
+        )
+    if isinstance(array, drafts.DraftLaw):
+        swapped = f"{type(law).__name__}, and {type(array).__name__} for the array before it"
+        raise TypeError(f"law: got {swapped}: are the two swapped?")
     if not isinstance(law, drafts.DraftLaw):
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
@@ -82,19 +86,19 @@ def validate_law(law: object, others: ArrayLike) -> drafts.DraftLaw:
 
 def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
     """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
-    own = validate_law(law, target_probs)
+    vocab_size = validate_law(law, target_probs).vocab_size
     p = validate_probs("target_probs", target_probs)
-    validate_same_vocabulary(p, own.vocab_size)
+    validate_same_vocabulary(p, vocab_size)
     if p.ndim != 1:
         raise wrong("target_probs", f"leading axes {p.shape[:-1]}", "one position")
     return p
 
 
 def validate_verifier(verifier: object) -> None:
-    """Raise TypeError for a class, ValueError for what is neither a Verifier nor a callable."""
+    """Raise TypeError for a class, ValueError for neither a Verifier nor a callable."""
     if isinstance(verifier, type):
         name = verifier.__name__
-        raise TypeError(f"verifier: got the class {name}, wanted an instance: {name}()")
+        raise TypeError(f"verifier: got the class {name}, expected an instance: {name}()")
     if not isinstance(verifier, Verifier) and not callable(verifier):
         raise wrong("verifier", repr(verifier), "a Verifier or a callable")
 
@@ -116,7 +120,7 @@ def validate_fraction(name: str, value: object) -> float:
 
 
 def derived_rng(rng: object, audit: str) -> np.random.Generator:
-    """Return a generator for an audit, which is independent of what else is drawn with the seed of ``rng``.
+    """Return a generator for an audit, independent of all other random numbers from the seed of ``rng``.
 
     The engine under audit may use an equal seed. Its random numbers would then be those of the audit, and a
     sound engine would be called faulty. ValueError unless ``rng`` is a generator, which is advanced.
@@ -129,11 +133,11 @@ def derived_rng(rng: object, audit: str) -> np.random.Generator:
 
 def one_by_one(sampler: Sampler, draft_tokens: IntArray) -> NDArray:
     """The tokens (N,) that a sampler of single draws emits for drafts (N, n); ValueError for arrays."""
-    tokens = [np.asarray(from_tensor(sampler(own))) for own in draft_tokens]
+    tokens = [np.asarray(from_tensor(sampler(row))) for row in draft_tokens]
     for token in tokens:
         if token.ndim:
-            told = f"an array of shape {token.shape} for one draw of drafts"
-            raise wrong("verifier", told, "a token; batched=True takes all draws in one call")
+            got = f"an array of shape {token.shape} for one draw of drafts"
+            raise wrong("verifier", got, "a token; batched=True takes all draws in one call")
     return np.stack(tokens)
 
 
@@ -150,23 +154,24 @@ def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) 
 def sampler_of(
     verifier: ConditionalLaw, *, rng: np.random.Generator
 ) -> Callable[[IntArray], IntArray]:
-    """A batched sampler, from drafts (N, n) to tokens (N,), of a rule that is given by its conditional law.
+    """A batched sampler, from drafts (N, n) to tokens (N,), of a verifier given by its conditional law.
 
-    ``verifier`` takes drafts (n,) and returns the law of the output token (V,). It is called once for each
-    tuple of drafts. The sampler raises ValueError if it does not return a distribution.
+    ``verifier`` takes drafts (n,) and returns the distribution of the output token (V,). It is called once
+    for each tuple of drafts. The sampler raises ValueError if it does not return a distribution.
     """
     validate_rng(rng)
 
     @cache
-    def law_of(draft_tokens: tuple[int, ...]) -> FloatArray:
+    def output_probs(draft_tokens: tuple[int, ...]) -> FloatArray:
         return validate_probs("verifier", verifier(np.array(draft_tokens)))
 
     def sample(draft_tokens: IntArray) -> IntArray:
-        every, which = np.unique(draft_tokens, axis=0, return_inverse=True)
-        order, counts = np.argsort(which.ravel(), kind="stable"), np.bincount(which.ravel())
-        laws = map(law_of, map(tuple, every.tolist()))
+        tuples, indices = np.unique(draft_tokens, axis=0, return_inverse=True)
+        order = np.argsort(indices.ravel(), kind="stable")
+        outputs = map(output_probs, map(tuple, tuples.tolist()))
+        counts = np.bincount(indices.ravel())
+        drawn = (draw_tokens(probs, rng, size) for probs, size in zip(outputs, counts, strict=True))
         tokens = np.empty(len(draft_tokens), np.int64)
-        drawn = (draw_tokens(law, rng, count) for law, count in zip(laws, counts, strict=True))
         tokens[order] = np.concatenate([tokens[:0], *drawn])
         return tokens
 
@@ -176,14 +181,14 @@ def sampler_of(
 def law_name(law: object) -> str:
     """The name of a law on the command line, with the law's parameters."""
     if isinstance(law, partial):
-        told = ", ".join(f"{name}={own!r}" for name, own in law.keywords.items())
-        return f"{law_name(law.func)} ({told})"
+        parameters = ", ".join(f"{name}={value!r}" for name, value in law.keywords.items())
+        return f"{law_name(law.func)} ({parameters})"
     name = law if isinstance(law, str) else getattr(law, "__name__", repr(law))
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 # A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
-# n-grams, the argmax, the likeliest tokens of a tree.
+# n-grams, the argmax, the most likely tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
     "independent": drafts.WithReplacement,
@@ -200,10 +205,17 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
     return MAKERS[law]
 
 
+class DeclaredLaw(NamedTuple):
+    """The law of a row's drafts, and the distribution (V,) of each given those before it."""
+
+    law: drafts.DraftLaw
+    next_draft_probs: list[FloatArray]
+
+
 def declared_law(
     make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
-) -> tuple[drafts.DraftLaw, list[FloatArray]] | str:
-    """The law of a row's drafts (n,), and of each given those before it; or their kind of boundary case."""
+) -> DeclaredLaw | str:
+    """The law of a row's drafts (n,); or their kind of boundary case if it cannot have drawn them."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"
     try:
@@ -214,13 +226,13 @@ def declared_law(
     if not isinstance(law, drafts.ProposalLaw):
         raise wrong("law", repr(law), "a ProposalLaw, made of the one distribution that a row has")
     law = law.with_ties_as(draft_tokens)
-    laws = next_draft_laws(law, draft_tokens)
-    drawn = all(own[token] > 0 for own, token in zip(laws, draft_tokens, strict=True))
-    return (law, laws) if drawn else "draft_never"
+    probs = next_draft_probs(law, draft_tokens)
+    possible = all(row[token] > 0 for row, token in zip(probs, draft_tokens, strict=True))
+    return DeclaredLaw(law, probs) if possible else "draft_never"
 
 
-def next_draft_laws(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
-    """The law (V,) of each of the drafts (n,) given those before it; zero if no draft can follow."""
+def next_draft_probs(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
+    """The distribution (V,) of each of the drafts (n,) given those before it; zero if none can follow."""
     return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
 
 
@@ -239,7 +251,7 @@ def acceptance_ceiling(target: FloatArray, law: drafts.DraftLaw) -> float:
 
 
 def num_tuples(law: drafts.DraftLaw) -> int:
-    """How many tuples of drafts an enumeration of a law goes through, at a single position."""
+    """The number of tuples of drafts in an enumeration of a law at a single position."""
     if isinstance(law, drafts.Joint):
         return len(law.tuples)
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
@@ -259,9 +271,9 @@ def largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[Toke
 def deviation_table(worst: tuple[TokenDeviation, ...], number: str = ".1f") -> str:
     """Lines of token, observed, expected, difference and ratio."""
     lines = [f"  {'token':>8} {'observed':>12} {'expected':>12} {'difference':>12} {'ratio':>8}"]
-    for own in worst:
-        ratio = f"{own.observed / own.expected:8.3f}" if own.expected > 0 else f"{'∞':>8}"
-        cells = (own.observed, own.expected, own.observed - own.expected)
+    for token in worst:
+        ratio = f"{token.observed / token.expected:8.3f}" if token.expected > 0 else f"{'∞':>8}"
+        cells = (token.observed, token.expected, token.observed - token.expected)
         numbers = " ".join(f"{value:>12{number}}" for value in cells)
-        lines.append(f"  {own.token:>8} {numbers} {ratio}")
+        lines.append(f"  {token.token:>8} {numbers} {ratio}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""A lossless plan: tokens are grouped into few classes by p/q, and random clocks choose among the drafts.
+"""A lossless plan at one position: classes of tokens with similar p/q, and random clocks that choose a draft.
 
 Each class has a node, a value of p/q. A token with a ratio between two nodes belongs to either class at
 random, so that the expected node is its ratio. This replaces the curve of (q(H), p(H)) by its tangents at the
@@ -26,7 +26,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 # Intervals of ratios span at most a factor of two, but for the first and the last; the first may end here.
 _LEAST_TOP = 2.0**-40
 _LOWEST_RATIO = 1e-13
-# How far tokens may move beyond the highest ratio, relative to it.
+# The farthest that tokens may move beyond the highest ratio, relative to it.
 _HEADROOM = 0.1
 # Only rounding separates ratios above this multiple of the highest one from it.
 _BELOW = 1.0 - 1e-9
@@ -36,7 +36,8 @@ _SPACING = 0.25
 _SILENT = 45.0
 
 
-MOST_NODES, MOST_NODES_OF_RACE = 128, 48
+MOST_NODES = 128
+MOST_NODES_OF_RACE = 48
 """A search for nodes ends at so many: the time for their weights grows with the square."""
 
 
@@ -65,31 +66,46 @@ class CutCurve(NamedTuple):
     def between(self, first: int, end: int) -> Self:
         """The intervals from one edge to another, as a curve of their own without H*."""
         edges = slice(first, end + 1)
-        before = self.target_before[edges], self.draft_before[edges], self.contained[edges]
-        own = slice(first, end)
-        masses = self.target_mass[own], self.draft_mass[own]
-        return type(self)(self.edges[edges], *masses, *before, self.single[own], 0)
+        intervals = slice(first, end)
+        return type(self)(
+            self.edges[edges],
+            self.target_mass[intervals],
+            self.draft_mass[intervals],
+            self.target_before[edges],
+            self.draft_before[edges],
+            self.contained[edges],
+            self.single[intervals],
+            cut=0,
+        )
 
 
 def cut_curve(curve: BlockedCurve, cut: int) -> CutCurve:
     """The part of a refined curve that the classes need; the first ``cut`` blocks of the curve are H*."""
-    blocks, (contained,) = curve.blocks, curve.containment(curve.blocks)
+    blocks = curve.blocks
+    (contained,) = curve.containment(curve.blocks)
     # Tokens that are never drafted come last, and have no finite ratio.
     size = np.count_nonzero(blocks.sums[:, DRAFT])
-    edges, single = blocks.low[:size], blocks.single[:size]
-    p, q, g = blocks.sums[:size, TARGET], blocks.sums[:size, DRAFT], contained[: size + 1]
+    edges = blocks.low[:size]
+    single = blocks.single[:size]
+    p = blocks.sums[:size, TARGET]
+    q = blocks.sums[:size, DRAFT]
+    g = contained[: size + 1]
     # An empty interval is appended, so that a node can lie above all ratios.
     edges = np.append(edges, max(2.0 * edges[-1], _LEAST_TOP))
-    single, p, q = np.append(single, True), np.append(p, 0.0), np.append(q, 0.0)
+    single = np.append(single, True)
+    p = np.append(p, 0.0)
+    q = np.append(q, 0.0)
     g = np.append(g, g[-1])
-    before = np.append(0.0, p.cumsum()), np.append(0.0, q.cumsum())
-    return CutCurve(np.append(edges, np.inf), p, q, *before, g, single, cut)
+    p_before = np.append(0.0, p.cumsum())
+    q_before = np.append(0.0, q.cumsum())
+    return CutCurve(np.append(edges, np.inf), p, q, p_before, q_before, g, single, cut)
 
 
 @kernel(error_model="numpy")
 def locate_one(nodes, first, end, ratio):
     """The lower class of a token with this ratio, among ``first`` to ``end``, and its probability."""
-    lower, size = first, end - first
+    lower = first
+    size = end - first
     while size > 1:
         half = size // 2
         # A factor, since a branch could be mispredicted.
@@ -104,7 +120,8 @@ def locate_one(nodes, first, end, ratio):
 @kernel()
 def locate(nodes, ratio):
     """The lower class of each token with these ratios (T,), and its probability."""
-    lower, share = np.empty(ratio.size, np.int64), np.empty(ratio.size)
+    lower = np.empty(ratio.size, np.int64)
+    share = np.empty(ratio.size)
     for i in range(ratio.size):
         lower[i], share[i] = locate_one(nodes, 0, nodes.size, ratio[i])
     return lower, share
@@ -126,14 +143,18 @@ def choose_nodes(
     there is one curve, and g is linear between its edges; otherwise g is a product of powers of q. The
     search ends early at ``most`` nodes, and 16 more for each curve.
     """
-    names = "edges", "target_before", "draft_before", "contained"
-    columns = [np.concatenate([getattr(curve, name) for curve in curves]) for name in names]
+    edges = np.concatenate([curve.edges for curve in curves])
+    target_before = np.concatenate([curve.target_before for curve in curves])
+    draft_before = np.concatenate([curve.draft_before for curve in curves])
+    contained = np.concatenate([curve.contained for curve in curves])
     starts = np.cumsum([0, *(curve.edges.size for curve in curves)])
     chosen = np.zeros(starts[-1], np.bool_)
-    for first, own in zip(starts[:-1], ends, strict=True):
-        chosen[first + np.array(own)] = True
+    for first, end_edges in zip(starts[:-1], ends, strict=True):
+        chosen[first + np.array(end_edges)] = True
     most += _MORE_NODES * len(curves)
-    refine_nodes(*columns, starts, copies, value - tol, linear, most, chosen)
+    refine_nodes(
+        edges, target_before, draft_before, contained, starts, copies, value - tol, linear, most, chosen
+    )  # fmt: skip
     return [np.flatnonzero(chosen[first:end]) for first, end in pairwise(starts)]
 
 
@@ -148,22 +169,27 @@ def nodes_of_tail(
     if ratio.size == 0:
         return np.array([0.0, 1.0])
     lowest, highest = np.minimum([ratio.min(), ratio.max()], max(most, 1.0)).tolist()
-    lowest, room = max(lowest, _LOWEST_RATIO), _HEADROOM * highest
-    farthest, first, last = highest + room, 0, curve.cut
+    lowest = max(lowest, _LOWEST_RATIO)
+    room = _HEADROOM * highest
+    farthest = highest + room
+    first = 0
+    last = curve.cut
     if not inner:
         farthest = min(farthest, most)
-        first, last = curve.cut, max(curve.cut, curve.edge_at(min(highest, most)))
+        first = curve.cut
+        last = max(curve.cut, curve.edge_at(min(highest, most)))
         if curve.cut == 0:
-            # At equal weights, the chance to be chosen over q differs between tokens by a part of about q.
+            # At equal weights, P(chosen)/q differs between tokens by a factor of about 1 − q.
             lowest *= 1.0 - min(4.0 * largest, _HEADROOM)
-    best, once = float((curve.target_before - curve.contained).min()), np.ones(1, np.int64)
+    best = float((curve.target_before - curve.contained).min())
+    once = np.ones(1, np.int64)
     ends = [(first, last)]
     (chosen,) = choose_nodes([curve], ends, once, best, tol, True, MOST_NODES_OF_RACE)
     nodes = curve.edges[chosen]
     # No node lies at the highest ratio: the last class must hold part of a token from the start, or no
     # token could move towards it.
-    top = _BELOW * highest if inner else min(farthest, highest)
-    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < top)]
+    last_inner = _BELOW * highest if inner else min(farthest, highest)
+    inside = nodes[(nodes > (0.0 if inner else lowest)) & (nodes < last_inner)]
     below = [0.0] if inner else [0.0, lowest]
     return np.unique(np.concatenate([below, inside, [max(farthest, lowest + room)]]))
 
@@ -182,10 +208,40 @@ def split_masses(
     upper = np.minimum(lower + 1, nodes.size - 1)
     part = share * q
     spread = ~curve.single[first:last] & (upper > lower)
-    below, above = nodes[lower[spread]], nodes[upper[spread]]
+    below = nodes[lower[spread]]
+    above = nodes[upper[spread]]
     part[spread] = np.clip((above * q[spread] - p[spread]) / (above - below), 0.0, q[spread])
     mass = np.bincount(lower, part, nodes.size) + np.bincount(upper, q - part, nodes.size)
     return nodes, mass.astype(np.float64)
+
+
+@kernel()
+def _fill_corners(
+    edges, target_before, draft_before, contained, starts, linear, chosen, ends, left, right
+):
+    """Fill the corners between chosen edges and the edges around each; return the number of corners."""
+    k = 0
+    for r in range(starts.size - 1):
+        ends.starts[r] = k
+        before = -1
+        last = starts[r + 1] - 1
+        for j in range(starts[r], last + 2):
+            # Beyond the last node there is no corner, only the end of the curve.
+            e = min(j, last)
+            if not chosen[e] and (j != last or before < 0):
+                continue
+            p, q = target_before[e], draft_before[e]
+            if before >= 0 and chosen[e] and j == e:
+                p, q = corner(edges, target_before, draft_before, before, e)
+            ends.target[k] = p
+            ends.slope[k] = edges[e]
+            ends.draft[k] = np.interp(q, draft_before, contained) if linear else q
+            left[k] = before
+            right[k] = e if chosen[e] else before
+            before = e
+            k += 1
+    ends.starts[starts.size - 1] = k
+    return k
 
 
 @kernel()
@@ -196,42 +252,30 @@ def refine_nodes(
 
     The search ends as well once ``most`` edges are chosen.
 
-    The columns hold one curve after another; curve r begins at ``starts[r]`` (R + 1,). The span between two
-    chosen edges is halved if its corner takes part in a combination below the limit.
+    The arrays by edge hold one curve after another; curve r begins at ``starts[r]`` (R + 1,). The span
+    between two chosen edges is halved if its corner takes part in a combination below the limit.
     """
     size = edges.size + copies.size
     ends = Ends(np.empty(size), np.empty(size), np.empty(size), np.empty(starts.size, np.int64))
-    left, right = np.empty(size, np.int64), np.empty(size, np.int64)
-    halved, count = True, chosen.sum()
-    while halved:
-        halved, k = False, 0
-        for r in range(copies.size):
-            ends.starts[r], before = k, -1
-            last = starts[r + 1] - 1
-            for j in range(starts[r], last + 2):
-                # Beyond the last node there is no corner, only the end of the curve.
-                e = min(j, last)
-                if not chosen[e] and (j != last or before < 0):
-                    continue
-                p, q = target_before[e], draft_before[e]
-                if before >= 0 and chosen[e] and j == e:
-                    p, q = corner(edges, target_before, draft_before, before, e)
-                ends.target[k], ends.slope[k] = p, edges[e]
-                ends.draft[k] = np.interp(q, draft_before, contained) if linear else q
-                left[k], right[k] = before, e if chosen[e] else before
-                before = e
-                k += 1
-        ends.starts[copies.size] = k
+    left, right = np.empty((2, size), np.int64)
+    refined = True
+    count = chosen.sum()
+    while refined:
+        refined = False
+        k = _fill_corners(
+            edges, target_before, draft_before, contained, starts, linear, chosen, ends, left, right
+        )
         lowest = np.empty(k)
         scan(ends, copies, lowest)
         for i in range(k):
             if count < most and lowest[i] < limit and left[i] >= 0 and right[i] - left[i] > 1:
-                first, last = left[i], right[i]
-                half = 0.5 * (edges[first] + edges[last])
-                middle = first + np.searchsorted(edges[first:last], half)
+                first = left[i]
+                last = right[i]
+                middle_ratio = 0.5 * (edges[first] + edges[last])
+                middle = first + np.searchsorted(edges[first:last], middle_ratio)
                 chosen[min(max(middle, first + 1), last - 1)] = True
                 count += 1
-                halved = True
+                refined = True
 
 
 class Quadrature(NamedTuple):
@@ -249,8 +293,11 @@ def clock_quadrature(slowest, fastest, spacing=_SPACING):
     early end (Takahasi and Mori 1974). At the default spacing the rule is exact to rounding.
     """
     latest = np.log(_SILENT * fastest / slowest)
-    first, last = int(np.floor(-3.7 / spacing)), int(np.ceil(latest / spacing))
-    times, steps = np.empty(last - first + 1), np.empty(last - first + 1)
+    first = int(np.floor(-3.7 / spacing))
+    last = int(np.ceil(latest / spacing))
+    times = np.empty(last - first + 1)
+    steps = np.empty(last - first + 1)
+    # s = exp(v − e^{−v})/fastest : times, ds/dv dv : steps
     for k in range(times.size):
         v = (first + k) * spacing
         times[k] = np.exp(v - np.exp(-v)) / fastest
@@ -266,9 +313,9 @@ def quadrature_for_weights(log_weights, num_drafts):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The choice among the drafts on one side of the cut: within H*, or outside.
+    """Classes, weights and clocks that choose among the drafts on one side of the cut: in H*, or outside.
 
-    ``weights`` (G,) are the rates of the classes' clocks, and ``tiers`` (G,) ascend: only the clocks of the
+    ``weights`` (G,) are the rates of the classes' clocks. The ``tiers`` (G,) ascend: only the clocks of the
     highest tier among the drafts run. ``rejection`` is the rate of the clock that rejects all drafts, 0
     without one. The quadrature integrates over the time of the first ring. ``locate`` takes
     tokens (T,) of this side. It returns the lower class of each, the probability of that class (otherwise the
@@ -284,12 +331,12 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class ChoicePlan:
-    """A lossless rule that chooses one of the drafts or none, at one position.
+    """A lossless verifier at one position: it chooses one of the drafts or none.
 
     If some drafts lie outside H*, one of them is chosen; otherwise one of the drafts or none is. A chosen
     draft is thinned, that is kept with a probability such that no token is accepted with more than its p.
     ``target`` (V,) is p, with a sum of at most 1. ``inside`` tells which of the given tokens (T,) are in H*.
-    No lossless rule exceeds the ``bound`` 1 + p(H*) − g(H*). A side is None if it accepts nothing.
+    No lossless verifier exceeds the ``bound`` 1 + p(H*) − g(H*). A side is None if it accepts nothing.
     """
 
     target: FloatArray
@@ -307,9 +354,9 @@ class ChoicePlan:
     def accepted(self) -> FloatArray:
         """The probability that each token is accepted, at most p, shape (V,)."""
         mass = np.zeros(self.target.size)
-        for side, own in ((self.inner, self.subset), (self.outer, ~self.subset)):
+        for side, members in ((self.inner, self.subset), (self.outer, ~self.subset)):
             if side is not None:
-                tokens = np.flatnonzero(own)
+                tokens = np.flatnonzero(members)
                 mass[tokens] = np.minimum(side.locate(tokens)[2], self.target[tokens])
         return mass
 
@@ -319,43 +366,47 @@ class ChoicePlan:
         return float(self.accepted.sum())
 
     @property
-    def most_by_chance(self) -> float:
+    def residual_hit_bound(self) -> float:
         """An upper bound of P(no draft is accepted, and the token drawn from the residual is a draft)."""
         missing = np.maximum(self.target - self.accepted, 0.0)
         # If all drafts lie in H*, only the residual's mass in H* can be one of them. Otherwise a rejection
         # is rare, and is counted whole.
-        inside, chosen, left = (
+        target_inside, accepted_inside, missing_inside = (
             float(np.where(self.subset, mass, 0.0).sum())
             for mass in (self.target, self.accepted, missing)
         )
-        contained = 1.0 + inside - self.bound
-        inner = max(0.0, contained - chosen)
-        outer = max(0.0, 1.0 - contained - (self.rate - chosen))
-        meets = left / max(1.0 - self.rate, float(missing.sum()), 1e-300)
-        return min(max(self.bound - self.rate, 0.0), inner * meets + outer)
+        contained = 1.0 + target_inside - self.bound
+        rejected_inside = max(0.0, contained - accepted_inside)
+        rejected_outside = max(0.0, 1.0 - contained - (self.rate - accepted_inside))
+        drawn_inside = missing_inside / max(1.0 - self.rate, float(missing.sum()), 1e-300)
+        bound = rejected_inside * drawn_inside + rejected_outside
+        return min(max(self.bound - self.rate, 0.0), bound)
 
-    def chances(self, tokens: IntArray) -> FloatArray:
+    def choice_probs(self, tokens: IntArray) -> FloatArray:
         """Probability that each of the drafts (n,) is accepted, given these drafts, shape (n,)."""
-        outside = ~self.inside(tokens)
-        side, able = (self.outer, outside) if outside.any() else (self.inner, ~outside)
-        chances = np.zeros(tokens.size)
+        inside = self.inside(tokens)
+        side = self.inner if inside.all() else self.outer
+        probs = np.zeros(tokens.size)
         if side is None:
-            return chances
-        drafts = np.flatnonzero(able)
+            return probs
+        drafts = np.flatnonzero(inside == inside.all())
         lower, share, offered = side.locate(tokens[drafts])
         highest = side.tiers[lower] == side.tiers[lower].max()
-        lower, share, offered = lower[highest], share[highest], offered[highest]
+        lower = lower[highest]
+        share = share[highest]
+        offered = offered[highest]
         drafts = drafts[highest]
         accepted = np.minimum(offered, self.target[tokens[drafts]])
         kept = np.divide(accepted, offered, out=np.zeros(offered.size), where=offered > 0)
         chosen = np.empty(offered.size)
-        chances_of_drafts(lower, share, side.weights, side.rejection, *side.quadrature, chosen)
-        chances[drafts] = kept * chosen
-        return chances
+        times, steps = side.quadrature
+        fill_choice_probs(lower, share, side.weights, side.rejection, times, steps, chosen)
+        probs[drafts] = kept * chosen
+        return probs
 
 
 @kernel()
-def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
+def fill_choice_probs(classes, shares, weights, rejection, times, steps, out):
     """Fill the probability that each draft is chosen, given the drafts.
 
     Draft i is of class classes[i] with probability shares[i], and otherwise of the next class. Class g has
@@ -365,16 +416,19 @@ def chances_of_drafts(classes, shares, weights, rejection, times, steps, out):
     silent = np.empty(count)
     rings = np.empty(count)
     out[:] = 0.0
+    # ∫ e^{−s w_0} ring_i(s) Π_{k≠i} silent_k(s) ds : out[i], with silent_i(s) = E[e^{−s w}] over the class of
+    # draft i, and ring_i(s) = E[w e^{−s w}]
     for j in range(times.size):
         s = times[j]
         for i in range(count):
-            g, share = classes[i], shares[i]
+            g = classes[i]
+            share = shares[i]
             silent[i] = share * np.exp(-s * weights[g])
             rings[i] = silent[i] * weights[g]
             if share < 1.0:
-                other = (1.0 - share) * np.exp(-s * weights[g + 1])
-                silent[i] += other
-                rings[i] += other * weights[g + 1]
+                silent_next = (1.0 - share) * np.exp(-s * weights[g + 1])
+                silent[i] += silent_next
+                rings[i] += silent_next * weights[g + 1]
         waiting = steps[j] * np.exp(-s * rejection)
         for i in range(count):
             chosen = waiting * rings[i]

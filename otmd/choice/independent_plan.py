@@ -2,7 +2,7 @@
 
 A curve holds all tokens by p/q, and n drafts are drawn from it; or it holds those of one stratum, and one
 draft is. Its tokens are grouped into classes (:mod:`otmd.choice.choice_plan`), so the classes of the drafts
-are independent as well. A rule that chooses every class with its share of p chooses every token with its p.
+are independent as well. A verifier that chooses each class with its share of p chooses each token with its p.
 
 Where cuts of a single curve are equally good, weights would have to be infinitely far apart. There the tokens
 fall into tiers instead, and the choice is among the drafts of the highest tier.
@@ -24,7 +24,8 @@ from otmd.optimum.stratified_cut import are_below, stratified_cut
 from otmd.probabilities import FloatArray, IntArray
 
 # The parts of the tolerance for each side of the cut, and on each side for grouping tokens into classes.
-_OF_SIDE, _OF_CLASSES = 0.25, 0.2
+_OF_SIDE = 0.25
+_OF_CLASSES = 0.2
 # Cuts that are worse than the best by no more than this, the rounding of p − g, are tight.
 _TIGHT = 1e-13
 # Ratios that differ by no more than this, relative to themselves, count as one.
@@ -69,13 +70,16 @@ def _best_cut(target: FloatArray, slots: Slots) -> IndependentCut:
         blocked = BlockedCurve(target, slots.probs, [slots.num_drafts])
         (cut,) = blocked.smallest_cuts()
         curves = [choice_plan.cut_curve(blocked, cut.size)]
-        ends, value = np.array([cut.end]), cut.value
+        ends = np.array([cut.end])
+        value = cut.value
     else:
         best = stratified_cut(target, slots)
         curves = list(map(choice_plan.cut_curve, best.curves, best.sizes.tolist()))
-        ends, value = best.ends, best.value
-    tokens = target, slots.token_probs, slots.number
-    return IndependentCut(curves, slots.copies, *tokens, ends, value)
+        ends = best.ends
+        value = best.value
+    return IndependentCut(
+        curves, slots.copies, target, slots.token_probs, slots.number, ends, value
+    )
 
 
 @kernel(error_model="numpy")
@@ -85,15 +89,21 @@ def _locate_tokens(nodes, rates, starts, target, draft, number, tokens):
     ``nodes`` (G,) hold one curve after another, ascending; curve r begins at ``starts[r]`` (R + 1,).
     ``rates`` (G,) is the probability that each class is chosen over its draft mass.
     """
-    lower, ratio = np.empty(tokens.size, np.int64), ratios_of(target, draft, tokens)
-    share, offered = np.empty(tokens.size), np.empty(tokens.size)
+    lower = np.empty(tokens.size, np.int64)
+    ratio = ratios_of(target, draft, tokens)
+    share = np.empty(tokens.size)
+    offered = np.empty(tokens.size)
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
         r = np.uint64(number[y])
-        g, own = choice_plan.locate_one(nodes, starts[r], starts[r + np.uint64(1)], ratio[i])
+        g, lower_share = choice_plan.locate_one(
+            nodes, starts[r], starts[r + np.uint64(1)], ratio[i]
+        )
         # A class is chosen in proportion to q, and a token's ratio is the mean of its classes' nodes.
-        rate = own * rates[g] + (1.0 - own) * rates[min(g + 1, nodes.size - 1)]
-        lower[i], share[i], offered[i] = g, own, draft[y] * rate
+        rate = lower_share * rates[g] + (1.0 - lower_share) * rates[min(g + 1, nodes.size - 1)]
+        lower[i] = g
+        share[i] = lower_share
+        offered[i] = draft[y] * rate
     return lower, share, offered
 
 
@@ -128,18 +138,21 @@ def _outer_side(cut: IndependentCut, tol: float) -> choice_plan.Side | None:
     first = _tight_edges(cut)
     end = np.append(first[1:], curve.single.size)
     # Tokens of one ratio need no weights: whichever is drafted is chosen.
-    low, high = curve.edges[first], curve.edges[end]
+    low = curve.edges[first]
+    high = curve.edges[end]
     simple = (end - first == 1) & curve.single[first] | (high <= (1.0 + _ALIKE) * low)
-    nodes, rates = np.append(low[simple], high[simple]), np.zeros(np.count_nonzero(simple))
-    before, after = curve.draft_before[first[simple]], curve.draft_before[end[simple]]
-    # The difference of g over that of q, without cancellation.
+    nodes = np.append(low[simple], high[simple])
+    rates = np.zeros(np.count_nonzero(simple))
+    q_before = curve.draft_before[first[simple]]
+    q_after = curve.draft_before[end[simple]]
+    # Δg/Δq = (q_after^n − q_before^n)/(q_after − q_before), without cancellation : rates
     for exponent in range(cut.copies[0]):
-        rates = rates * after + before**exponent
+        rates = rates * q_after + q_before**exponent
     alone = Classes(nodes, np.ones(nodes.size), np.tile(rates, 2), np.empty(0, np.int64), 0.0)
     others = np.flatnonzero(~simple)
     spans = [curve.between(first[i], end[i]) for i in others.tolist()]
-    solved = [_solve_tier([own], cut.copies, None, tol / others.size) for own in spans]
-    sizes = [own.nodes.size for own in solved]
+    solved = [_solve_tier([span], cut.copies, None, tol / others.size) for span in spans]
+    sizes = [classes.nodes.size for classes in solved]
     tiers = np.append(np.tile(np.flatnonzero(simple), 2), np.repeat(others, sizes))
     return _side(cut, [alone, *solved], tiers)
 
@@ -148,20 +161,25 @@ def _side(
     cut: IndependentCut, solved: Sequence[Classes], tiers: IntArray | None = None
 ) -> choice_plan.Side | None:
     """Join the classes of one tier, or of the ``tiers`` (G,) of one curve; None if none can be chosen."""
-    nodes, weights, rates = (np.concatenate(each) for each in list(zip(*solved, strict=True))[:3])
-    _, _, _, starts, rejection = solved[0]
+    nodes = np.concatenate([classes.nodes for classes in solved])
+    weights = np.concatenate([classes.weights for classes in solved])
+    rates = np.concatenate([classes.rates for classes in solved])
+    starts = solved[0].starts
+    rejection = solved[0].rejection
     if tiers is None:
         tiers = np.zeros(nodes.size, np.int64)
     else:
         order = np.argsort(tiers, kind="stable")
-        nodes, weights, rates = nodes[order], weights[order], rates[order]
-        tiers, starts = tiers[order], np.array([0, nodes.size])
+        nodes = nodes[order]
+        weights = weights[order]
+        rates = rates[order]
+        tiers = tiers[order]
+        starts = np.array([0, nodes.size])
     if not weights.any():
         return None
     running = np.append(weights[weights > 0.0], [rejection] * (rejection > 0.0))
     quadrature = choice_plan.quadrature_for_weights(np.log(running), int(cut.copies.sum()))
-    tokens = cut.target, cut.draft, cut.number
-    locate = partial(_locate_tokens, nodes, rates, starts, *tokens)
+    locate = partial(_locate_tokens, nodes, rates, starts, cut.target, cut.draft, cut.number)
     return choice_plan.Side(weights, tiers, rejection, quadrature, locate)
 
 
@@ -169,7 +187,8 @@ def _spread_over_nodes(
     curves: Sequence[choice_plan.CutCurve], copies: IntArray, inside: bool, tol: float
 ) -> list[tuple[FloatArray, FloatArray]]:
     """The nodes of a tier and their draft masses, by curve; see :func:`_solve_tier`."""
-    ends, values = [], []
+    ends = []
+    values = []
     for curve, count in zip(curves, copies.tolist(), strict=True):
         ends.append((0, curve.single.size if inside else curve.edge_at(float(count))))
     for edge in (0, -1):
@@ -191,10 +210,13 @@ def _solve_tier(
     all drafts; it is None outside H*.
     """
     spread = _spread_over_nodes(curves, copies, rejected is not None, tol)
-    nodes, mass = (np.concatenate(each) for each in zip(*spread, strict=True))
-    sizes = [own.size for own, _ in spread]
+    nodes = np.concatenate([curve_nodes for curve_nodes, _ in spread])
+    mass = np.concatenate([curve_mass for _, curve_mass in spread])
+    sizes = [curve_nodes.size for curve_nodes, _ in spread]
     curve = np.repeat(np.arange(len(sizes)), sizes)
-    weights, rates, rejection = np.zeros(nodes.size), np.zeros(nodes.size), 0.0
+    weights = np.zeros(nodes.size)
+    rates = np.zeros(nodes.size)
+    rejection = 0.0
     able = (mass > 0) & (nodes > 0)
     if able.any():
         never = np.array([x.draft_before[0] for x in curves])
@@ -203,15 +225,18 @@ def _solve_tier(
         if rejected:
             targets = np.append(targets, rejected)
         drafts = ClassDrafts(mass[able], curve[able], never, copies)
-        log_weights, found = class_weights(drafts, bool(rejected), targets, rejected is None, tol)
+        log_weights, chosen_rates = class_weights(
+            drafts, bool(rejected), targets, rejected is None, tol
+        )
         size = np.count_nonzero(able)
-        weights[able], rates[able] = np.exp(log_weights[:size]), found[:size] / mass[able]
+        weights[able] = np.exp(log_weights[:size])
+        rates[able] = chosen_rates[:size] / mass[able]
         rejection = float(np.exp(log_weights[-1])) if rejected else 0.0
     return Classes(nodes, weights, rates, np.cumsum([0, *sizes]), rejection)
 
 
 class ClassDrafts(NamedTuple):
-    """How G classes of R curves are drafted: the draft mass and the curve of each class (G,).
+    """Draft masses of G classes from R curves, with the curve of each class (G,).
 
     ``never`` (R,) is the draft mass of each curve that is never chosen. ``copies`` (R,) is the number of
     drafts drawn from each curve.
@@ -226,8 +251,12 @@ class ClassDrafts(NamedTuple):
 @kernel()
 def class_weights(drafts, with_rejection, targets, capped, tol):
     """The loop of :func:`otmd.choice.weights.balance` with :func:`choice_rates`, in compiled code."""
-    size, num_drafts, total = targets.size, drafts.copies.sum(), targets.sum()
-    log_weights, rates, coupling = np.zeros(size), np.empty(size), np.empty((size, size))
+    size = targets.size
+    num_drafts = drafts.copies.sum()
+    total = targets.sum()
+    log_weights = np.zeros(size)
+    rates = np.empty(size)
+    coupling = np.empty((size, size))
     # A single draft competes with the rejection alone: this makes the weight of the rejection 1.
     likely = np.full(size, 1.0 if num_drafts > 1 else 2.0 * targets[-1])
     for g in range(drafts.masses.size):
@@ -247,16 +276,19 @@ def class_weights(drafts, with_rejection, targets, capped, tol):
 def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling):
     """Fill the rates of all classes, and in ``coupling`` −∂rates/∂log weights off the diagonal.
 
-    With a rejection, ``weights``, ``rates`` and ``coupling`` have its entry last.
+    With a rejection, ``weights``, ``rates`` and ``coupling`` have its entry last. One draft of curve r is
+    silent until s with probability mix[r], all are with probability density/ds, and class g then rings at
+    the rate rings[g]. So rates[g] = ∫ rings[g] density, coupling[g, h] = ∫ s rings[g] rings[h] density.
     """
     masses, curve, never, copies = drafts
-    size, count = masses.size, weights.size
+    size = masses.size
+    count = weights.size
     rates[:] = 0.0
     coupling[:] = 0.0
-    rings, mix = np.empty(count), np.empty(copies.size)
+    rings = np.empty(count)
+    mix = np.empty(copies.size)
     for j in range(times.size):
         s = times[j]
-        # ``mix`` is the probability that one draft of a curve is silent until s, ``density`` that all are.
         for r in range(copies.size):
             mix[r] = never[r]
         for g in range(size):
@@ -271,7 +303,6 @@ def choice_rates(weights, drafts, with_rejection, times, steps, rates, coupling)
             rings[size] = weights[size]
         if density <= 0.0:
             continue
-        # The rate at which each class rings at s if all drafts are silent until then.
         for g in range(size):
             # The quotient comes first: any other factor over a mix near zero would overflow.
             rings[g] = rings[g] / mix[curve[g]] * copies[curve[g]] * weights[g]

@@ -1,4 +1,4 @@
-"""Two drafts without replacement: how often each class is chosen, in closed form.
+"""Two drafts without replacement: the probability that each class is chosen, in closed form.
 
 Tokens i and j are drafted, in either order, with probability a_i b_j + a_j b_i, where a = q and
 b = q/(1 − q). Of two drafts with weights w and w', the first is chosen with probability w/(w + w' + w_0). So
@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from otmd.choice.race import ClassRates, NodeValues
+from otmd.choice.race_rates import ClassRates, DraftedProbs, NodeValues
 from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
@@ -25,16 +25,18 @@ class PairRace:
     first: FloatArray
     second: FloatArray
 
-    def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
-        """See :meth:`TimedRace.whole <otmd.choice.race.TimedRace.whole>`."""
+    def drafted_probs(self, sums: FloatArray) -> DraftedProbs:
+        """Probabilities of the drafts, where the tail has the power sums Σ q^r (R,)."""
         pairs = np.outer(self.first, self.second)
         np.fill_diagonal(pairs, 0.0)
-        first, second = float(sums[1]), float(sums[1:].sum())
-        heavy_first, heavy_second = float(self.first.sum()), float(self.second.sum())
+        first = float(sums[1])
+        second = float(sums[1:].sum())
+        heavy_first = float(self.first.sum())
+        heavy_second = float(self.second.sum())
         total = float(pairs.sum()) + heavy_first * second + heavy_second * first
         total += max(0.0, first * second - float(sums[2:].sum()))
-        likely = (pairs + pairs.T).sum(axis=1) + self.first * second + self.second * first
-        return total, heavy_first + heavy_second + first + second, likely
+        heavy = (pairs + pairs.T).sum(axis=1) + self.first * second + self.second * first
+        return DraftedProbs(total, heavy_first + heavy_second + first + second, heavy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class PairRates(ClassRates):
 
     @cached_property
     def pairs(self) -> tuple[FloatArray, FloatArray, float]:
-        """How often two classes are drafted together: both able, one able (summed over the other), none.
+        """P(two classes are drafted together): both able, one able (summed over the other), none.
 
         The diagonal of the first, two tokens of one class, holds twice the probability.
         """
@@ -65,14 +67,16 @@ class PairRates(ClassRates):
         pairs = np.outer(first, second)
         pairs += pairs.T
         size = self.tail.nodes.size
-        whole, once, twice = np.moveaxis(self.tail.moments[:, :, 2:].sum(axis=2), 1, 0)
-        # A token is never drafted twice.
-        own, beside, node = np.zeros(size), once - twice, np.arange(size)
-        own[:-1] += twice
-        own[1:] += whole - once - beside
-        pairs[node, node] -= 2.0 * own
-        pairs[node[:-1], node[1:]] -= 2.0 * beside
-        pairs[node[1:], node[:-1]] -= 2.0 * beside
+        both_any, one_lower, both_lower = np.moveaxis(self.tail.moments[:, :, 2:].sum(axis=2), 1, 0)
+        # A token is never drafted twice: twice the mass of its pair with itself is removed, by class.
+        same_class = np.zeros(size)
+        two_classes = one_lower - both_lower
+        node = np.arange(size)
+        same_class[:-1] += both_lower
+        same_class[1:] += both_any - one_lower - two_classes
+        pairs[node, node] -= 2.0 * same_class
+        pairs[node[:-1], node[1:]] -= 2.0 * two_classes
+        pairs[node[1:], node[:-1]] -= 2.0 * two_classes
         heavy = np.arange(size, first.size)
         pairs[heavy, heavy] = 0.0
         np.maximum(pairs, 0.0, out=pairs)
@@ -87,29 +91,34 @@ class PairRates(ClassRates):
         rejection = float(np.exp(log_weights[-1])) if self.rejects else 0.0
         wait = 1.0 / (weights[:, None] + weights + rejection)
         wait_alone = 1.0 / (weights + rejection)
-        meet, meet_alone = pairs * wait, alone * wait_alone
+        # w Σ pairs/(w + w' + w_0) : rates
+        meet = pairs * wait
+        meet_alone = alone * wait_alone
         rates = weights * (meet.sum(axis=1) + meet_alone)
         wait *= meet
         coupling = wait * np.outer(weights, weights)
         rejected = idle + rejection * (0.5 * float(meet.sum()) + float(meet_alone.sum()))
         both = rejection * weights * (wait.sum(axis=1) + meet_alone * wait_alone)
-        return self._answer(rates, coupling, rejected, both)
+        return self._with_rejection(rates, coupling, rejected, both)
 
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """See :class:`ClassRates`. A token is not drafted together with itself."""
-        own, size = self.weights(log_weights), self.tail.nodes.size
-        clocks = np.append(own.nodes, own.heavy)
+        weights = self.weights(log_weights)
+        size = self.tail.nodes.size
+        clocks = np.append(weights.nodes, weights.heavy)
         chosen = clocks[:size, None] / np.maximum(
-            clocks[:size, None] + clocks + own.rejection, 1e-300
+            clocks[:size, None] + clocks + weights.rejection, 1e-300
         )
         first, second = (chosen @ mass for mass in self.masses)
-        itself = chosen[:, :size].diagonal()
-        up, down = chosen[:, :size].diagonal(1), chosen[:, :size].diagonal(-1)
-        shape = size - 1, 2, POWERS
-        below, above = np.zeros(shape), np.zeros(shape)
-        below[:, 0, 1], above[:, 0, 1] = (first + second)[:-1], (first + second)[1:]
-        below[:, 0, 2:] = (first[:-1] - 2.0 * up)[:, None]
-        below[:, 1, 2:] = 2.0 * (up - itself[:-1])[:, None]
-        above[:, 0, 2:] = (first[1:] - 2.0 * itself[1:])[:, None]
-        above[:, 1, 2:] = 2.0 * (itself[1:] - down)[:, None]
+        with_itself = chosen[:, :size].diagonal()
+        with_upper = chosen[:, :size].diagonal(1)
+        with_lower = chosen[:, :size].diagonal(-1)
+        below = np.zeros((size - 1, 2, POWERS))
+        above = np.zeros((size - 1, 2, POWERS))
+        below[:, 0, 1] = (first + second)[:-1]
+        above[:, 0, 1] = (first + second)[1:]
+        below[:, 0, 2:] = (first[:-1] - 2.0 * with_upper)[:, None]
+        below[:, 1, 2:] = 2.0 * (with_upper - with_itself[:-1])[:, None]
+        above[:, 0, 2:] = (first[1:] - 2.0 * with_itself[1:])[:, None]
+        above[:, 1, 2:] = 2.0 * (with_itself[1:] - with_lower)[:, None]
         return NodeValues(below, above)

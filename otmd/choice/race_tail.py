@@ -1,8 +1,8 @@
-"""The tail of a race: tokens without replacement that share classes, and how each is moved to its place.
+"""The tail of a race: tokens without replacement that share classes, and the location of each of them.
 
-A token's place is a pair of neighbouring nodes and a ``share``: the token is of the lower node's class with
-probability ``share``, and otherwise of the upper one's. Given the weights, the probability that a token is
-chosen is a polynomial of its q and its share. Each token moves to the place where that is its p.
+A token's location is a pair of neighbouring nodes and a ``share``: the token is of the lower node's class
+with probability ``share``, and otherwise of the upper one's. Given the weights, the probability that a token
+is chosen is a polynomial of its q and its share. Each token moves to the location where that is its p.
 """
 
 from dataclasses import dataclass, replace
@@ -11,13 +11,14 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.choice.race import NodeValues, TailSums
+from otmd.choice.race_rates import NodeValues, TailSums
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray
 from otmd.race.quadrature import POWERS
 
 # The most moves of a token, each across a node or between two, and the most Newton steps of a light token.
-_MOST_MOVES, _MOST_STEPS = 20, 4
+_MOST_MOVES = 20
+_MOST_STEPS = 4
 # Two nodes whose values differ by less than this, relative to their distance, count as equal.
 _FLAT = 1e-3
 # Between two nodes of equal values a token stays if it is chosen with its p up to this part of it.
@@ -29,17 +30,17 @@ _CONTRACT = {"contract", "nsz"}
 
 @dataclass(frozen=True, eq=False)
 class Tail(TailSums):
-    """T tokens of the tail and their places among G nodes, which ascend from 0, the class never chosen.
+    """T tokens of the tail and their locations among G nodes, which ascend from 0, the class never chosen.
 
-    ``rates`` (T,) are q in the unit of the race, ``wanted`` (T,) is p. No token is placed below the node
+    ``rates`` (T,) are q in the unit of the race, ``target`` (T,) is p. No token lies below the node
     ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
     the node ``lower`` with probability ``share``, and otherwise of the next one's. ``mass`` (G,) is q by
-    class. ``by_node`` (G,) is p by class: a token's p is divided between its two classes in proportion to how
-    often it is chosen in each.
+    class. ``by_node`` (G,) is p by class: a token's p is divided between its two classes in proportion to
+    P(it is chosen) in each.
     """
 
     rates: FloatArray
-    wanted: FloatArray
+    target: FloatArray
     lowest: int
     inert: FloatArray
     lower: NDArray[np.int16]
@@ -51,13 +52,13 @@ class Tail(TailSums):
     def at_ratios(
         cls,
         rates: FloatArray,
-        wanted: FloatArray,
+        target: FloatArray,
         ratio: FloatArray,
         nodes: FloatArray,
         lowest: int,
         inert: FloatArray,
     ) -> Self:
-        """Place each token at its p/q, the ``ratio`` (T,); the sums are empty until :meth:`placed`."""
+        """Locate each token at its p/q, the ``ratio`` (T,); the sums are empty until :meth:`moved`."""
         lower = np.searchsorted(nodes[lowest + 1 : -1], ratio, "right") + lowest
         share = nodes[1:][lower]
         share -= ratio
@@ -65,32 +66,37 @@ class Tail(TailSums):
         np.clip(share, 0.0, 1.0, out=share)
         lower = lower.astype(np.int16)
         none = np.empty(0)
-        return cls(nodes, none, rates, wanted, lowest, inert, lower, share, none, none)
+        return cls(nodes, none, rates, target, lowest, inert, lower, share, none, none)
 
-    def placed(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
-        """Move each token to the place where it is chosen with its p, and add up the moments there.
+    def moved(self, values: NodeValues) -> tuple[Self, FloatArray, tuple[float, float]]:
+        """Move each token to the location where it is chosen with its p, and add up the moments there.
 
-        Returns the moved tail, how often each token is chosen at its old place (T,), and by how much these
+        Returns the moved tail, P(each token is chosen) at its old location (T,), and by how much these
         are below p in all, and above.
         """
-        lower, share = self.lower.copy(), self.share.copy()
-        chosen, by_node = np.empty(share.size), np.zeros(self.nodes.size)
+        lower = self.lower.copy()
+        share = self.share.copy()
+        chosen = np.empty(share.size)
+        by_node = np.zeros(self.nodes.size)
         moments = np.zeros((self.nodes.size - 1, values.below.shape[1] + 1, POWERS))
-        known = self.rates, self.wanted, *values, self.nodes, self.lowest
-        wrong = place_tokens(*known, lower, share, chosen, moments, by_node)
-        mass, every = np.append(moments[:, 1, 1], 0.0), moments[:, 0, 1]
+        short, excess = move_tokens(
+            self.rates, self.target, values.below, values.above, self.nodes, self.lowest,
+            lower, share, chosen, moments, by_node,
+        )  # fmt: skip
+        mass = np.append(moments[:, 1, 1], 0.0)
+        every = moments[:, 0, 1]
         mass[1:] += np.maximum(every - moments[:, 1, 1], 0.0)
         # A node that holds tokens may be chosen, even where their p is almost 0.
         held = mass > 1e-14 * np.append(every, every[-1])
         by_node[held] = np.maximum(by_node[held], 1e-300)
         by_node[0] = 0.0
         moments[0] += self.inert
-        sums = {"moments": moments, "mass": mass, "by_node": by_node}
-        return replace(self, lower=lower, share=share, **sums), chosen, wrong
+        tail = replace(self, lower=lower, share=share, moments=moments, mass=mass, by_node=by_node)
+        return tail, chosen, (short, excess)
 
 
 def ratio_values(nodes: FloatArray, num_drafts: int, unit: float) -> NodeValues:
-    """The values with which a token is chosen with its p at the place of its p/q; rates are ``unit`` q."""
+    """The values with which a token is chosen with its p at the location of its p/q; rates are ``unit`` q."""
     values = np.zeros((nodes.size, num_drafts, POWERS))
     values[:, 0, 1] = nodes / unit
     return NodeValues(values[:-1], values[1:])
@@ -112,13 +118,17 @@ def _add_powers(rate, share, g, count, sums):
 @kernel(fastmath=_CONTRACT)
 def _values(rate, share, g, below, above):
     """The polynomials Σ terms[g, a, r] share^a q^r of both nodes around a token."""
-    low, high = 0.0, 0.0
+    # Horner's rule in the share, with coefficients by Horner's rule in q : low, high
+    low = 0.0
+    high = 0.0
     for a in range(below.shape[1] - 1, -1, -1):
-        of_low, of_high = 0.0, 0.0
+        of_low = 0.0
+        of_high = 0.0
         for r in range(below.shape[2] - 1, -1, -1):
             of_low = of_low * rate + below[g, a, r]
             of_high = of_high * rate + above[g, a, r]
-        low, high = low * share + of_low, high * share + of_high
+        low = low * share + of_low
+        high = high * share + of_high
     return low, high
 
 
@@ -135,15 +145,20 @@ def _light_terms(terms):
 
 @kernel()
 def _of_light_tokens(lows, highs, above, nodes):
-    """The mass below which a token is light, and between which nodes its place decides how it is chosen.
+    """The mass below which a token is light, and between which nodes its location matters.
 
     For light tokens, the terms from q^5 on are below the rounding of the first.
     """
-    first, fifth, steep = 0.0, 1e-300, np.empty(nodes.size - 1, np.bool_)
+    first = 0.0
+    fifth = 1e-300
+    steep = np.empty(nodes.size - 1, np.bool_)
     # A loop compiles several times faster than expressions of arrays.
     for g in range(steep.size):
-        low, high, gap = lows[g, 0], highs[g, 0], nodes[g + 1] - nodes[g]
-        first, steep[g] = max(first, high), (high - low) * nodes[g + 1] > _FLAT * high * gap
+        low = lows[g, 0]
+        high = highs[g, 0]
+        gap = nodes[g + 1] - nodes[g]
+        first = max(first, high)
+        steep[g] = (high - low) * nodes[g + 1] > _FLAT * high * gap
         for a in range(above.shape[1]):
             fifth = max(fifth, abs(above[g, a, 5]))
     return min(_LIGHT, (1e-15 * first / fifth) ** 0.25), steep
@@ -157,31 +172,38 @@ def _light_value(q, s, g, t):
     return q * (t[g, 0] + q * (t[g, 1] + s * t[g, 2] + q * third))
 
 
-@kernel(error_model="numpy", fastmath=_CONTRACT)
-def _walk(rate, want, g, s, below, above, nodes, lowest):
-    """Walk from place (g, s) to the one where a token is chosen with probability ``want``.
+@kernel(fastmath=_CONTRACT)
+def _light_values(q, s, g, lows, highs):
+    """The polynomials of a light token at both nodes around it."""
+    return _light_value(q, s, g, lows), _light_value(q, s, g, highs)
 
-    Returns the place and the values of its two nodes. Between two nodes with equal values the place does not
-    matter: the token stays, unless its p lies beyond them. A token whose p is above the value of the last
-    node is placed at that node; anywhere else, the class below would have to give the rest.
+
+@kernel(error_model="numpy", fastmath=_CONTRACT)
+def _walk(rate, p, g, s, below, above, nodes, lowest):
+    """Walk from location (g, s) to the one where a token is chosen with probability ``p``.
+
+    Returns the location and the values of its two nodes. Between two nodes with equal values the location
+    does not matter: the token stays, unless its p lies beyond them. A token whose p is above the value of
+    the last node is moved to that node; anywhere else, the class below would have to give the rest.
     """
     last = nodes.size - 2
     low, high = _values(rate, s, g, below, above)
     for _ in range(_MOST_MOVES):
-        if g == last and want > high and high > 0.0:
+        if g == last and p > high and high > 0.0:
             moved = 0.0
         elif (high - low) * nodes[g + 1] > _FLAT * high * (nodes[g + 1] - nodes[g]):
-            moved = s - (want - (s * low + (1.0 - s) * high)) / (high - low)
-        elif want < (1.0 - _ALIKE) * min(low, high):
+            moved = s - (p - (s * low + (1.0 - s) * high)) / (high - low)
+        elif p < (1.0 - _ALIKE) * min(low, high):
             moved = 2.0
-        elif want > (1.0 + _ALIKE) * max(low, high):
+        elif p > (1.0 + _ALIKE) * max(low, high):
             moved = -1.0
         else:
             break
         crosses = 1 if moved < 0.0 and g < last else -1 if moved > 1.0 and g > lowest else 0
         step = abs(moved - s)
         if crosses != 0:
-            g, s = g + crosses, 1.0 if crosses > 0 else 0.0
+            g = g + crosses
+            s = 1.0 if crosses > 0 else 0.0
         else:
             s = min(max(moved, 0.0), 1.0)
         low, high = _values(rate, s, g, below, above)
@@ -191,41 +213,48 @@ def _walk(rate, want, g, s, below, above, nodes, lowest):
 
 
 @kernel(error_model="numpy", fastmath=_CONTRACT)
-def place_tokens(rates, wanted, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
-    """Fill how often each token is chosen, move it to where this is its p, add up its moments and its p.
+def move_tokens(rates, target, below, above, nodes, lowest, lower, share, chosen, sums, by_node):
+    """Fill P(each token is chosen), move it to where this is its p, add up its moments and its p.
 
+    A token at location (g, s), s its share of the class g, is chosen with probability s low + (1 − s) high.
     Returns by how much the tokens were chosen less than p in all, and by how much more.
     """
-    short, excess, last = 0.0, 0.0, nodes.size - 2
+    short = 0.0
+    excess = 0.0
+    last = nodes.size - 2
     lows, highs = _light_terms(below), _light_terms(above)
     lightest, steep = _of_light_tokens(lows, highs, above, nodes)
-    for y in range(wanted.size):
-        rate, want, g, s = rates[y], wanted[y], lower[y], share[y]
+    for y in range(target.size):
+        rate, p = rates[y], target[y]
+        g, s = lower[y], share[y]
         if rate < lightest:
-            low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
+            low, high = _light_values(rate, s, g, lows, highs)
             chosen[y] = s * low + (1.0 - s) * high
-            if not steep[g] and abs(want - chosen[y]) > _ALIKE * want:
+            if not steep[g] and abs(p - chosen[y]) > _ALIKE * p:
                 s = -1.0
             for _ in range(_MOST_STEPS if steep[g] else 0):
-                step = (want - (s * low + (1.0 - s) * high)) / (high - low)
+                step = (p - (s * low + (1.0 - s) * high)) / (high - low)
                 s -= step
-                low, high = _light_value(rate, s, g, lows), _light_value(rate, s, g, highs)
+                low, high = _light_values(rate, s, g, lows, highs)
                 if abs(step) * rate < 1e-12:
                     break
             if steep[g]:
                 s = min(s, 1.0) if g == lowest else max(s, 0.0) if g == last else s
         else:
             low, high = _values(rate, s, g, below, above)
-            chosen[y], s = s * low + (1.0 - s) * high, -1.0
+            chosen[y] = s * low + (1.0 - s) * high
+            s = -1.0
         if 0.0 <= s <= 1.0:
             _add_powers(rate, s, g, 5, sums)
         else:
-            g, s, low, high = _walk(rate, want, g, share[y], below, above, nodes, lowest)
+            g, s, low, high = _walk(rate, p, g, share[y], below, above, nodes, lowest)
             _add_powers(rate, s, g, POWERS, sums)
-        short, excess = short + max(want - chosen[y], 0.0), excess + max(chosen[y] - want, 0.0)
+        short += max(p - chosen[y], 0.0)
+        excess += max(chosen[y] - p, 0.0)
         lower[y], share[y] = g, s
-        part_low, part_high = s * low, (1.0 - s) * high
-        part = want / (part_low + part_high) if part_low + part_high > 0.0 else 0.0
+        part_low = s * low
+        part_high = (1.0 - s) * high
+        part = p / (part_low + part_high) if part_low + part_high > 0.0 else 0.0
         by_node[g] += part_low * part
         by_node[g + 1] += part_high * part
     return short, excess

@@ -17,27 +17,31 @@ from otmd.probabilities import FloatArray
 
 # Log weights stay within ±FARTHEST, and gaps wider than WIDEST between them act as infinite. For a loss of
 # 1e-10 weights differ by a factor e^{−23} at each tight cut, of which there may be several.
-FARTHEST, WIDEST = 200.0, 40.0
+FARTHEST = 200.0
+WIDEST = 40.0
 _MOST_ROUNDS = 100
 # A misplaced mass below _LITTLE must halve within _PATIENCE rounds, or the search ends: weights that keep
 # growing make each round more expensive.
-_LITTLE, _PATIENCE = 1e-8, 8
+_LITTLE = 1e-8
+_PATIENCE = 8
 # So many rounds of w ← w P/r are made where Newton's method stalls.
 _SCALINGS = 3
-_LONGEST_STEP, _MOST_DAMPING = 3.0, 1e-3
+_LONGEST_STEP = 3.0
+_MOST_DAMPING = 1e-3
 _ROUNDING = 1e-13
-# In the first weights, chances count as no smaller than _RARE, and as no nearer to 1 than _CERTAIN.
-_RARE, _CERTAIN = 1e-15, 1e-9
+# In the first weights, probabilities count as no smaller than _RARE, and no nearer to 1 than _NEAR_ONE.
+_RARE = 1e-15
+_NEAR_ONE = 1e-9
 # If the rate of a class is below this part of its target, rounds of w ← w P/r precede Newton's method.
 _FAR = 1e-3
 # Steps shorter than this are nearly the same in the weights and in their logarithms.
 _SHORT = 0.1
 _SHORTEST = 1e-12
-# How steeply the objective may rise at the end of a step, relative to its fall at the beginning.
+# The steepest rise of the objective at the end of a step, relative to its fall at the beginning.
 _OVERSHOOT = 0.3
 _RIDGE = 1e-3
 # Entries of the search's state: rounds, rounds since the search last stalled, scalings still to do, whether
-# a step is being tried, and whether it is taken in the weights themselves.
+# a step is being tried, and whether it is a step in the weights themselves.
 _ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
 
 
@@ -74,6 +78,7 @@ def balance(
     tol: float,
     start: FloatArray | None = None,
     likely: FloatArray | None = None,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> tuple[FloatArray, FloatArray]:
     """Find log weights (G,) whose rates are the targets (G,), all positive; return log weights and rates.
 
@@ -82,15 +87,17 @@ def balance(
     weight exceeds 1, and classes of weight 1 may fall short of their targets; if not, rates and targets have
     the same sum. Rates exceed targets by ``tol`` in all, or by more where rounding or unattainable targets
     allow no less. The search begins at ``start``, or uses ``likely`` (G,), the expected number of drafts of
-    each class.
+    each class. It ends early where ``is_enough()`` is true after an evaluation.
     """
     log_weights = np.zeros(targets.size) if start is None else start.copy()
     likely = np.empty(0) if likely is None or start is not None else likely
     search = begin_search(targets, likely, capped, tol, log_weights)
-    rates, coupling, moved = np.empty(targets.size), np.empty((targets.size, targets.size)), True
+    rates = np.empty(targets.size)
+    coupling = np.empty((targets.size, targets.size))
+    moved = True
     while moved:
         rates[:], coupling[:] = evaluate(log_weights)
-        moved = move_weights(search, log_weights, rates, coupling)
+        moved = not is_enough() and move_weights(search, log_weights, rates, coupling)
     return log_weights, rates
 
 
@@ -100,35 +107,45 @@ def begin_search(targets, likely, capped, tol, log_weights):
 
     ``likely`` is empty if it is unknown. If it is known, the log weights must be 0, and are replaced.
     """
-    size, largest = targets.size, targets.argmax()
+    size = targets.size
+    largest = targets.argmax()
     # The scale must not rest on classes with hardly any mass.
-    counts, faint = np.empty(size, np.bool_), np.empty(size)
+    counts = np.empty(size, np.bool_)
+    faint = np.empty(size)
     for g in range(size):
         counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
         faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
-    known, state = likely.size > 0, np.zeros(5, np.int64)
-    state[_LEFT] = 1 if known and capped else 0
-    if known and not capped:
+    has_likely = likely.size > 0
+    state = np.zeros(5, np.int64)
+    state[_LEFT] = 1 if has_likely and capped else 0
+    if has_likely and not capped:
         for g in range(size):
             log_weights[g] = _first_weight(targets[g], likely[g], 0.0)
     allow_weights(log_weights, counts, largest, capped)
-    steps = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size), np.empty(_MOST_ROUNDS)
+    before = np.zeros(size)
+    rates = np.zeros(size)
+    wrong = np.zeros(size)
+    step = np.zeros(size)
+    excess = np.empty(_MOST_ROUNDS)
     return WeightSearch(
-        targets, likely, capped, tol, counts, largest, faint, *steps, state, np.ones(1)
-    )
+        targets, likely, capped, tol, counts, largest, faint, before, rates, wrong, step, excess,
+        state, np.ones(1),
+    )  # fmt: skip
 
 
 @kernel()
 def _first_weight(target, likely, equal):
     """The log weight of a class if each of its drafts is alone, or meets others of weight 1.
 
-    ``likely`` is the expected number of these drafts. ``equal`` is how often the class is chosen if all
-    weights are equal, where a draft that meets one other is chosen half of the time; 0 if none is ever alone.
+    ``likely`` is the expected number of these drafts. ``equal`` is P(the class is chosen) if all weights are
+    equal, where a draft that meets one other is chosen half of the time; 0 if none is ever alone.
     """
-    alone, others = max(2.0 * equal - likely, 0.0), 1.0
+    alone = max(2.0 * equal - likely, 0.0)
+    others = 1.0
     if equal > 0.0:
         others = max(likely / equal - 1.0, 1.0)
-    chosen, missed = max(target - alone, _RARE * likely), max(likely - target, _CERTAIN * likely)
+    chosen = max(target - alone, _RARE * likely)
+    missed = max(likely - target, _NEAR_ONE * likely)
     return np.log(max(others * chosen, 1e-300) / max(missed, 1e-300))
 
 
@@ -136,9 +153,10 @@ def _first_weight(target, likely, equal):
 def move_weights(search, log_weights, rates, coupling):
     """Move the log weights (G,) in place, given their rates and −∂rates/∂log weights off the diagonal.
 
-    Returns false at the end of the search. The log weights and the rates are then the best ones found.
+    Returns false at the end of the search. The log weights and the rates are then the best so far.
     """
-    state, targets = search.state, search.targets
+    state = search.state
+    targets = search.targets
     if state[_TRYING]:
         if _judge(search, log_weights, rates):
             copy_numbers(search.before, log_weights)
@@ -162,8 +180,11 @@ def move_weights(search, log_weights, rates, coupling):
 @kernel()
 def _begin_round(search, log_weights, rates, coupling):
     """Try a Newton step, or ask for scalings if the search has stalled; return false at the end."""
-    state, targets, wrong = search.state, search.targets, search.wrong
-    excess, far = 0.0, False
+    state = search.state
+    targets = search.targets
+    wrong = search.wrong
+    excess = 0.0
+    far = False
     for g in range(targets.size):
         wrong[g] = rates[g] - targets[g]
         excess += max(wrong[g], 0.0)
@@ -177,17 +198,21 @@ def _begin_round(search, log_weights, rates, coupling):
         return False
     if stalled or (far and state[_ROUNDS] == 1):
         # With weights far apart, one class can hold back the step of all others, or no class can be moved.
-        state[_LEFT], state[_SINCE] = _SCALINGS, 0
+        state[_LEFT] = _SCALINGS
+        state[_SINCE] = 0
         return True
-    known = search.counts, search.largest, search.capped, search.faint
-    longest = newton_step(log_weights, wrong, coupling, targets, *known, excess, search.step)
+    longest = newton_step(
+        log_weights, wrong, coupling, targets, search.counts, search.largest, search.capped,
+        search.faint, excess, search.step,
+    )  # fmt: skip
     if longest <= _SHORTEST:
         return False
     copy_numbers(log_weights, search.before)
     copy_numbers(rates, search.rates)
     search.scale[0] = min(1.0, _LONGEST_STEP / longest)
     # First a step in the weights, which goes far; then one in their logarithms; then shorter ones.
-    state[_TRYING], state[_BENT] = True, longest > _SHORT
+    state[_TRYING] = True
+    state[_BENT] = longest > _SHORT
     _take_step(search, log_weights)
     return True
 
@@ -195,7 +220,8 @@ def _begin_round(search, log_weights, rates, coupling):
 @kernel()
 def _judge(search, log_weights, rates):
     """Keep a step that does not pass the minimum, else try another; return whether none is left to try."""
-    state, scale = search.state, search.scale
+    state = search.state
+    scale = search.scale
     before = after = longest = 0.0
     for g in range(rates.size):
         longest = max(longest, abs(search.step[g]))
@@ -222,8 +248,12 @@ def _take_step(search, log_weights):
     for g in range(log_weights.size):
         step = search.scale[0] * search.step[g]
         if search.state[_BENT]:
-            whole = search.step[g]
-            step = np.log1p(max(whole, -0.9999)) if whole < 0.0 else min(whole, _LONGEST_STEP)
+            full_step = search.step[g]
+            step = (
+                np.log1p(max(full_step, -0.9999))
+                if full_step < 0.0
+                else min(full_step, _LONGEST_STEP)
+            )
         log_weights[g] = search.before[g] + step
     allow_weights(log_weights, search.counts, search.largest, search.capped)
 
@@ -235,9 +265,9 @@ def allow_weights(log_weights, counts, largest, capped):
     Gaps wider than WIDEST are narrowed from the largest weight down, as their width is only rounding.
     """
     # Weights beyond the cap are set to it.
-    top = 0.0 if capped else np.inf
+    cap = 0.0 if capped else np.inf
     for g in range(counts.size):
-        log_weights[g] = min(log_weights[g], top)
+        log_weights[g] = min(log_weights[g], cap)
     if log_weights.max() - log_weights.min() > WIDEST:
         _narrow(log_weights)
     scale = -np.inf if capped else log_weights[largest]
@@ -267,12 +297,14 @@ def _narrow(log_weights):
 @kernel()
 def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free):
     """Mark the classes that a step may move; see :class:`WeightSearch` for the parameters."""
-    held, least = False, -1
+    held = False
+    least = -1
     for g in range(counts.size):
         stuck = log_weights[g] <= -FARTHEST and wrong[g] > 0.0
         free[g] = counts[g] and not stuck and coupling[g].sum() > faint[g]
         if capped and log_weights[g] >= 0.0 and wrong[g] <= 0.0:
-            held, free[g] = held or counts[g], False
+            held = held or counts[g]
+            free[g] = False
         if counts[g] and (least < 0 or wrong[g] < wrong[least]):
             least = g
     if not capped:
@@ -288,25 +320,30 @@ def newton_step(
     """Fill Newton's step, which is 0 for the classes that may not move; return its largest absolute entry.
 
     The Hessian is scaled to a diagonal of 1. A long step is damped, not shortened: where the rates
-    hardly depend on one direction, the step is to go on in all others.
+    hardly depend on one direction, the step shall stay long in all others.
     """
     free = np.empty(wrong.size, np.bool_)
     mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free)
     tokens = np.flatnonzero(free)
-    scale, gradient = np.empty(tokens.size), np.empty(tokens.size)
+    scale = np.empty(tokens.size)
+    gradient = np.empty(tokens.size)
     # A small ridge: where the rates hardly depend on some weights, rounding alone must not move these.
-    ridge, total = _RIDGE * excess, targets.sum()
+    ridge = _RIDGE * excess
+    total = targets.sum()
     for i in range(tokens.size):
         g = tokens[i]
         scale[i] = np.sqrt(max(coupling[g].sum() + ridge * targets[g] / total, 1e-300))
-    hessian, damping = np.empty((tokens.size, tokens.size)), 1e-14
+    hessian = np.empty((tokens.size, tokens.size))
+    damping = 1e-14
+    # (D^{−1/2} H D^{−1/2} + damping I) (D^{1/2} step) = −D^{−1/2} wrong, with scale = D^{1/2} : gradient
     while True:
         for i in range(tokens.size):
             gradient[i] = -wrong[tokens[i]] / scale[i]
             for j in range(i):
                 hessian[i, j] = -coupling[tokens[i], tokens[j]] / (scale[i] * scale[j])
             hessian[i, i] = 1.0 + damping
-        positive, longest = solve_positive(hessian, gradient), 0.0
+        positive = solve_positive(hessian, gradient)
+        longest = 0.0
         for i in range(tokens.size):
             longest = max(longest, abs(gradient[i]) / scale[i])
         if positive and (longest <= _LONGEST_STEP or damping > _MOST_DAMPING):
@@ -326,6 +363,7 @@ def solve_positive(matrix, vector):
     than the work.
     """
     size = vector.size
+    # A = L Lᵀ, L in the lower triangle : matrix; then L z = b, then Lᵀ x = z : vector
     for i in range(size):
         for j in range(i + 1):
             total = matrix[i, j]

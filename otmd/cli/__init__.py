@@ -13,6 +13,7 @@ from typing import Any
 
 from otmd.storage.files import one_line
 
+INSTALL = 'pip install -e ".[{}]" in a clone of otmd'
 OK, FAILED, USAGE, FAULT_FOUND, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
@@ -25,10 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
     tokens = [token for token in tokens if token != "--debug"]
+    if tokens == ["--version"]:
+        from otmd import __version__
+
+        # Without the extras as well.
+        print(__version__)
+        return OK
     try:
         from cyclopts import CycloptsError
     except ModuleNotFoundError:
-        return _fail("the command line needs more packages: pip install 'otmd[experiments]'")
+        return _fail(f"the command line needs more packages: {INSTALL.format('experiments')}")
     from otmd.cli.app import app
 
     try:
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         if isinstance(error, ModuleNotFoundError):
-            return _fail(f"{error}: this command needs pip install 'otmd[llm,experiments]'")
+            return _fail(f"{error}: this command needs {INSTALL.format('llm,experiments')}")
         return _fail(_said(error))
     return code if isinstance(code, int) else OK
 

@@ -75,12 +75,12 @@ def audit(
 
     known = [*MAKERS, "top-then"]
     if law not in known:
-        raise UsageError(f"--law: got {law!r}, wanted one of {', '.join(known)}")
+        raise UsageError(f"--law: got {law!r}, expected one of {', '.join(known)}")
     if not SMALLEST_FALSE_ALARM <= false_alarm <= 0.25:
         wanted = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
-        raise UsageError(f"--false-alarm: got {false_alarm}, wanted {wanted}")
+        raise UsageError(f"--false-alarm: got {false_alarm}, expected {wanted}")
     if not 0 < bias < 1:
-        raise UsageError(f"--bias: got {bias}, wanted a number between 0 and 1")
+        raise UsageError(f"--bias: got {bias}, expected a number between 0 and 1")
     target = _processing(
         "target", target_temperature, target_top_k, target_top_p, target_min_p, target_order
     )

@@ -107,7 +107,7 @@ def decode(
     processing = o.processing("", temperature, top_k, top_p, None, order)
     figures = o.figures(figure)
     if prompt == "":
-        raise UsageError("--prompt: got an empty text, wanted one to go on from")
+        raise UsageError("--prompt: got an empty text, expected one to go on from")
     tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
     # This imports torch, so the options are checked first.
@@ -221,7 +221,7 @@ def read_tree(
     given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
-        raise UsageError(f"{' and '.join(named)}: got both, wanted one shape of tree")
+        raise UsageError(f"{' and '.join(named)}: got both, expected one shape of tree")
     if law is not None and branching is None:
         raise UsageError(f"--law: got {law!r} without --branching, whose nodes it is for")
     if branching is not None:
@@ -247,7 +247,7 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
 
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
     if chosen not in RULES:
-        raise UsageError(f"--rule: got {chosen!r}, wanted one of {', '.join(RULES)}")
+        raise UsageError(f"--rule: got {chosen!r}, expected one of {', '.join(RULES)}")
     if chosen in PATH_RULES:
         rule = getattr(sequences, PATH_RULES[chosen])()
     else:

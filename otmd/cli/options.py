@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +17,7 @@ from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd import __version__
 from otmd.cli import UsageError
-from otmd.registry import LAWS, VERIFIERS
+from otmd.registry import LAWS, VERIFIERS, Entry, find
 from otmd.storage.files import shortened, write_atomically
 
 if TYPE_CHECKING:
@@ -101,32 +101,31 @@ def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
     """Read ``--law greedy`` as a name and a function of (draft_probs, num_drafts)."""
     law, *more = read_laws(text, top)
     if more:
-        raise UsageError(f"--law: got {text!r}, wanted one law")
+        raise UsageError(f"--law: got {text!r}, expected one law")
     return law
 
 
 def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
     makers: dict[str, Any] = {"independent": independent}
-    if "top-then" in text:
+    if "top" in text.lower():
         makers["top-then"] = partial(LAWS["top-then"].load(), top=top)
     return [
-        (LAWS[name].class_name, makers.get(name) or LAWS[name].load())
-        for name in _known("--law", text, LAWS)
+        (entry.class_name, makers.get(entry.name) or entry.load())
+        for entry in _known("--law", text, LAWS)
     ]
 
 
 def read_verifiers(text: str) -> list[Any]:
     """Read ``--verifier optimal,k-sequential`` as classes."""
-    return [VERIFIERS[name].load() for name in _known("--verifier", text, VERIFIERS)]
+    return [entry.load() for entry in _known("--verifier", text, VERIFIERS)]
 
 
-def _known(option: str, text: str, known: Iterable[str]) -> list[str]:
-    names = split(option, text)
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{option}: got {name!r}, wanted one of {', '.join(known)}")
-    return names
+def _known(option: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]:
+    try:
+        return [find(option, name, registry) for name in split(option, text)]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:
@@ -140,7 +139,7 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
         if not 1 <= first <= last <= MOST_DRAFTS:
             example = "1,2,4 or 1-4" if ranges else "3,2,1"
             raise UsageError(
-                f"{option}: got {piece!r}, wanted numbers such as {example}, from 1 to {MOST_DRAFTS}"
+                f"{option}: got {piece!r}, expected numbers such as {example}, from 1 to {MOST_DRAFTS}"
             )
         found += range(first, last + 1)
     return sorted(set(found)) if ranges else found
@@ -188,7 +187,7 @@ def numbers(option: str, text: str, read: Callable[[str], float], example: str) 
         try:
             found.append(read(piece))
         except (ValueError, ArithmeticError) as error:
-            said = f"got {shortened(piece)!r}, wanted numbers such as {example}"
+            said = f"got {shortened(piece)!r}, expected numbers such as {example}"
             raise UsageError(f"{option}: {said}") from error
     return found
 
@@ -197,7 +196,7 @@ def split(option: str, text: str) -> list[str]:
     """Read comma-separated values."""
     pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
     if not pieces:
-        raise UsageError(f"{option}: got {text!r}, wanted at least one value")
+        raise UsageError(f"{option}: got {text!r}, expected at least one value")
     return pieces
 
 

@@ -75,12 +75,12 @@ def plan(
         smallest.
     """
     from otmd.harness import open_dataset
+    from otmd.planning.candidates import CANDIDATES
     from otmd.planning.plan import DEFAULT_RULES, make_plan
-    from otmd.planning.positions import CANDIDATES
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:
-        raise UsageError(f"--rules: got {unknown[0]!r}, wanted some of {', '.join(CANDIDATES)}")
+        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(CANDIDATES)}")
     settings = {
         "rules": names,
         "num_drafts": o.counts("--num-drafts", num_drafts),
@@ -118,7 +118,7 @@ def _latency(
     from otmd.storage.files import write_atomically
 
     if given and measured:
-        raise UsageError("--latency: got it beside --measure-latency, wanted one table of times")
+        raise UsageError("--latency: got it beside --measure-latency, expected one table of times")
     if measured:
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)

@@ -79,7 +79,7 @@ def _refuse_other_files(results: Path) -> None:
     elif results.is_file() and results.suffix == ".jsonl":
         what = f"is no table of results; `otmd audit {results}` takes a recorded run"
     elif results.exists() and not results.is_dir() and not results.is_file():
-        what = "is no regular file, wanted the results of `otmd measure`"
+        what = "is no regular file, expected the results of `otmd measure`"
     else:
         return
     raise ValueError(f"{results}: {what}")

@@ -52,13 +52,13 @@ def solve(
     """
     target_probs, draft_probs = read_problem(target, draft)
     if target_probs.ndim != 1:
-        raise UsageError(f"TARGET: got shape {target_probs.shape}, wanted one distribution (V,)")
+        raise UsageError(f"TARGET: got shape {target_probs.shape}, expected one distribution (V,)")
     name, make = o.read_law(law, top)
     # Independent drafts from n distributions are n drafts.
     count = draft_probs.shape[0] if name == "Independent" and draft_probs.ndim == 2 else 2
     drafts = make(draft_probs, num_drafts or count)
     if drafts.batch_shape:
-        raise UsageError(f"DRAFT: got shape {draft_probs.shape}, wanted one distribution (V,)")
+        raise UsageError(f"DRAFT: got shape {draft_probs.shape}, expected one distribution (V,)")
     answer = {"law": law} | _solved(target_probs, drafts, tol)
     if json_output:
         print(json.dumps(answer, indent=1))
@@ -72,9 +72,9 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
     if draft is not None:
         return _array("TARGET", target, found), _array("DRAFT", draft, _load("DRAFT", draft))
     if not isinstance(found, dict):
-        raise UsageError(f"DRAFT: got nothing, wanted it beside {target!r}, or a file with both")
+        raise UsageError(f"DRAFT: got nothing, expected it beside {target!r}, or a file with both")
     if not {*FIELDS} <= {*found}:
-        raise UsageError(f"TARGET: {target} holds {sorted(found)}, wanted {' and '.join(FIELDS)}")
+        raise UsageError(f"TARGET: {target} holds {sorted(found)}, expected {' and '.join(FIELDS)}")
     first, second = (_array("TARGET", target, found[name]) for name in FIELDS)
     return first, second
 
@@ -98,7 +98,9 @@ def _load(argument: str, text: str) -> Any:
 
 def _array(argument: str, source: str, value: Any) -> np.ndarray:
     if isinstance(value, dict):
-        raise UsageError(f"{argument}: got {source}, which names several arrays, wanted one array")
+        raise UsageError(
+            f"{argument}: got {source}, which names several arrays, expected one array"
+        )
     if isinstance(value, np.ndarray):
         return value
     try:

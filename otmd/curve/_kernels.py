@@ -24,7 +24,7 @@ _LAST_DIGITS = 4.0 * np.finfo(float).eps
 
 @kernel()
 def power(x, n):
-    """x^n for whole n ≥ 1, by squaring."""
+    """x^n for a whole number n ≥ 1, by squaring."""
     result = 1.0
     while n > 0:
         if n & 1:
@@ -66,27 +66,30 @@ def _compress(target, draft, ratio):
 @kernel()
 def ratios_of(target, draft, tokens):
     """The ratios of some tokens, as :func:`fill_ratios` has them."""
-    p, q, ratio = np.empty(AT_A_TIME), np.empty(AT_A_TIME), np.empty(tokens.size)
+    p = np.empty(AT_A_TIME)
+    q = np.empty(AT_A_TIME)
+    ratio = np.empty(tokens.size)
     for start in range(0, tokens.size, AT_A_TIME):
-        own = ratio[start : start + AT_A_TIME]
-        for i in range(own.size):
+        part = ratio[start : start + AT_A_TIME]
+        for i in range(part.size):
             y = np.uint64(tokens[start + i])
             p[i], q[i] = target[y], draft[y]
-        fill_ratios(p[: own.size], q[: own.size], own)
+        fill_ratios(p[: part.size], q[: part.size], part)
     return ratio
 
 
 @kernel()
 def fill_below(target, draft, ends, subsets):
-    """Fill which tokens have p/q below each of the ends (N,), shape (N, V)."""
+    """Fill the masks (N, V) of the tokens with p/q below each of the ends (N,)."""
     ratio = np.empty(AT_A_TIME)
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
         fill_ratios(p, q, ratio)
         for i in range(ends.size):
-            own, end = subsets[i, start : start + AT_A_TIME], ends[i]
+            below = subsets[i, start : start + AT_A_TIME]
+            end = ends[i]
             for y in range(p.size):
-                own[y] = ratio[y] < end
+                below[y] = ratio[y] < end
 
 
 @kernel()
@@ -98,31 +101,41 @@ def fill_sorted_cuts(target, draft, ratio, order, counts, value, ends):
     """
     p_before, q_before, edge, values = np.empty((4, order.shape[1] + 1))
     for b in range(order.shape[0]):
-        k, p, q, last = 0, 0.0, 0.0, -1.0
+        k = 0
+        p = 0.0
+        q = 0.0
+        last = -1.0
         for j in range(order.shape[1]):
             y = order[b, j]
             # A cut holds all tokens of one ratio or none.
             if ratio[b, y] > last:
                 last = ratio[b, y]
-                p_before[k], q_before[k], edge[k] = p, q, last
+                p_before[k] = p
+                q_before[k] = q
+                edge[k] = last
                 k += 1
             p += target[b, y]
             q += draft[b, y]
-        p_before[k], q_before[k], edge[k] = p, q, np.inf
+        p_before[k] = p
+        q_before[k] = q
+        edge[k] = np.inf
         for i in range(counts.size):
             least = np.inf
             for j in range(k + 1):
+                # p(H) − q(H)^n, H the tokens below the edge j : values[j]
                 values[j] = p_before[j] - power(min(q_before[j], 1.0), counts[i])
                 least = min(least, values[j])
             j = 0
             while values[j] > least + SLACK:
                 j += 1
-            value[b, i], ends[b, i] = values[j], edge[j]
+            value[b, i] = values[j]
+            ends[b, i] = edge[j]
 
 
 @kernel(fastmath=REASSOCIATE)
 def hockey_stick(target, draft, C):
     """W(C) = Σ (p − C q)₊."""
+    # Σ (p − C q)₊ : total
     total = 0.0
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
@@ -136,6 +149,7 @@ def hockey_stick(target, draft, C):
 @kernel(fastmath=REASSOCIATE)
 def _hockey_stick_and_slope(target, draft, C):
     """W(C), and −W′(C): q of the tokens with p > C q."""
+    # W(C) = p_above − C q_above, −W′(C) = q_above
     p_above, q_above = 0.0, 0.0
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
@@ -162,7 +176,8 @@ def fill_hockey_sticks(p, p_row, q, q_row, C, out):
 def fill_chains(p, p_row, q, q_row, C, W):
     """C_1 = 0, C_{k+1} = C_k + W(C_k): fill C and W (B, n + 1) with the chains and their values."""
     for b in range(p_row.size):
-        C[b, 0], W[b, 0] = 0.0, 1.0
+        C[b, 0] = 0.0
+        W[b, 0] = 1.0
         for k in range(1, C.shape[1]):
             C[b, k] = C[b, k - 1] + W[b, k - 1]
             W[b, k] = hockey_stick(p[p_row[b]], q[q_row[b]], C[b, k])
@@ -175,14 +190,18 @@ def k_sequential_scale(target, draft, num_drafts):
     Newton's method within a bracket. The upper end of the last bracket is returned: every ρ ≥ ρ* is
     lossless, and none below it is.
     """
-    low, high = 1.0, float(num_drafts)
+    # ρ : rho, 1 − β : rejected, F(ρ) : value, F′(ρ) : slope, −W′(ρ) : above
+    low = 1.0
+    high = float(num_drafts)
     W, above = _hockey_stick_and_slope(target, draft, low)
-    at_high, rho = -1.0, low
+    W_high = -1.0
+    rho = low
     for _ in range(_MOST_STEPS):
         rejected = 1.0 - (1.0 - W) / rho
         value = power(rejected, num_drafts) - W
         if value >= 0.0:
-            high, at_high = rho, W
+            high = rho
+            W_high = W
             if rho == 1.0:
                 break
         else:
@@ -201,33 +220,36 @@ def k_sequential_scale(target, draft, num_drafts):
         if not low < rho < high:
             rho = 0.5 * (low + high)
         W, above = _hockey_stick_and_slope(target, draft, rho)
-    if at_high < 0.0:
-        at_high = hockey_stick(target, draft, high)
-    return high, at_high
+    if W_high < 0.0:
+        W_high = hockey_stick(target, draft, high)
+    return high, W_high
 
 
 @kernel()
 def fill_k_sequential_scales(p, p_row, q, q_row, counts, scale, W):
     """Fill ρ* and W there for the ``counts`` (N,) of drafts, shapes (B, N)."""
-    liked = np.empty((2, p.shape[1]))
+    surplus = np.empty((2, p.shape[1]))
     for b in range(p_row.size):
-        target, draft, k = p[p_row[b]], q[q_row[b]], np.uint64(0)
-        # Tokens with p ≤ q add nothing to W(ρ), as ρ ≥ 1. The index moves on past others: no branch.
+        target = p[p_row[b]]
+        draft = q[q_row[b]]
+        k = np.uint64(0)
+        # Tokens with p ≤ q add nothing to W(ρ), as ρ ≥ 1. Each token is written, and k advances past those
+        # with p > q only: no branch can be mispredicted.
         for y in range(target.size):
-            liked[0, k], liked[1, k] = target[y], draft[y]
+            surplus[0, k], surplus[1, k] = target[y], draft[y]
             k += np.uint64(target[y] > draft[y])
-        target, draft = liked[0, :k], liked[1, :k]
+        target, draft = surplus[0, :k], surplus[1, :k]
         for i in range(counts.size):
-            found = k_sequential_scale(target, draft, counts[i])
-            scale[b, i], W[b, i] = found
+            scale[b, i], W[b, i] = k_sequential_scale(target, draft, counts[i])
 
 
 @kernel(fastmath=REASSOCIATE)
 def inclusion_probs(draft, num_drafts, out):
     """1 − (1 − q)^n as q Σ (1 − q)^i, i < n: every term is positive."""
     for start in range(0, draft.size, AT_A_TIME):
-        q, included = draft[start : start + AT_A_TIME], out[start : start + AT_A_TIME]
-        # The loop over tokens is inside, since that one vectorises.
+        q = draft[start : start + AT_A_TIME]
+        included = out[start : start + AT_A_TIME]
+        # Σ_{i<n} (1 − q)^i by Horner's rule : included. The loop over tokens is inside: it vectorises.
         for y in range(q.size):
             included[y] = 1.0
         for _ in range(num_drafts - 1):
@@ -243,6 +265,7 @@ def fill_hit_rates(p, p_row, q, q_row, counts, out):
     included = np.empty(AT_A_TIME)
     for b in range(p_row.size):
         for i in range(counts.size):
+            # Σ p (1 − (1 − q)^n) : out[b, i]
             out[b, i] = 0.0
             for start in range(0, p.shape[1], AT_A_TIME):
                 target = p[p_row[b], start : start + AT_A_TIME]
@@ -254,23 +277,23 @@ def fill_hit_rates(p, p_row, q, q_row, counts, out):
 
 
 @kernel()
-def likeliest(probs, count):
-    """The ``count`` largest entries' indices, largest first, ties to the lowest index."""
+def largest_entries(probs, count):
+    """Indices of the ``count`` largest entries, largest first, ties to the lowest index."""
     best = np.full(count, -1, np.int64)
     least = -np.inf if count else np.inf
     for start in range(0, probs.size, AT_A_TIME):
-        own = probs[start : start + AT_A_TIME]
-        # Most parts have none above. Counting vectorises.
+        part = probs[start : start + AT_A_TIME]
+        # Most parts have no entry above the least: counting them vectorises, and skips the part.
         above = 0
-        for y in range(own.size):
-            above += 1 if own[y] > least else 0
+        for y in range(part.size):
+            above += 1 if part[y] > least else 0
         if above == 0:
             continue
-        for y in range(own.size):
-            if own[y] <= least:
+        for y in range(part.size):
+            if part[y] <= least:
                 continue
             j = count - 1
-            while j > 0 and (best[j - 1] < 0 or own[y] > probs[best[j - 1]]):
+            while j > 0 and (best[j - 1] < 0 or part[y] > probs[best[j - 1]]):
                 best[j] = best[j - 1]
                 j -= 1
             best[j] = start + y
@@ -284,9 +307,10 @@ def sum_where(values, subset):
     """Σ of the values in the subset."""
     total = 0.0
     for start in range(0, values.size, AT_A_TIME):
-        own, inside = values[start : start + AT_A_TIME], subset[start : start + AT_A_TIME]
+        numbers = values[start : start + AT_A_TIME]
+        inside = subset[start : start + AT_A_TIME]
         part = 0.0
-        for y in range(own.size):
-            part += own[y] if inside[y] else 0.0
+        for y in range(numbers.size):
+            part += numbers[y] if inside[y] else 0.0
         total += part
     return total

@@ -19,8 +19,9 @@ from otmd.curve._kernels import AT_A_TIME, SLACK, fill_below, fill_ratios, power
 from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray
 
-TARGET, DRAFT = 0, 1
-"""Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more."""
+# Columns of the sums of a block: p and q. A subclass of BlockedCurve may add more.
+TARGET = 0
+DRAFT = 1
 
 # Tokens share a group if they share the exponent and so many bits of the mantissa of p/q.
 _GROUP_BITS = 5
@@ -31,7 +32,8 @@ _OFFSET = ((1023 - _OCTAVES) << _GROUP_BITS) - 1
 _LAST_INNER = 1 + (2 * _OCTAVES << _GROUP_BITS)
 NUM_GROUPS = _LAST_INNER + 2
 # Levels of blocks. Parts of a group have level 2, parts of such a part level 3, and so on.
-_OCTAVE, _GROUP = 0, 1
+_OCTAVE = 0
+_GROUP = 1
 
 
 @kernel()
@@ -51,11 +53,11 @@ def sum_groups(target, draft, group, sums):
     ratio = np.empty(AT_A_TIME)
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        own = group[start : start + AT_A_TIME]
-        fill_groups(p, q, ratio, own)
+        group_part = group[start : start + AT_A_TIME]
+        fill_groups(p, q, ratio, group_part)
         for y in range(p.size):
             # Unsigned, or every index would be checked for counting from the end.
-            g = np.uint64(own[y])
+            g = np.uint64(group_part[y])
             sums[g, TARGET] += p[y]
             sums[g, DRAFT] += q[y]
 
@@ -64,7 +66,8 @@ def sum_groups(target, draft, group, sums):
 def _sum_tokens(target, draft, tokens, block, sums):
     """Add tokens to the sums of their blocks."""
     for i in range(tokens.size):
-        y, k = np.uint64(tokens[i]), np.uint64(block[i])
+        y = np.uint64(tokens[i])
+        k = np.uint64(block[i])
         sums[k, TARGET] += target[y]
         sums[k, DRAFT] += draft[y]
 
@@ -72,50 +75,59 @@ def _sum_tokens(target, draft, tokens, block, sums):
 @kernel()
 def _fill_powers(blocks, counts, contained):
     """Fill q^n of the tokens before each block, and of all tokens, for the counts n, shape (N, K + 1)."""
-    mass, sums = 0.0, blocks.sums
+    mass = 0.0
+    sums = blocks.sums
     for k in range(contained.shape[1]):
         for i in range(counts.size):
+            # q(H)^n, H the tokens before block k : contained[i, k]
             contained[i, k] = power(min(mass, 1.0), counts[i])
         mass += sums[k, DRAFT] if k < len(sums) else 0.0
 
 
 @kernel()
-def tokens_of_groups(group, wanted):
-    """The tokens whose group is wanted, ascending."""
-    # Every token is written, and the index moves on past wanted ones only: no branch can be mispredicted.
+def tokens_of_groups(group, marked):
+    """The tokens whose group is marked, ascending."""
+    # Every token is written, and k advances past marked ones only: no branch can be mispredicted.
     tokens = np.empty(group.size + 1, np.int32)
     k = np.uint64(0)
     for y in range(group.size):
         tokens[k] = y
-        k += np.uint64(wanted[np.uint64(group[y])])
+        k += np.uint64(marked[np.uint64(group[y])])
     return tokens[:k].copy()
 
 
 @kernel()
-def _divide(ratio, low, wanted, most_sorted, num_parts):
-    """Divide the tokens of the wanted blocks, given by p/q ascending, into some ``num_parts`` parts or more.
+def _divide(ratio, low, marked, most_sorted, num_parts):
+    """Divide the tokens of the marked blocks, given by p/q ascending, into about ``num_parts`` parts or more.
 
     Few tokens are divided into single ratios, and a part of several has a quarter of its block's tokens at
-    most. Returns the tokens' places, the part of each, and where among these each part begins and if it is
-    ``single``. No part is of two blocks. The largest finite ratio is a part by itself: every ratio is below
-    twice the last finite edge.
+    most. Returns the indices of these tokens, the part of each, the first of these tokens in each part, and
+    whether the part is ``single``. No part is of two blocks. The largest finite ratio is a part by itself, so
+    that every ratio is below twice the last finite edge.
     """
-    place, block = np.empty((2, ratio.size), np.int64)
-    sizes, size, b = np.zeros(low.size, np.int64), 0, 0
+    index, block = np.empty((2, ratio.size), np.int64)
+    sizes = np.zeros(low.size, np.int64)
+    size = 0
+    b = 0
     for i in range(ratio.size):
         while b + 1 < low.size and low[b + 1] <= ratio[i]:
             b += 1
-        place[size], block[size] = i, b
-        size += 1 if wanted[b] else 0
+        index[size] = i
+        block[size] = b
+        size += 1 if marked[b] else 0
         sizes[b] += 1
     usual = 0 if size <= most_sorted else size // num_parts
-    part, first = np.empty(size, np.int32), np.empty(size, np.int64)
-    single, i, k = np.empty(size, np.bool_), 0, -1
+    part = np.empty(size, np.int32)
+    first = np.empty(size, np.int64)
+    single = np.empty(size, np.bool_)
+    i = 0
+    k = -1
     while i < size:
-        own, end = ratio[place[i]], i + 1
-        while end < size and ratio[place[end]] == own:
+        edge = ratio[index[i]]
+        end = i + 1
+        while end < size and ratio[index[end]] == edge:
             end += 1
-        largest = end == size or ratio[place[end]] == np.inf
+        largest = end == size or ratio[index[end]] == np.inf
         most = min(usual, sizes[block[i]] // 4)
         new = i == 0 or largest or block[i] != block[i - 1] or end - first[k] > most
         if new:
@@ -124,11 +136,11 @@ def _divide(ratio, low, wanted, most_sorted, num_parts):
         single[k] = new
         part[i:end] = k
         i = end
-    return place[:size], part, first[: k + 1], single[: k + 1]
+    return index[:size], part, first[: k + 1], single[: k + 1]
 
 
 @kernel()
-def _mark_blocks(low, single, sums, contained, wanted):
+def _mark_blocks(low, single, sums, contained, marked):
     """Mark the blocks (K,) inside which the smallest minimiser of p − g may end, for one g at least.
 
     ``contained`` (N, K + 1) is each g of the tokens before each block, and of all tokens. Returns the
@@ -136,30 +148,35 @@ def _mark_blocks(low, single, sums, contained, wanted):
     is marked if its bound is below the least p − g at the edges of blocks, or equal to it and the block lies
     before the first edge that attains it.
     """
-    sizes, found = np.empty(len(contained), np.int64), np.empty(len(contained))
+    sizes = np.empty(len(contained), np.int64)
+    least_values = np.empty(len(contained))
     values = np.empty(low.size + 1)
     for i in range(sizes.size):
-        g, least, before = contained[i], np.inf, 0.0
+        g = contained[i]
+        least = np.inf
+        before = 0.0
         for k in range(values.size):
+            # p(H) − g(H), H the tokens before block k : values[k]
             values[k] = before - g[k]
             least = min(least, values[k])
             before += sums[k, TARGET] if k < low.size else 0.0
-        best, before = -1, 0.0
+        best = -1
+        before = 0.0
         for k in range(low.size):
             best = k if best < 0 and values[k] <= least + SLACK else best
             p, q = sums[k, TARGET], sums[k, DRAFT]
             # Tokens that are never drafted come last. They only add to p(H).
             if not single[k] and q > 0.0:
-                # Where the two lines of the module's bound cross.
+                # q(H) where the two lines of the module's bound cross, from the start of the block : corner
                 corner = q
                 if k + 1 < low.size:
                     corner = min(max((low[k + 1] * q - p) / (low[k + 1] - low[k]), 0.0), q)
                 bound = before + low[k] * corner - (g[k] + (g[k + 1] - g[k]) * (corner / q))
-                wanted[k] |= min(bound, values[k]) <= least + (SLACK if best < 0 else -SLACK)
+                marked[k] |= min(bound, values[k]) <= least + (SLACK if best < 0 else -SLACK)
             before += p
         sizes[i] = low.size if best < 0 else best
-        found[i] = values[sizes[i]]
-    return sizes, found
+        least_values[i] = values[sizes[i]]
+    return sizes, least_values
 
 
 class Blocks(NamedTuple):
@@ -177,23 +194,31 @@ class Blocks(NamedTuple):
 
 
 @kernel()
-def _replaced(blocks, wanted, split):
-    """The blocks with those that are wanted replaced by what they were split into."""
+def _replaced(blocks, marked, split):
+    """The blocks, the marked ones replaced by the parts that they were split into."""
     size = split.low.size
-    for i in range(wanted.size):
-        size += 0 if wanted[i] else 1
-    low, single = np.empty(size), np.empty(size, np.bool_)
-    sums, level = np.empty((size, split.sums.shape[1])), np.empty(size, np.int8)
-    i, j = 0, 0
+    for i in range(marked.size):
+        size += 0 if marked[i] else 1
+    low = np.empty(size)
+    single = np.empty(size, np.bool_)
+    sums = np.empty((size, split.sums.shape[1]))
+    level = np.empty(size, np.int8)
+    i = 0
+    j = 0
     for k in range(size):
-        while i < wanted.size and wanted[i]:
+        while i < marked.size and marked[i]:
             i += 1
-        kept = j == split.low.size or (i < wanted.size and blocks.low[i] < split.low[j])
+        kept = j == split.low.size or (i < marked.size and blocks.low[i] < split.low[j])
         source, y = (blocks, i) if kept else (split, j)
-        low[k], single[k], level[k] = source.low[y], source.single[y], source.level[y]
+        low[k] = source.low[y]
+        single[k] = source.single[y]
+        level[k] = source.level[y]
         for r in range(sums.shape[1]):
             sums[k, r] = source.sums[y, r]
-        i, j = (i + 1, j) if kept else (i, j + 1)
+        if kept:
+            i += 1
+        else:
+            j += 1
     return Blocks(low, single, sums, level)
 
 
@@ -211,13 +236,13 @@ class Cut(NamedTuple):
 class BlockedCurve:
     """The ratio curve of one position, for drafts with replacement: g(H) = q(H)^n.
 
-    Neither p nor q (V,) need sum to 1; ``counts`` are the numbers of drafts for which the cut is asked. A
-    ``coarse`` curve begins with octaves, where many groups would cost more than one more split. A subclass
+    Neither p nor q (V,) need sum to 1; ``counts`` are the numbers of drafts to find cuts for. A ``coarse``
+    curve begins with octaves, where many groups would cost more than one more split. A subclass
     serves another law of drafts: it overrides :meth:`containment`, and may add columns to the sums.
     """
 
     width = 2
-    """How many columns the sums have."""
+    """The number of columns of the sums."""
 
     smallest_grouped = 1025
     """The tokens of a smaller vocabulary are sorted without being grouped first, which is quicker.
@@ -225,13 +250,17 @@ class BlockedCurve:
     There :class:`~otmd.curve.RatioCurve` uses no blocks at all.
     """
 
-    most_sorted, num_parts = 1024, 64
-    """At most ``most_sorted`` tokens become blocks of one ratio. More become some ``num_parts`` parts."""
+    most_sorted = 1024
+    """Up to so many tokens become blocks of one ratio each."""
+
+    num_parts = 64
+    """More tokens than ``most_sorted`` become about this many parts."""
 
     def __init__(
         self, target: FloatArray, draft: FloatArray, counts: Sequence[int], coarse: bool = False
     ) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.counts = [int(n) for n in counts]
         # The tokens of groups that were split, by p/q, and their p/q.
         self._opened = np.empty(0, np.int32), np.empty(0)
@@ -242,9 +271,11 @@ class BlockedCurve:
         self._group = np.empty(target.size, np.int16)
         self._group_sums = np.zeros((NUM_GROUPS, self.width))
         self.sum_groups(self._group, self._group_sums)
-        sums, low = self._group_sums, GROUP_LOW
+        sums = self._group_sums
+        low = GROUP_LOW
         if coarse:
-            sums, low = np.add.reduceat(sums, _OCTAVE_STARTS), low[_OCTAVE_STARTS]
+            sums = np.add.reduceat(sums, _OCTAVE_STARTS)
+            low = low[_OCTAVE_STARTS]
         used = np.flatnonzero(sums[:, TARGET] + sums[:, DRAFT])
         self.blocks = _blocks(low[used], sums[used], _OCTAVE if coarse else _GROUP)
 
@@ -268,12 +299,13 @@ class BlockedCurve:
         """Refine the blocks until no block can hold a better cut; the cut for each number of drafts."""
         while True:
             blocks = self.blocks
-            wanted, columns = np.zeros(len(blocks.low), dtype=bool), blocks[:3]
-            sizes, values = _mark_blocks(*columns, self.containment(blocks), wanted)
-            if not wanted.any():
+            marked = np.zeros(len(blocks.low), dtype=bool)
+            contained = self.containment(blocks)
+            sizes, values = _mark_blocks(blocks.low, blocks.single, blocks.sums, contained, marked)
+            if not marked.any():
                 ends = np.append(blocks.low, np.inf)[sizes]
                 return list(map(Cut, sizes.tolist(), ends.tolist(), values.tolist()))
-            self.blocks = self.split(wanted)
+            self.blocks = self.split(marked)
 
     def subset(self, end: float) -> BoolArray:
         """The tokens with p/q below ``end``, shape (V,)."""
@@ -281,23 +313,23 @@ class BlockedCurve:
         fill_below(self.target, self.draft, np.array([end]), subset)
         return subset[0]
 
-    def split(self, wanted: BoolArray) -> Blocks:
-        """Split the wanted blocks of the coarsest level among them."""
+    def split(self, marked: BoolArray) -> Blocks:
+        """Split those of the marked blocks that have the coarsest level among them."""
         blocks = self.blocks
-        level = int(blocks.level[wanted].min())
-        wanted = wanted & (blocks.level == level)
-        first = np.searchsorted(GROUP_LOW, blocks.low[wanted])
-        found = np.zeros(NUM_GROUPS, np.bool_)
+        level = int(blocks.level[marked].min())
+        marked = marked & (blocks.level == level)
+        first = np.searchsorted(GROUP_LOW, blocks.low[marked])
+        marked_groups = np.zeros(NUM_GROUPS, np.bool_)
         if level == _OCTAVE:
             used = self._group_sums[:, TARGET] + self._group_sums[:, DRAFT] > 0.0
-            found[_OCTAVE_OF[first]] = True
-            groups = used & found[_OCTAVE_OF]
+            marked_groups[_OCTAVE_OF[first]] = True
+            groups = used & marked_groups[_OCTAVE_OF]
             split = _blocks(GROUP_LOW[groups], self._group_sums[groups], _GROUP)
-            return _replaced(blocks, wanted, split)
+            return _replaced(blocks, marked, split)
         if level == _GROUP:
-            found[first] = True
-            self._open(tokens_of_groups(self._group, found))
-        return _replaced(blocks, wanted, self._parts(blocks.low, wanted, level + 1))
+            marked_groups[first] = True
+            self._open(tokens_of_groups(self._group, marked_groups))
+        return _replaced(blocks, marked, self._parts(blocks.low, marked, level + 1))
 
     def _open(self, tokens: NDArray[np.int32]) -> None:
         """Add tokens to those that are kept by p/q."""
@@ -306,14 +338,13 @@ class BlockedCurve:
         order = np.argsort(ratio)
         self._opened = tokens[order], ratio[order]
 
-    def _parts(self, low: FloatArray, wanted: BoolArray, level: int) -> Blocks:
-        """The parts of the wanted blocks, which begin at ``low`` and whose tokens are kept by p/q."""
+    def _parts(self, low: FloatArray, marked: BoolArray, level: int) -> Blocks:
+        """The parts of the marked blocks, which begin at ``low`` and whose tokens are kept by p/q."""
         tokens, ratio = self._opened
-        sizes = self.most_sorted, self.num_parts
-        place, part, first, single = _divide(ratio, low, wanted, *sizes)
+        index, part, first, single = _divide(ratio, low, marked, self.most_sorted, self.num_parts)
         sums = np.zeros((first.size, self.width))
-        self.sum_tokens(tokens[place], part, sums)
-        return Blocks(ratio[place[first]], single, sums, np.full(first.size, level, np.int8))
+        self.sum_tokens(tokens[index], part, sums)
+        return Blocks(ratio[index[first]], single, sums, np.full(first.size, level, np.int8))
 
 
 def _blocks(low: FloatArray, sums: FloatArray, level: int) -> Blocks:

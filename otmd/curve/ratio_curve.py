@@ -1,4 +1,4 @@
-"""The ratio curve of (p, q): the heart from which rates and optima are read.
+"""The ratio curve of (p, q), from which rates and optima are read.
 
 Sort the tokens by p/q and accumulate both masses: the ROC curve of telling p from q. Its conjugate is
 the hockey-stick divergence W(C) = Σ_y (p(y) − C q(y))₊. Every rate for drafts with replacement is a small
@@ -62,7 +62,7 @@ class RatioCurve:
 
     Notes
     -----
-    The sorted attributes are worked out when first asked for.
+    The sorted attributes are computed when they are first read.
     """
 
     def __init__(self, target_probs: ArrayLike, draft_probs: ArrayLike) -> None:
@@ -80,10 +80,10 @@ class RatioCurve:
 
     def _set(self, target: FloatArray, draft: FloatArray, *shape: tuple[int, ...]) -> None:
         self._given = target, draft
-        leading = target.shape[:-1], draft.shape[:-1], *shape
+        shapes = target.shape[:-1], draft.shape[:-1], *shape
         # NumPy takes a microsecond to compare shapes.
-        alike = leading.count(leading[0]) == len(leading)
-        self.batch_shape = leading[0] if alike else np.broadcast_shapes(*leading)
+        same = shapes.count(shapes[0]) == len(shapes)
+        self.batch_shape = shapes[0] if same else np.broadcast_shapes(*shapes)
         self._target = Rows.of(target, self.batch_shape)
         self._draft = Rows.of(draft, self.batch_shape)
 
@@ -110,12 +110,12 @@ class RatioCurve:
         """
         scale = np.asarray(C, dtype=np.float64)
         if not (np.isfinite(scale) & (scale >= 0)).all():
-            raise ValueError(f"C: got {C!r}, wanted finite numbers ≥ 0")
+            raise ValueError(f"C: got {C!r}, expected finite numbers ≥ 0")
         shape = np.broadcast_shapes(scale.shape, self.batch_shape)
-        each = np.array(np.broadcast_to(scale, shape)).reshape(-1, 1)
+        scales = np.array(np.broadcast_to(scale, shape)).reshape(-1, 1)
         wider = RatioCurve.__new__(RatioCurve)
         wider._set(*self._given, shape)
-        values = wider._filled(_kernels.fill_hockey_sticks, (each,), 1)[0].reshape(shape)
+        values = wider._filled(_kernels.fill_hockey_sticks, (scales,), 1)[0].reshape(shape)
         return values if shape else float(values)
 
     def maximal_coupling_rate(self) -> FloatArray | float:
@@ -142,7 +142,7 @@ class RatioCurve:
         Parameters
         ----------
         num_drafts : int or sequence of int
-            n, or the numbers that are asked for.
+            n, or the numbers of drafts to compute the rate for.
 
         Returns
         -------
@@ -206,32 +206,33 @@ class RatioCurve:
         """The tokens with p/q below the ends (…, N), shape (…, N, V)."""
         size = self._draft.values.shape[1]
         subset = np.empty((*ends.shape, size), dtype=bool)
-        flat, each = subset.reshape(-1, ends.shape[-1], size), ends.reshape(-1, ends.shape[-1])
+        flat = subset.reshape(-1, ends.shape[-1], size)
+        ends_by_position = ends.reshape(-1, ends.shape[-1])
 
         def work(start: int, stop: int) -> None:
             for b in range(start, stop):
-                _kernels.fill_below(*self._position(b), each[b], flat[b])
+                _kernels.fill_below(*self._position(b), ends_by_position[b], flat[b])
 
-        in_threads(work, len(each), size)
+        in_threads(work, len(ends_by_position), size)
         return subset
 
     def _position(self, b: int) -> tuple[FloatArray, FloatArray]:
-        """P and q of one position of the flattened leading axes."""
+        """The p and q of one position of the flattened leading axes."""
         return self._target.values[self._target.row[b]], self._draft.values[self._draft.row[b]]
 
     def _filled(
         self, kernel: Callable[..., None], arguments: tuple[FloatArray | IntArray, ...], *sizes: int
     ) -> list[FloatArray]:
-        """What a kernel fills for each position, (B, size) each; it takes rows of p and q first."""
+        """Arrays (B, size) that a kernel fills, a row for each position; it takes rows of p and q first."""
         p, q = self._target, self._draft
         filled = [np.empty((q.row.size, size)) for size in sizes]
 
         def work(start: int, stop: int) -> None:
-            own = slice(start, stop)
+            positions = slice(start, stop)
             # Arguments of two axes are a row for each position.
-            mine = [each[own] if each.ndim == 2 else each for each in arguments]
-            rows = p.values, p.row[own], q.values, q.row[own]
-            kernel(*rows, *mine, *(each[own] for each in filled))
+            rows = [array[positions] if array.ndim == 2 else array for array in arguments]
+            outputs = [array[positions] for array in filled]
+            kernel(p.values, p.row[positions], q.values, q.row[positions], *rows, *outputs)
 
         in_threads(work, q.row.size, q.values.shape[1])
         return filled
@@ -255,22 +256,22 @@ class RatioCurve:
 
     @cached_property
     def target_mass(self) -> FloatArray:
-        """P of the first k tokens, shape (…, V + 1)."""
+        """Mass p of the first k tokens, shape (…, V + 1)."""
         return accumulated(self._sorted(self._target))
 
     @cached_property
     def draft_mass(self) -> FloatArray:
-        """Q of the first k tokens, shape (…, V + 1)."""
+        """Mass q of the first k tokens, shape (…, V + 1)."""
         return accumulated(self._sorted(self._draft))
 
     @cached_property
     def target_tail(self) -> FloatArray:
-        """P of all tokens but the first k, shape (…, V + 1)."""
+        """Mass p of all tokens but the first k, shape (…, V + 1)."""
         return accumulated(self._sorted(self._target)[..., ::-1])[..., ::-1]
 
     @cached_property
     def draft_tail(self) -> FloatArray:
-        """Q of all tokens but the first k, shape (…, V + 1)."""
+        """Mass q of all tokens but the first k, shape (…, V + 1)."""
         return accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
 
     def _sorted(self, rows: Rows) -> FloatArray:
@@ -291,7 +292,7 @@ def _ratios(target: FloatArray, draft: FloatArray) -> FloatArray:
 def _fill_sorted_cuts(
     p: FloatArray, p_row: IntArray, q: FloatArray, q_row: IntArray, *counts_and_out: Any
 ) -> None:
-    """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), from all tokens, sorted."""
+    """Fill p(H) − q(H)^n and the ratio that H ends below, (B, N), by sorting all tokens."""
     target, draft = p[p_row], q[q_row]
     ratio = _ratios(target, draft)
     _kernels.fill_sorted_cuts(target, draft, ratio, ratio.argsort(), *counts_and_out)
@@ -300,11 +301,12 @@ def _fill_sorted_cuts(
 def _fill_blocked_cuts(
     p: FloatArray, p_row: IntArray, q: FloatArray, q_row: IntArray, *counts_and_out: Any
 ) -> None:
-    """Fill the same, from blocks of tokens."""
+    """Fill the arrays of :func:`_fill_sorted_cuts`, from blocks of tokens."""
     counts, value, ends = counts_and_out
     for b in range(p_row.size):
         cuts = BlockedCurve(p[p_row[b]], q[q_row[b]], counts.tolist()).smallest_cuts()
-        value[b], ends[b] = [cut.value for cut in cuts], [cut.end for cut in cuts]
+        value[b] = [cut.value for cut in cuts]
+        ends[b] = [cut.end for cut in cuts]
 
 
 def _counts(num_drafts: int | Sequence[int]) -> IntArray:

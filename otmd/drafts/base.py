@@ -24,7 +24,13 @@ from otmd.probabilities import (
 
 _MOST_TUPLES = 5_000_000
 # What follows from how a law draws its drafts, and is asked for in place of the drafts themselves.
-_FOLLOWS = {"position_structure", "shared_structure", "position_next_draft_probs", "count_sets"}
+_FOLLOWS = {
+    "position_structure",
+    "shared_structure",
+    "position_next_draft_probs",
+    "count_sets",
+    "can_draw",
+}
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 
@@ -173,7 +179,7 @@ class DraftLaw(ABC):
         """Return the law of the position(s) at ``index`` of the leading axes."""
         if index != () or self.batch_shape:
             raise IndexError(
-                f"{type(self).__name__}: got index {index!r}, wanted (): it has no leading axes, or no "
+                f"{type(self).__name__}: got index {index!r}, expected (): it has no leading axes, or no "
                 "__getitem__ that serves them"
             )
         return self
@@ -367,7 +373,7 @@ def validate_law(law: object) -> None:
     if isinstance(law, DraftLaw):
         return
     what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
-    raise TypeError(f"law: got {what}, wanted a DraftLaw such as WithReplacement(draft_probs, 4)")
+    raise TypeError(f"law: got {what}, expected a DraftLaw such as WithReplacement(draft_probs, 4)")
 
 
 def validate_target(target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:

@@ -71,6 +71,9 @@ class ConditionalPoisson(ProposalLaw):
             high *= 2.0
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return self.have_mass(draft_tokens)
+
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
         counts_after = counts_from(absent, present, self.num_drafts + 1)

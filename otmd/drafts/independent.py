@@ -31,14 +31,14 @@ class Independent(DraftLaw):
         self.draft_probs = validate_probs("draft_probs", draft_probs)
         if self.draft_probs.ndim < 2 or self.draft_probs.shape[-2] == 0:
             raise ValueError(
-                f"draft_probs: got shape {self.draft_probs.shape}, wanted (…, n, V): one "
+                f"draft_probs: got shape {self.draft_probs.shape}, expected (…, n, V): one "
                 "distribution for each of at least one draft"
             )
         *batch, self.num_drafts, self.vocab_size = self.draft_probs.shape
         self.batch_shape = tuple(batch)
         if num_drafts is not None and validate_count("num_drafts", num_drafts) != self.num_drafts:
             raise ValueError(
-                f"num_drafts: got {num_drafts}, wanted {self.num_drafts}, the distributions given"
+                f"num_drafts: got {num_drafts}, expected {self.num_drafts}, the distributions given"
             )
 
     def __repr__(self) -> str:

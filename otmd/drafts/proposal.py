@@ -64,13 +64,14 @@ class ProposalLaw(DraftLaw):
 
     def mass_after(self, prefix: IntArray) -> FloatArray:
         """The mass q without the drafts so far, renormalised (V,); 0 if no draws begin with these drafts."""
-        left = self.draft_probs * self.can_draw(prefix)
+        left = self.draft_probs * self.have_mass(prefix)
         if prefix.size:
             left[prefix] = 0.0
             left /= left.sum() or 1.0
         return left
 
-    def can_draw(self, draft_tokens: IntArray) -> bool:
+    def have_mass(self, draft_tokens: IntArray) -> bool:
+        """Whether all tokens (k,) have mass, and are distinct where drafts must be."""
         drawn = bool((self.draft_probs[draft_tokens] > 0).all())
         return drawn and (not self.distinct or bool(are_distinct(draft_tokens)))
 
@@ -109,6 +110,6 @@ def validate_distinct_support(draft_probs: FloatArray, num_drafts: int) -> None:
     support = np.count_nonzero(draft_probs > 0.0, axis=-1 if draft_probs.ndim > 1 else None)
     if np.min(support, initial=num_drafts) < num_drafts:
         raise ValueError(
-            f"num_drafts: got {num_drafts} distinct drafts, wanted at most {np.min(support)}, the "
+            f"num_drafts: got {num_drafts} distinct drafts, expected at most {np.min(support)}, the "
             "number of tokens with mass in draft_probs"
         )

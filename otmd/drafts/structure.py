@@ -1,7 +1,7 @@
 """The structure of a draft law at one position: its deterministic tokens, and how the other drafts are drawn.
 
-The optimum, verifiers, audits and plans match on the kinds of this file, and not on classes of laws. So a law
-that says its structure is served by everything that serves the kind.
+The optimum and verifiers match on the kinds of this file, and not on classes of laws. So a law that declares
+its structure is served by everything that serves this kind of structure.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,21 @@ from otmd.race.containment import ExponentialRace
 
 @dataclass(eq=False)
 class Slots:
-    """Independent draws from R distributions: g(H) = Π_r q_r(H)^copies[r].
+    """Independent drafts from R distributions, ``copies[r]`` drafts from distribution r.
 
-    Without deterministic tokens, the drafts of a position come in the order of the slots.
+    The containment is g(H) = P(all drafts lie in H) = Π_r q_r(H)^copies[r]. Without deterministic tokens, the
+    drafts of a position come in the order of the distributions.
 
     Attributes
     ----------
     tokens : ndarray of int64, shape (E,)
         The tokens that each distribution may draw, one distribution after another, ascending in each.
     probs : ndarray of float64, shape (E,)
-        Their probabilities. A single distribution is over all tokens, (V,), and may have leading axes.
+        Their probabilities. If R = 1, they are over all tokens, (V,), and may have leading axes.
     starts : ndarray of int64, shape (R + 1,)
-        The index in ``tokens`` at which each distribution begins, and E.
+        Where each distribution begins in ``tokens``, and E at the end.
     copies : ndarray of int64, shape (R,)
-        How many drafts are drawn from each distribution.
+        The number of drafts drawn from each distribution.
     vocab_size : int
         V.
     disjoint : bool
@@ -59,7 +60,7 @@ class Slots:
         starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
         copies = np.ones(num_strata, np.int64)
         slots = cls(tokens, probs[tokens], starts, copies, number.size, True)
-        # Known here, and not to be computed from the others again.
+        # Known already, so not computed again.
         vars(slots).update(number=number, token_probs=probs)
         return slots
 
@@ -75,12 +76,12 @@ class Slots:
 
     @property
     def is_single(self) -> bool:
-        """Whether all drafts are drawn from one distribution."""
+        """True if all drafts are drawn from one distribution."""
         return self.copies.size == 1
 
     @cached_property
     def num_drafts(self) -> int:
-        """How many drafts are drawn from all distributions together."""
+        """The number of drafts drawn from all distributions together."""
         return int(self.copies.sum())
 
     @cached_property
@@ -128,7 +129,7 @@ class Race:
     probs : ndarray of float64, shape (…, V)
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
-        How many drafts are drawn, at least 2.
+        The number of drafts, at least 2.
     """
 
     probs: FloatArray
@@ -160,7 +161,7 @@ class Table:
     probs : ndarray of float64, shape (V,), optional
         q, if some optimal cut is a prefix of the tokens in ascending order of p/q for every p.
     prefix_containment : callable, optional
-        The containment g of every prefix (V + 1,) of an order of the tokens (V,), if ``probs`` is given.
+        Maps an order of the tokens (V,) to g of each of its prefixes (V + 1,). Needed if ``probs`` is given.
     """
 
     enumerate: Callable[[], tuple[IntArray, FloatArray]]
@@ -169,14 +170,14 @@ class Table:
 
 
 class Structure(NamedTuple):
-    """The structure of a law: g(H) is 0 unless H holds all deterministic tokens, else that of the others.
+    """The structure of a law: g(H) is 0 if H lacks a deterministic token, else g of the random drafts.
 
     Attributes
     ----------
     deterministic : ndarray of int64, shape (m,)
-        Tokens that are drafted with probability 1, which the random drafts never are.
+        Tokens that are always drafted. No random draft is one of them.
     random : Slots, Race, Table or None
-        How the other drafts are drawn; None if there are none.
+        The structure of the other drafts; None if there are none.
     """
 
     deterministic: IntArray

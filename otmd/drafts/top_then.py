@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve._kernels import likeliest
+from otmd.curve._kernels import largest_entries
 from otmd.drafts.base import MOST_DRAFTS
 from otmd.drafts.conditional_poisson import ConditionalPoisson
 from otmd.drafts.proposal import ProposalLaw, count_distinct, validate_distinct_support
@@ -36,7 +36,7 @@ class _TopThenRest(ProposalLaw):
     @cached_property
     def top_tokens(self) -> IntArray:
         """The tokens (m,) that are drafted with probability 1, most likely first, at a single position."""
-        return likeliest(self.draft_probs, self.top)
+        return largest_entries(self.draft_probs, self.top)
 
     @cached_property
     def _other_probs(self) -> FloatArray:

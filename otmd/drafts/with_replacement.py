@@ -39,6 +39,9 @@ class WithReplacement(ProposalLaw):
     def shared_structure(self) -> Structure:
         return self.position_structure()
 
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return self.have_mass(draft_tokens)
+
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         drawn = draw_tokens(self.draft_probs, rng, count * self.num_drafts)
         return drawn.reshape(count, self.num_drafts)
@@ -55,7 +58,7 @@ class WithReplacement(ProposalLaw):
         return support**drawn, support * (support**drawn - (support - 1) ** drawn)
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
-        return self.draft_probs * self.can_draw(prefix)
+        return self.draft_probs * self.have_mass(prefix)
 
     def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts

@@ -42,6 +42,9 @@ class WithoutReplacement(ProposalLaw):
         """The race that the drafts are the first arrivals of."""
         return Race(self.draft_probs, self.num_drafts)
 
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return self.have_mass(draft_tokens)
+
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.draft_probs, kind="stable")
         cumulative = self.draft_probs[ascending].cumsum()

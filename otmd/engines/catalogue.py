@@ -49,7 +49,7 @@ class EngineRule:
     name : str
         Its key in :data:`CATALOGUE`.
     title : str
-        What is drafted, and how it is verified.
+        A description of the drafts and of the rule.
     sources : tuple of str
         Keys of :data:`SOURCES`: the files of engines in which the rule was read.
     rule : Verifier or LossyRule
@@ -70,12 +70,12 @@ class EngineRule:
 
     @property
     def lossless(self) -> bool:
-        """Whether the output is distributed as the target."""
+        """True if the output is distributed as the target."""
         return isinstance(self.rule, Verifier)
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
-    ) -> "Verdict":
+    ) -> "EngineVerdict":
         """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
 
         A rate without a closed form is the middle of bounds that are at most 1e-4 apart. ValueError for
@@ -90,18 +90,19 @@ class EngineRule:
         best = max(float(optimal_acceptance(p, law).rate) for law in laws)
         if isinstance(self.rule, LossyRule):
             output, rate = self.rule.output_law(p, q, num_drafts)
-            return Verdict(self.name, rate, best, output, *distances(output, p))
+            total_variation, divergence = distances(output, p)
+            return EngineVerdict(self.name, rate, best, output, total_variation, divergence)
         assert self.drafts is not None
         low, high = self.rule.acceptance_bounds(p, self.drafts(q, num_drafts), tol=1e-4)
-        return Verdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)
+        return EngineVerdict(self.name, 0.5 * (float(low) + float(high)), best, p, 0.0, 0.0)
 
 
-class Verdict(NamedTuple):
+class EngineVerdict(NamedTuple):
     """The exact acceptance and bias of a rule at one position.
 
     ``rate`` is P(the output is a draft). ``best`` is the largest α* of three laws with as many drafts: with
-    replacement, greedy and stratified. ``output`` (V,) is the law of the output token, ``total_variation``
-    its distance from the target, and ``divergence`` KL(output ‖ target) in nats.
+    replacement, greedy and stratified. ``output`` (V,) is the distribution of the output token,
+    ``total_variation`` its distance from the target, and ``divergence`` KL(output ‖ target) in nats.
     """
 
     name: str
@@ -119,7 +120,7 @@ class Verdict(NamedTuple):
 
 
 def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
-    """Total variation and KL(output ‖ target) of two laws (V,); 0 where only rounding differs."""
+    """Total variation and KL(output ‖ target) of two distributions (V,); 0 where only rounding differs."""
     apart = 0.5 * float(np.abs(output - target).sum())
     if apart < 1e-12:
         return 0.0, 0.0
@@ -137,7 +138,7 @@ CATALOGUE = {rule.name: rule for rule in (
                ("vllm", "transformers"), Preference(), WithReplacement, 1),
     EngineRule("block", "a sampled path, judged as a whole; at one position this is rejection",
                ("vllm-block",), Preference(), WithReplacement, 1),
-    EngineRule("certain-tree", "the draft's top n, all certain, and target-only sampling",
+    EngineRule("certain-tree", "the draft's top n, all deterministic, and target-only sampling",
                ("eagle", "sglang"), TargetOnly(), CertainTop),
     EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",
                ("sequoia",), RecursiveRejection(), WithoutReplacement),

@@ -1,6 +1,7 @@
-"""Lossy rules of engines, with the exact law of their output.
+"""Lossy rules of engines, with the exact distribution of their output.
 
-The drafts are certain, or there is one sampled draft. So the output law has a closed form for any vocabulary.
+The drafts are deterministic, or there is one sampled draft. So the distribution of the output has a closed
+form for any vocabulary.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ ByDrafts = Callable[[IntArray], FloatArray]
 class LossyRule(NamedTuple):
     """A law of drafts and a lossy rule at one position, for p and q of shape (V,).
 
-    ``law(q, n)`` is the law of the drafts: certain tokens, or one sampled token. ``decide(p, q)`` returns two
-    functions of the drafts (n,): the acceptance probabilities (n,), and the residual law (V,).
+    ``law(q, n)`` is the law of the drafts: deterministic tokens, or one sampled token. ``decide(p, q)``
+    returns two functions of the drafts (n,): acceptance probabilities (n,), and the residual (V,).
     """
 
     law: Callable[[FloatArray, int], DraftLaw]
@@ -30,12 +31,13 @@ class LossyRule(NamedTuple):
         self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw
     ) -> PreparedVerifier:
         """Prepare the rule for a law of drafts."""
-        return _Prepared(target, law, *self.decide(target, draft_probs))
+        accept, residual = self.decide(target, draft_probs)
+        return _Prepared(target, law, accept, residual)
 
     def output_law(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int
     ) -> tuple[FloatArray, float]:
-        """Exact law of the output token (V,), and P(it is one of the drafts), with p and q of shape (V,)."""
+        """Exact distribution of the output token (V,), and P(it is a draft), with p and q of shape (V,)."""
         law = self.law(draft_probs, num_drafts)
         rule = self.prepare(target, draft_probs, law)
         structure = law.position_structure()
@@ -44,19 +46,21 @@ class LossyRule(NamedTuple):
             output = rule.conditional_law(tokens)
             return output, float(output[tokens].sum())
         # With one sampled draft, the residual is the same for every draft.
-        drawn, every = law.inclusion_probs(), np.arange(target.size)
-        accepted = drawn * rule.accept_probs(every)
-        rejected = float(drawn.sum() - accepted.sum())
-        residual = rule.residual(every)
+        inclusion = law.inclusion_probs()
+        tokens = np.arange(target.size)
+        accepted = inclusion * rule.accept_probs(tokens)
+        rejected = float(inclusion.sum() - accepted.sum())
+        residual = rule.residual(tokens)
         # The residual may give the same token that was rejected.
-        by_chance = float(residual @ (drawn - accepted))
-        return accepted + rejected * residual, float(accepted.sum()) + by_chance
+        redrawn = float(residual @ (inclusion - accepted))
+        return accepted + rejected * residual, float(accepted.sum()) + redrawn
 
 
 class _Prepared(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw, accept: ByDrafts, rest: ByDrafts) -> None:
         super().__init__(target, law)
-        self.accept, self.rest = accept, rest
+        self.accept = accept
+        self.rest = rest
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         return self.accept(draft_tokens)
@@ -65,16 +69,16 @@ class _Prepared(PreparedVerifier):
         return self.rest(draft_tokens)
 
 
-def _tested(wanted: FloatArray, claimed: FloatArray) -> tuple[ByDrafts, ByDrafts]:
-    """Accept with probability min(1, wanted/claimed), else draw from (wanted − claimed)₊; both (V,)."""
-    residual = normalised(np.maximum(wanted - claimed, 0.0), wanted)
-    return lambda x: accept_prob(wanted[x], claimed[x]), lambda _: residual
+def _tested(target: FloatArray, draft: FloatArray) -> tuple[ByDrafts, ByDrafts]:
+    """Accept with probability min(1, target/draft), else draw from (target − draft)₊; both (V,)."""
+    residual = normalised(np.maximum(target - draft, 0.0), target)
+    return lambda x: accept_prob(target[x], draft[x]), lambda _: residual
 
 
 def ratio_test(top_k: int | None) -> LossyRule:
-    """One draft from the k likeliest tokens of q, renormalised, but verified as if it were drawn from q.
+    """One draft from the k most likely tokens of q, renormalised, but verified as if it were drawn from q.
 
-    For ``top_k`` None, the draft is the likeliest token of q.
+    For ``top_k`` None, the draft is the most likely token of q.
     """
 
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
@@ -87,7 +91,7 @@ def ratio_test(top_k: int | None) -> LossyRule:
 
 
 def _best(probs: FloatArray, count: int) -> BoolArray:
-    """Mask (V,) of the ``count`` likeliest tokens, ties to the lowest id."""
+    """Mask (V,) of the ``count`` most likely tokens, ties to the lowest id."""
     best = np.zeros(probs.size, bool)
     best[np.argsort(-probs, kind="stable")[:count]] = True
     return best
@@ -103,7 +107,7 @@ def ensemble(weight: float) -> LossyRule:
 
 
 def thresholds(single: float, accumulated: float) -> LossyRule:
-    """Target-only sampling of certain drafts, with two thresholds that accept more often; lossless at (1, 1).
+    """Target-only sampling of deterministic drafts, with two thresholds that accept more; lossless at (1, 1).
 
     One uniform number u decides on all drafts. A draft is accepted if its own p is at least ``single``, or if
     u ≤ P/accumulated, with P the total p of the drafts up to this one. If none is accepted, the output is

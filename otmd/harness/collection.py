@@ -108,7 +108,7 @@ def collect(
     _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
-        raise ValueError("prompts: wanted at least one")
+        raise ValueError("prompts: expected at least one")
     check_unique(prompts)
     if isinstance(target, str):
         target = load_target(target, device, model_dtype, progress=progress)
@@ -133,7 +133,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
     Processing(settings["temperature"])  # refuses a bad temperature
     for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
         if settings[name] not in known:
-            raise ValueError(f"{name}: got {settings[name]!r}, wanted one of {known}")
+            raise ValueError(f"{name}: got {settings[name]!r}, expected one of {known}")
 
 
 def held_out_corpus(
@@ -276,5 +276,5 @@ def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.n
         )
     limit = np.finfo(dtype).max
     if (np.abs(logits[np.isfinite(logits)]) > limit).any():
-        raise ValueError(f"dtype: {name} gave logits beyond {limit:g}, wanted dtype='float32'")
+        raise ValueError(f"dtype: {name} gave logits beyond {limit:g}, expected dtype='float32'")
     return logits.astype(dtype)

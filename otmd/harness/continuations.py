@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from otmd.curve._kernels import likeliest
+from otmd.curve._kernels import largest_entries
 from otmd.harness.draft_models import Draft, NGramDraft
 from otmd.harness.models import LanguageModel, forward_logits
 from otmd.harness.ngram import ContextNGram
@@ -96,7 +96,7 @@ def _grow(
             below: dict[Prefix, float] = {}
             for path, score in level.items():
                 probs = Processing()(next(logits)[:vocab_size])
-                for token in likeliest(probs, min(width, np.count_nonzero(probs))).tolist():
+                for token in largest_entries(probs, min(width, np.count_nonzero(probs))).tolist():
                     below[*path, token] = score + math.log(probs[token])
             found[i] |= below
             levels[i] = dict(sorted(below.items(), key=itemgetter(1), reverse=True)[:width])

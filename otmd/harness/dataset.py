@@ -113,8 +113,8 @@ class Dataset:
             at = self.positions[np.asarray(indices).ravel()[row]]
             raise ValueError(
                 f"dataset: position {at.index} (prompt {at.prompt_id}, position {at.position}): "
-                f"{self.path.name}: {side}_{self.kind}: got {numbers[row, token]} for token {token}, wanted "
-                "numbers below +inf"
+                f"{self.path.name}: {side}_{self.kind}: got {numbers[row, token]} for token {token}, "
+                "expected numbers below +inf"
             )
         return numbers
 
@@ -337,7 +337,7 @@ def _refuse_unknown(path: Path, arrays: Iterable[str], texts: Iterable[str]) -> 
         meant = get_close_matches(name, known, 1)
         # Other programs keep texts of their own beside the arrays.
         if name not in known and (meant or name in arrays):
-            hint = f"did you mean {meant[0]}?" if meant else f"wanted some of {', '.join(known)}"
+            hint = f"did you mean {meant[0]}?" if meant else f"expected some of {', '.join(known)}"
             raise ValueError(f"{path}: unknown array {shortened(name)}; {hint}")
 
 
@@ -349,7 +349,7 @@ def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArra
         sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (count, 2)
         if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
             raise ValueError(
-                f"{path}: draft_paths is {found.dtype} {raw.shape}, wanted whole numbers ({count}, M, 2), "
+                f"{path}: draft_paths is {found.dtype} {raw.shape}, expected whole numbers ({count}, M, 2), "
                 "parents before their children"
             )
     return found
@@ -360,19 +360,21 @@ def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
     kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
     if len(kinds) != 1:
         raise ValueError(
-            f"{path}: wanted either target_logits and draft_logits or target_probs and "
+            f"{path}: expected either target_logits and draft_logits or target_probs and "
             f"draft_probs, found {sorted(arrays)}"
         )
     target, draft = f"target_{kinds[0]}", f"draft_{kinds[0]}"
     for name in (target, draft):
         array = arrays[name]
         if array.raw.ndim != 2 or 0 in array.raw.shape:
-            raise ValueError(f"{path}: {name} has shape {array.raw.shape}, wanted (N, V)")
+            raise ValueError(f"{path}: {name} has shape {array.raw.shape}, expected (N, V)")
         if array.raw.dtype.kind != "f" and not array.bfloat16:
-            raise ValueError(f"{path}: {name} is {array.dtype}, wanted a floating type")
+            raise ValueError(f"{path}: {name} is {array.dtype}, expected a floating type")
     shape, other = arrays[target].raw.shape, arrays[draft].raw.shape
     if shape != other:
-        raise ValueError(f"{path}: {target} has shape {shape} and {draft} {other}, wanted the same")
+        raise ValueError(
+            f"{path}: {target} has shape {shape} and {draft} {other}, expected the same"
+        )
     return kinds[0]
 
 

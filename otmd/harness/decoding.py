@@ -12,7 +12,7 @@ from otmd.harness.draft_models import Draft
 from otmd.harness.models import LanguageModel
 from otmd.probabilities import Processing, validate_count
 from otmd.sequences import SequenceRule, TreeLaw
-from otmd.sequences.chance import Sampled
+from otmd.sequences.random_choices import Sampled
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix
 
 STAGES: tuple[str, ...] = ("prompt", "draft", "target", "verification", "rest")
@@ -104,7 +104,7 @@ def decode(
         For an empty prompt, ``max_new_tokens`` < 1, or a law that the rule does not serve.
     """
     if len(prompt) == 0:
-        raise ValueError("prompt: got no tokens, wanted at least one")
+        raise ValueError("prompt: got no tokens, expected at least one")
     decoder = _Decoder(target, prompt, speculation, processing, rng)
     left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
     while left > 0:
@@ -167,7 +167,7 @@ class _Decoder:
         processing: Processing,
         rng: np.random.Generator,
     ) -> None:
-        self.speculation, self.processing, self.chance = speculation, processing, Sampled(rng)
+        self.speculation, self.processing, self.choices = speculation, processing, Sampled(rng)
         self.stop_tokens, self.decoded = target.stop_tokens, Decoded()
         self._since = perf_counter()
         self.target = continuations(target, prompt)
@@ -197,18 +197,18 @@ class _Decoder:
         if speculation is None or draft is None:
             target.logits([()])
             self._spent("target")
-            token = self.chance.token(target.probs((), self.processing))
+            token = self.choices.token(target.probs((), self.processing))
             self._spent("verification")
             return (token,), 0
         drafting = speculation.processing or self.processing
         law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
         context = Context(lambda prefix: target.probs(prefix, self.processing), law)
-        tree = DraftTree(context, self.chance)
+        tree = DraftTree(context, self.choices)
         prefixes = tree.prefixes()
         self._spent("draft")
         target.logits(sorted(prefixes))
         self._spent("target")
-        emitted = speculation.rule.emit(context, tree, self.chance)
+        emitted = speculation.rule.emit(context, tree, self.choices)
         self._spent("verification")
         for depth in range(1, len(emitted) + 1):
             if tree.node(emitted[: depth - 1]) is not None:

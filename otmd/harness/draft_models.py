@@ -99,13 +99,13 @@ def load_draft(
     """
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
-            raise ValueError(f"draft: wanted skip:LAYER,LAYER,…, got {spec!r}")
+            raise ValueError(f"draft: expected skip:LAYER,LAYER,…, got {spec!r}")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
         if match is None:
             raise ValueError(
-                "draft: wanted ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
+                "draft: expected ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
                 f"them, got {spec!r}"
             )
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
@@ -147,7 +147,7 @@ def _ngram(
         model = NGram.load(file)
         if model.order != order or model.vocab_size != target.token_count:
             raise ValueError(
-                f"draft: {file} has order {model.order} over {model.vocab_size} tokens, wanted "
+                f"draft: {file} has order {model.order} over {model.vocab_size} tokens, expected "
                 f"order {order} over {target.token_count}"
             )
         return model

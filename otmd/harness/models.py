@@ -94,7 +94,7 @@ class LanguageModel:
         validate_count("max_new_tokens", max_new_tokens)
         Processing(temperature)  # refuses a bad temperature
         if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
-            raise ValueError("wanted one generator for each prompt, and no prompt empty")
+            raise ValueError("expected one generator for each prompt, and no prompt empty")
         tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
         left = {"batch_first": True, "padding_side": "left"}
         inputs = pad_sequence(tokens, **left)

@@ -168,7 +168,7 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: wanted a JSON object, got {line[:40]!r}")
+            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line[:40]!r}")
         rows.append(row)
     return rows
 
@@ -176,7 +176,7 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
 def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
     text, answer = row.get("text", row.get("prompt")), row.get("answer")
     if not isinstance(text, str) or not text:
-        raise ValueError(f"{path}, record {number}: wanted a string under 'text' (or 'prompt')")
+        raise ValueError(f"{path}, record {number}: expected a string under 'text' (or 'prompt')")
     if answer is not None and not isinstance(answer, str):
         raise ValueError(f"{path}, record {number}: 'answer' must be a string, got {answer!r}")
     return Prompt(

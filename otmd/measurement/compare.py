@@ -1,9 +1,10 @@
 """Compare all laws and verifiers on one or many pairs of distributions: mean rates and gaps to α*."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,26 +42,47 @@ class ComparedRow(NamedTuple):
 
 
 @dataclass(repr=False)
-class Comparison:
-    """The result of :func:`compare`, printed as a table.
+class Comparison(Sequence[ComparedRow]):
+    """The result of :func:`compare`: a sequence of :class:`ComparedRow`, best rate first, shown as a table.
 
-    ``rows`` is a list of :class:`ComparedRow`, best rate first. ``skipped`` names what has no rate, and why.
+    ``rows`` is the list of all rows. ``skipped`` names what has no rate, and why.
     """
 
     rows: list[ComparedRow]
     skipped: list[str]
 
-    def __iter__(self) -> Iterator[ComparedRow]:
-        return iter(self.rows)
+    @overload
+    def __getitem__(self, index: int) -> ComparedRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ComparedRow]: ...
+    def __getitem__(self, index: int | slice) -> ComparedRow | list[ComparedRow]:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __repr__(self) -> str:
+    @property
+    def best(self) -> ComparedRow:
+        """The row with the best rate; IndexError where nothing has a rate."""
+        return self.rows[0]
+
+    def _shown(self) -> Iterator[Sequence[str]]:
+        """The head and the rows as texts."""
         table = Table(
             "", HEAD, [(*row[:5], row.error, row.positions) for row in self.rows], decimals=4
         )
-        cells = [HEAD, *([table.shown(cell) for cell in row] for row in table.rows)]
+        yield HEAD
+        for row in table.rows:
+            yield [table.shown(cell) for cell in row]
+
+    def _repr_html_(self) -> str:
+        head, *body = (map(escape, row) for row in self._shown())
+        rows = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in body)
+        said = "".join(f"<p>left out: {escape(reason)}</p>" for reason in self.skipped)
+        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{rows}</table>{said}"
+
+    def __repr__(self) -> str:
+        cells = [*self._shown()]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         form = "  ".join(
             f"{{:{side}{width}}}" for side, width in zip("<<>>>>>", widths, strict=True)
@@ -78,14 +100,20 @@ class Comparison:
 
         return pl.DataFrame(self.to_dicts())
 
+    def to_pandas(self) -> Any:
+        """The rows as a pandas data frame, if pandas is installed."""
+        import pandas as pd  # pyright: ignore[reportMissingImports]
+
+        return pd.DataFrame(self.to_dicts())
+
 
 def compare(
     target_probs: ArrayLike,
     draft_probs: ArrayLike,
     num_drafts: int | Iterable[int] = range(1, 5),
     *,
-    laws: Iterable[Any] = ALL_LAWS,
-    verifiers: Iterable[Any] = ALL_VERIFIERS,
+    laws: str | Iterable[Any] = ALL_LAWS,
+    verifiers: str | Iterable[Any] = ALL_VERIFIERS,
     tol: float = 1e-4,
 ) -> Comparison:
     """Rate every verifier with each of the laws that it serves.
@@ -100,8 +128,9 @@ def compare(
     num_drafts : int or iterable of int
         The numbers of drafts.
     laws, verifiers
-        As for :func:`otmd.measure`. By default all laws of one draft distribution without further
-        parameters, and all verifiers. :class:`otmd.Optimal`, whose rate is α*, and the couplings take most
+        As for :func:`otmd.measure`: names, such as ``"stratified"``, classes or objects. By default all laws
+        of one draft distribution without further parameters,
+        and all verifiers. :class:`otmd.Optimal`, whose rate is α*, and the couplings take most
         of the time: at a large vocabulary, leave them out.
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.

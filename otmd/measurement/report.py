@@ -104,7 +104,7 @@ def print_report(
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing:
-        raise ValueError(f"summary: got no {missing}, wanted it grouped by {DEFAULT_BY}")
+        raise ValueError(f"summary: got no {missing}, expected it grouped by {DEFAULT_BY}")
     console = console or Console()
     fitting = max(1, (console.width - FIRST_COLUMNS) // VERIFIER_COLUMN)
     for title, rows in _sections(summary).items():
@@ -283,10 +283,10 @@ def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = 
     """
     missing = [name for name in DEFAULT_BY if name not in summary.columns]
     if missing or "domain" in summary.columns:
-        raise ValueError(f"summary: got columns {summary.columns}, wanted one by {DEFAULT_BY}")
+        raise ValueError(f"summary: got columns {summary.columns}, expected one by {DEFAULT_BY}")
     drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
     if drawn.is_empty():
-        raise ValueError("summary: got no defined gap, wanted at least one")
+        raise ValueError("summary: got no defined gap, expected at least one")
     return style.save_figure(lambda: make_figure(drawn), paths, source)
 
 

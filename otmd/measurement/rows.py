@@ -11,8 +11,8 @@ import numpy as np
 
 from otmd.drafts import DraftLaw, Greedy, WithoutReplacement, WithReplacement
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing, validate_counts, validate_tol
-from otmd.registry import LAWS, VERIFIERS
+from otmd.probabilities import Processing, validate_counts, validate_tol, wrong
+from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
 from otmd.verifiers import Verifier
 
@@ -69,17 +69,17 @@ class Settings(NamedTuple):
 
 
 def make_settings(
-    laws: Iterable[Any],
-    verifiers: Iterable[Any],
+    laws: str | Iterable[Any],
+    verifiers: str | Iterable[Any],
     num_drafts: int | Iterable[int],
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
 ) -> Settings:
     """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
-    named_laws = _named("laws", laws)
+    named_laws = _named("laws", laws, LAWS)
     named_verifiers = tuple(
         (name, rule() if isinstance(rule, type) else rule)
-        for name, rule in _named("verifiers", verifiers)
+        for name, rule in _named("verifiers", verifiers, VERIFIERS)
     )
     counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
@@ -97,7 +97,7 @@ def make_settings(
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
-            f"{[name for name, _ in named_verifiers]}, {list(counts)}, wanted at least one law "
+            f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
     return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
@@ -123,15 +123,32 @@ def _serving(
     return tuple(serving.items())
 
 
-def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]:
+def _found(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
+    """The class of a name; ValueError for a law that takes more than q and a number of drafts."""
+    entry = find(argument, name, registry)
+    if isinstance(entry, LawEntry) and not entry.audited:
+        expected = f"a function of draft_probs and num_drafts that makes a {entry.class_name}"
+        raise wrong(argument, f"{name!r}, which has parameters of its own", expected)
+    return entry.load()
+
+
+def _named(
+    argument: str, entries: object, registry: Mapping[str, Entry]
+) -> tuple[tuple[str, Any], ...]:
+    """Pairs (name, object) of one entry or several: names of the registry, objects or such pairs."""
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        entries = [entries]
     named = []
     for entry in entries:
         if isinstance(entry, tuple):
             name, thing = entry
         else:
-            name, thing = getattr(entry, "__name__", type(entry).__name__), entry
+            thing = _found(argument, entry, registry) if isinstance(entry, str) else entry
+            name = getattr(thing, "__name__", type(thing).__name__)
         if name == "<lambda>":
-            raise ValueError(f"{argument}: got a lambda, wanted a name with it: ('name', lambda …)")
+            raise ValueError(
+                f"{argument}: got a lambda, expected a name with it: ('name', lambda …)"
+            )
         named.append((name, thing))
     _distinct(argument, [name for name, _ in named])
     return tuple(named)
@@ -139,10 +156,10 @@ def _named(argument: str, entries: Iterable[Any]) -> tuple[tuple[str, Any], ...]
 
 def _distinct(argument: str, values: list) -> tuple:
     if not values:
-        raise ValueError(f"{argument}: got nothing, wanted at least one")
+        raise ValueError(f"{argument}: got nothing, expected at least one")
     for i, value in enumerate(values):
         if value in values[:i]:
-            raise ValueError(f"{argument}: got {value} twice, wanted each once")
+            raise ValueError(f"{argument}: got {value} twice, expected each once")
     return tuple(values)
 
 
@@ -212,7 +229,7 @@ def _rate(
             if not low <= high + ROUNDING:
                 raise ValueError(
                     f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
-                    f"{type(drafts).__name__}, wanted the first no larger than the second"
+                    f"{type(drafts).__name__}, expected the first no larger than the second"
                 )
             found[n, label] = rate_columns(low, high, optimal[n], tol)
     return found
@@ -230,5 +247,5 @@ def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
         "gap": optimal - rate,
         "gap_low": optimal - high,
         "gap_high": optimal - low,
-        "status": f"bounds {high - low:.2g} apart, wanted {tol:g}" if wide else "ok",
+        "status": f"bounds {high - low:.2g} apart, expected {tol:g}" if wide else "ok",
     }

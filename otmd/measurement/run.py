@@ -76,8 +76,8 @@ class Chunk(NamedTuple):
 
 def measure(
     dataset: Dataset | str | Path,
-    laws: Iterable[Any] = DEFAULT_LAWS,
-    verifiers: Iterable[Any] = DEFAULT_VERIFIERS,
+    laws: str | Iterable[Any] = DEFAULT_LAWS,
+    verifiers: str | Iterable[Any] = DEFAULT_VERIFIERS,
     num_drafts: int | Iterable[int] = (1, 2, 3, 4),
     processing: Iterable[Processing] = (Processing(),),
     tol: float = 1e-4,
@@ -95,14 +95,16 @@ def measure(
     ----------
     dataset : Dataset, str or Path
         The result of :func:`otmd.harness.open_dataset`, or the path to open.
-    laws : iterable
-        Classes of draft laws, functions ``f(draft_probs, num_drafts) -> DraftLaw``, or pairs
-        ``(name, function)``. The name is the table's ``law``.
-    verifiers : iterable
-        Verifier classes, verifiers, or pairs ``(name, verifier)``. A verifier is measured with
-        the laws that it serves; other pairs have no rows. The table's ``verifier`` is the name that the
-        verifier reports for the law: ``Preference`` is MaximalCoupling with one draft, GreedyCoupling with
-        greedy drafts, and TargetOnly where all drafts are deterministic. Each name has one row.
+    laws : str or iterable
+        Names as on the command line, such as ``"stratified"``, classes of draft laws, functions
+        ``f(draft_probs, num_drafts) -> DraftLaw``, or pairs ``(name, function)``. The name is the table's
+        ``law``.
+    verifiers : str or iterable
+        Names such as ``"k-sequential"``, verifier classes, verifiers, or pairs ``(name, verifier)``. A
+        verifier is measured with the laws that it serves; other pairs have no rows. The table's ``verifier``
+        is the name that it reports for the law: ``Preference`` is MaximalCoupling with one draft,
+        GreedyCoupling with greedy drafts, and TargetOnly where all drafts are deterministic. Each name has
+        one row.
     num_drafts : int or iterable of int
         The numbers of drafts. ``Hub`` exists for 2 only.
     processing : iterable of Processing
@@ -153,10 +155,13 @@ def measure(
     """
     if isinstance(dataset, (str, Path)):
         dataset = open_dataset(dataset)
+    if not hasattr(dataset, "positions"):
+        expected = "a Dataset or its path; otmd.compare(target_probs, draft_probs) takes arrays"
+        raise TypeError(f"dataset: got {type(dataset).__name__}, expected {expected}")
     if len(dataset) == 0:
-        raise ValueError("dataset: got no positions, wanted at least one")
+        raise ValueError("dataset: got no positions, expected at least one")
     if workers is not None and workers < 1:
-        raise ValueError(f"workers: got {workers}, wanted at least 1")
+        raise ValueError(f"workers: got {workers}, expected at least 1")
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)

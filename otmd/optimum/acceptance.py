@@ -17,7 +17,7 @@ from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
 from otmd.race.containment import RaceCurve
 
-# A rate that is computed from its cut may differ so much from what the search found.
+# How far the rate computed from a cut may differ from the one found by the search.
 _CERTIFICATE_TOLERANCE = 1e-10
 
 
@@ -43,8 +43,8 @@ class OptimalAcceptance:
         """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
 
         With and without replacement it is worked out at the first access. Then α* is computed once more,
-        over the subset and by the law's own containment, as it is at once for other laws. If it differs, as
-        after a change of the target, that is an ArithmeticError.
+        over the subset and by the law's own containment, as it is at once for other laws. If it differs, that
+        is an ArithmeticError.
         """
         if callable(self._subset):
             self._subset = self._subset()
@@ -76,16 +76,18 @@ def optimal_acceptance(
     ------
     ValueError
         For an invalid distribution, another vocabulary than the drafts', ``every_n`` for a law without
-        smaller members, or an Independent or Joint law too large for a maximum flow.
+        smaller members, or a law that needs a maximum flow and has too many tuples for it.
     TypeError
         If ``law`` is not a DraftLaw.
 
     Notes
     -----
-    Drafts from one distribution are cut along the tokens in the order of p/q (Hu et al. 2025, Theorem 6),
-    stratified drafts along that order in each stratum. Other laws take a maximum flow over their tuples.
+    Deterministic tokens are in every cut that is not empty. Random drafts from one q are cut along the tokens
+    in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. Other
+    laws take a maximum flow over their tuples.
     """
-    p = validate_target(target_probs, law)
+    # Copied, since the subset is worked out later.
+    p = validate_target(target_probs, law, copy=True)
     if every_n:
         return optimal_rates(p, law, numbers_of_drafts(law))
     best = optimal_rates(p, law, [law.num_drafts])
@@ -146,8 +148,7 @@ def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, fou
     if abs(rate - found) > _CERTIFICATE_TOLERANCE:
         raise ArithmeticError(
             f"optimal_acceptance: the search found {float(found)!r} and its cut gives {rate!r}, which "
-            f"should agree to {_CERTIFICATE_TOLERANCE:g}; unless the target was changed in between, please "
-            "report the target and draft distributions"
+            f"should agree to {_CERTIFICATE_TOLERANCE:g}; please report the target and draft distributions"
         )
     return min(max(rate, 0.0), 1.0)
 
@@ -180,7 +181,7 @@ def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
         law.with_num_drafts(1)
     except ValueError as reason:
         raise ValueError(
-            f"every_n: got {law!r}, wanted a law that exists for every number of drafts from 1; {reason}"
+            f"every_n: got {law!r}, expected a law that exists for every number of drafts from 1; {reason}"
         ) from reason
     return list(range(1, law.num_drafts + 1))
 
@@ -236,7 +237,7 @@ def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, 
 def _random_cut(
     target: FloatArray, random: drafts.Slots | drafts.Race | drafts.Table | None
 ) -> tuple[BoolArray, float] | None:
-    """The smallest best cut (V,) of random drafts, and p(H) − g(H); None where no order of tokens helps."""
+    """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""
     match random:
         case None:
             return np.zeros(target.size, dtype=bool), -1.0

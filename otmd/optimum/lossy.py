@@ -150,8 +150,8 @@ def lossy_frontier(
     if divergence not in _PARTS:
         raise wrong("divergence", repr(divergence), f"one of {', '.join(_PARTS)}")
     if not isinstance(law, ProposalLaw):
-        raise ValueError(f"law: got {law!r}, wanted a law with one draft distribution")
-    return LossyFrontier(validate_target(target_probs, law), law, divergence)
+        raise ValueError(f"law: got {law!r}, expected a law with one draft distribution")
+    return LossyFrontier(validate_target(target_probs, law, copy=True), law, divergence)
 
 
 class _Side:

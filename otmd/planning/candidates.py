@@ -1,252 +1,125 @@
-"""What can be chosen for a rule: a law of drafts and a tree.
+"""The candidates of a plan: verifiers with the laws of drafts that they may serve."""
 
-All nodes of a level have the same number of drafts, unless it is known in which slot (as which draft of its
-node) a token is drafted. Then nodes may differ: what follows the token is drafted below that slot.
-"""
-
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement, product
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from otmd.harness.dataset import Dataset
-from otmd.planning.texts import Text, halves
-from otmd.probabilities import FloatArray, IntArray
-from otmd.sequences.tree_laws import Shape
-from otmd.sequences.trees import Prefix
+from otmd import verifiers
+from otmd.drafts import DraftLaw, Greedy, Stratified, WithReplacement
+from otmd.engines import CATALOGUE
 
-Valued = tuple[float, Shape]
-NEVER = np.iinfo(np.int64).max
+MakeLaw = Callable[[ArrayLike, int], DraftLaw]
 
 
-class Choice(NamedTuple):
-    """A variant of the law, the draft's temperature, and the tree.
-
-    ``shape`` has the drafts at a node, by level. If nodes differ, the tree has ``budget`` tokens, and
-    ``shape`` has the tokens of each level; for likeliest paths, those that the draft reads. The ``nodes`` of
-    a static tree, and of independent paths, are given by the paths of slots that lead to them.
-    """
-
-    variant: str
-    draft_temperature: float
-    shape: tuple[int, ...]
-    budget: int = 0
-    nodes: tuple[Prefix, ...] = ()
-
-    @property
-    def drafts(self) -> int:
-        """How many tokens the tree holds."""
-        return self.budget or int(np.cumprod(self.shape).sum())
-
-    @property
-    def tree(self) -> str:
-        """The shape as it is shown."""
-        if self.budget and not self.nodes:
-            return f"{self.budget} nodes, {len(self.shape)} deep"
-        return ("+" if self.nodes else "×").join(map(str, self.shape))
-
-
-def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int, ...]]:
-    """Every tree within budget and depth with drafts a node out of ``counts``, never more a level down."""
-    for levels in range(1, depth + 1):
-        for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
-            if np.cumprod(shape).sum() <= budget:
-                yield shape
-
-
-class StaticTrees(NamedTuple):
-    """Trees that are the same at every step: the best one of each budget, by the slots' mean chances.
+class Candidate(NamedTuple):
+    """A rule with the laws that it may serve.
 
     Attributes
     ----------
-    variant, draft_temperature : str, float
-        As in a :class:`Choice`.
-    slots : dict of int to list of ndarray of float64
-        For n drafts at a node and each text, (N, n): P(token t is accepted in slot i | it is emitted).
-    fit : ndarray of int64
-        Numbers of the texts that the trees are chosen on.
-    depth : int
-        The most levels.
+    title : str
+    verifier : Verifier
+    variants : dict of str to callable
+        Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
+        certain tokens whose nodes differ: these are read from the texts.
+    engines : tuple of str
+        The engines for serving that run it. Repositories of papers are not among them.
+    chain, repeats : bool
+        Whether it takes only one draft a position, and whether two drafts of a position may be the same.
+    static, paths : bool
+        Whether nodes of a level may have different numbers of drafts, and whether drafts are independent
+        paths.
+    all_counts : bool
+        Whether all numbers of drafts up to the largest are tried.
     """
 
-    variant: str
-    draft_temperature: float
-    slots: Mapping[int, list[FloatArray]]
-    fit: IntArray
-    depth: int
-
-    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
-        """The trees of these budgets, of every number of levels."""
-        rates = {
-            n: tuple(np.concatenate([own[i] for i in self.fit]).mean(axis=0).tolist())
-            for n, own in self.slots.items()
-        }
-        for levels, best in enumerate(best_shapes(rates, max(budgets), self.depth), 1):
-            for budget in budgets:
-                nodes = tuple(_nodes(best[budget]))
-                sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
-                if len(sizes) == levels:
-                    yield Choice(*self[:2], sizes, len(nodes), nodes)
-
-    def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.planning.reached_by_chances` defines it."""
-        below = Counter(node[:-1] for node in choice.nodes)
-        count = len(next(iter(self.slots.values()))[text])
-        reached = np.zeros((count, len(choice.shape) + 1))
-        reached[:, 0] = 1.0
-        to: dict[Prefix, FloatArray] = {(): reached[:, 0]}
-        for node in choice.nodes:
-            slots = self.slots[below[node[:-1]]][text][len(node) - 1 :, node[-1]]
-            to[node] = to[node[:-1]][: slots.size] * slots
-            reached[: slots.size, len(node)] += to[node]
-        return reached
+    title: str
+    verifier: verifiers.Verifier
+    variants: dict[str, MakeLaw]
+    engines: tuple[str, ...] = ()
+    chain: bool = False
+    repeats: bool = False
+    static: bool = False
+    paths: bool = False
+    all_counts: bool = False
 
 
-class IndependentPaths(StaticTrees):
-    """Paths drawn independently from the draft model: k of them, all of one length.
-
-    Here a slot is how many paths go on from a token: ``slots`` has, for n paths, the chances that 1 to n of
-    them go on, given that the token is emitted.
-    """
-
-    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
-        """Every number of paths and length within the largest budget."""
-        for n, levels in product(self.slots, range(1, self.depth + 1)):
-            if n * levels <= max(budgets):
-                nodes = tuple((i, *(0,) * k) for i in range(n) for k in range(levels))
-                yield Choice(*self[:2], (n,) * levels, n * levels, nodes)
-
-    def reached(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`StaticTrees`."""
-        nodes = tuple(_nodes(_going_on(choice.shape[0], len(choice.shape))))
-        return super().reached(text, choice._replace(nodes=nodes))
+def _engine(name: str, title: str, *engines: str, **options: bool) -> Candidate:
+    entry = CATALOGUE[name]
+    assert isinstance(entry.rule, verifiers.Verifier)
+    assert entry.drafts is not None
+    chain = entry.most_drafts == 1
+    return Candidate(title, entry.rule, {"": entry.drafts}, engines, chain, **options)
 
 
-def _going_on(paths: int, levels: int) -> Shape:
-    """The tree that branches by how many paths go on, level by level."""
-    return tuple(_going_on(n, levels - 1) for n in range(1, paths + 1)) if levels else ()
+def _certain(title: str, *engines: str) -> Candidate:
+    return _engine("certain-tree", title, *engines)._replace(variants={})
 
 
-class LikeliestTrees(NamedTuple):
-    """Trees of the draft's likeliest paths; a larger budget adds the next likeliest node.
-
-    Attributes
-    ----------
-    width : int
-        The most tokens of a level that the draft reads.
-    before : list of ndarray of float64, shape (N, L, L)
-        For each text, entry (t, d − 1, k − 1): how many nodes of the d levels after token t − 1 come before
-        the node that the k tokens from token t on lead to; inf if the draft has no such node.
-    """
-
-    width: int
-    before: list[FloatArray]
-
-    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
-        """The trees of these budgets, of every number of levels."""
-        for budget, levels in product(budgets, range(1, self.before[0].shape[1] + 1)):
-            # The draft need not grow more paths than the tree keeps.
-            grown = min(self.width, budget)
-            most = grown + (levels - 1) * grown**2
-            yield Choice("", 1.0, (grown,) * levels, min(budget, most))
-
-    def reached(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`StaticTrees`."""
-        levels = len(choice.shape)
-        drafted = self.before[text][:, levels - 1, :levels] < choice.budget
-        return np.pad(drafted.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
+def _with_replacement(
+    name: str, title: str, rule: verifiers.Verifier, all_counts: bool = False
+) -> dict[str, Candidate]:
+    nodes = Candidate(
+        f"with replacement, {title}",
+        rule,
+        {"": WithReplacement},
+        repeats=True,
+        static=True,
+        all_counts=all_counts,
+    )
+    paths = Candidate(
+        f"independent paths, {title}",
+        rule,
+        {"": WithReplacement},
+        repeats=True,
+        paths=True,
+        all_counts=True,
+    )
+    return {name: nodes, f"{name}-paths": paths}
 
 
-def _before(text: Sequence[int], orders: Iterable[Sequence[Prefix]], depth: int) -> FloatArray:
-    before = np.full((len(text), depth, depth), np.inf)
-    for t, order in enumerate(orders):
-        for d in range(depth):
-            place = {own: i for i, own in enumerate(own for own in order if len(own) <= d + 1)}
-            for k in range(min(d + 1, len(text) - t)):
-                before[t, d, k] = place.get(tuple(text[t : t + k + 1]), np.inf)
-    return before
+def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
+    """Each stratum has 0.6 of the weight of the one below it."""
+    return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
 
 
-def likeliest_trees(dataset: Dataset, texts: Sequence[Text], depth: int) -> LikeliestTrees | None:
-    """The draft's likeliest paths (EAGLE-2) of at most ``depth`` levels; None if a dataset has none."""
-    width, deepest, before = 0, 0, []
-    for text in texts:
-        paths = dataset.paths(text.rows)
-        orders = [] if paths is None else [_order(rows) for rows in paths.tolist()]
-        before.append(_before(text.tokens, orders, depth))
-        width = max([width, *(sum(len(own) == 1 for own in order) for order in orders)])
-        deepest = max([deepest, *(len(own) for order in orders for own in order)])
-    deepest = min(deepest, depth)
-    kept = [own[:, :deepest, :deepest] for own in before]
-    return LikeliestTrees(width, kept) if deepest else None
-
-
-def _order(rows: list[list[int]]) -> list[Prefix]:
-    """The paths that rows of (parent, token) stand for."""
-    found: list[Prefix] = []
-    for parent, token in rows:
-        found.append((*found[parent], token) if parent >= 0 else (token,))
-    return [path for path in found if path[-1] >= 0]
-
-
-def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
-    """The static trees of certain tokens: a slot is a rank in the draft's distribution."""
-    ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
-    slots = {n: [1.0 * (own == np.arange(n)) for own in ranks] for n in range(1, budget + 1)}
-    return StaticTrees("", 1.0, slots, halves(texts)[0], depth)
-
-
-def best_shapes(
-    rates: Mapping[int, tuple[float, ...]], budget: int, depth: int
-) -> list[list[Shape]]:
-    """For 1 to ``depth`` levels, and 0 to ``budget`` tokens: the shape that is expected to accept most.
-
-    ``rates[n]`` are the chances of the slots of a node with n drafts, alike at all nodes and independent.
-    Below each slot stands the best shape of its share of the tokens (Sequoia, Chen et al. 2024, has this for
-    slots whose chances do not depend on n).
-    """
-    none: list[Valued] = [(0.0, ())] * (budget + 1)
-    best, found = none, []
-    for _ in range(depth):
-        below, best = best, none.copy()
-        # What the first drafts of a node bring at most, for each number of tokens below them.
-        parts: dict[tuple[float, ...], list[Valued]] = {(): none}
-        for n, own in rates.items():
-            for j in range(1, min(n, budget) + 1):
-                if own[:j] not in parts:
-                    parts[own[:j]] = _with_slot(parts[own[: j - 1]], own[j - 1], below)
-            for size, part in enumerate(parts.get(own, []), n):
-                if part[0] > best[size][0] or not best[size][1]:
-                    best[size] = part
-        found.append([shape for _, shape in best])
-    return found
-
-
-def _with_slot(before: list[Valued], rate: float, below: list[Valued]) -> list[Valued]:
-    """Add a slot to a node; entry b has b tokens below all slots."""
-    values = np.array([value for value, _ in before]), np.array([value for value, _ in below])
-    found: list[Valued] = []
-    for size in range(len(before) - 1):
-        sums = values[0][size::-1] + rate * (1.0 + values[1][: size + 1])
-        own = int(sums.argmax())
-        found.append((float(sums[own]), (*before[size - own][1], below[own][1])))
-    return found
-
-
-def _nodes(shape: Shape, node: Prefix = ()) -> Iterator[Prefix]:
-    for rank, below in enumerate(shape):
-        yield (*node, rank)
-        yield from _nodes(below, (*node, rank))
-
-
-def draft_ranks(dataset: Dataset, text: Text) -> IntArray:
-    """Rank each token of a text in the draft's distribution, from 0; NEVER for a token without mass."""
-    _, draft = dataset.arrays(text.rows)
-    tokens = np.array(text.tokens)[:, None]
-    own = np.take_along_axis(draft, tokens, axis=1)
-    # Of equally likely tokens, the lower number comes first.
-    earlier = np.arange(draft.shape[1]) < tokens
-    ranks = np.count_nonzero((draft > own) | ((draft == own) & earlier), axis=1)
-    return np.where(own[:, 0] == (0.0 if dataset.kind == "probs" else -np.inf), NEVER, ranks)
+_STRATA: dict[str, MakeLaw] = {
+    "equal strata": Stratified,
+    "β 1.5": partial(Stratified, sharpness=1.5),
+    "small head": _small_head,
+}
+CANDIDATES = {
+    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
+    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
+    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
+    "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
+    "certain-tree": _engine(
+        "certain-tree", "certain top-n tree, target only (EAGLE, SGLang)", "SGLang"
+    ),
+    "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
+    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
+    "sequoia": _engine(
+        "sequoia",
+        "without replacement, recursive rejection (Sequoia)",
+        static=True,
+        all_counts=True,
+    ),
+    "greedy": Candidate(
+        "greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}, static=True
+    ),
+    **_with_replacement(
+        "rrs", "recursive rejection", verifiers.RecursiveRejection(), all_counts=True
+    ),
+    **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
+    **_with_replacement("preference", "preference", verifiers.Preference()),
+    "stratified": Candidate(
+        "stratified drafts, preference", verifiers.Preference(), _STRATA, static=True
+    ),
+    **_with_replacement("optimal", "optimal", verifiers.Optimal()),
+    "stratified-optimal": Candidate(
+        "stratified drafts, optimal", verifiers.Optimal(), _STRATA, static=True
+    ),
+}
+"""The verifiers and laws that a plan may rank, by name; every one is lossless."""

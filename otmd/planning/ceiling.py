@@ -1,8 +1,8 @@
 """The ceiling: the most that is accepted with any law of drafts that sees the draft's distribution alone.
 
-A law drafts token y with probability π_y, Σ π_y = n, and no rule accepts more than Σ min(p_y, π_y). For the
-best π that is a function of q, the level P(p_y > π_y | q) is the same for all tokens of a position, as in the
-newsvendor problem (docs/plan.md).
+A law drafts token y with probability π_y, Σ π_y = n, and no verifier accepts more than Σ min(p_y, π_y). For
+the best π that is a function of q, the level P(p_y > π_y | q) is the same for all tokens of a position, as in
+the newsvendor problem (docs/plan.md).
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ import polars as pl
 
 from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
-from otmd.planning.positions import RATES_EVERY, Settings
 from otmd.planning.texts import Text, halves
+from otmd.planning.token_table import RATES_EVERY, Settings
 from otmd.probabilities import FloatArray, Processing
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
@@ -28,18 +28,18 @@ LIKELY = 1e-3
 # At most this many probabilities of each model are fitted, which takes 400 MB.
 MOST_FITTED = 2**23
 SCHEMA: dict[str, type] = {
-    **{"text": int, "place": int, "draft_temperature": float, "num_drafts": int},
+    **{"text": int, "index": int, "draft_temperature": float, "num_drafts": int},
     **{"proportional": float, "fitted": float},
 }
 
 
 def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.DataFrame:
-    """Bound what any rule accepts at a token, whatever the law of the drafts that it is given.
+    """Bound what any verifier accepts at a token, whatever the law of the drafts that it is given.
 
     Parameters
     ----------
     dataset, texts, settings
-        As for :func:`otmd.planning.chances_table`.
+        As for :func:`otmd.planning.probs_table`.
 
     Returns
     -------
@@ -51,16 +51,17 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
     fit, report = halves(texts)
     fitting = [row for i in fit for row in texts[i].rows]
     fitting = fitting[:: -(-len(fitting) * dataset.vocab_size // MOST_FITTED)]
-    counts, found = range(1, max(settings.num_drafts) + 1), []
+    counts = range(1, max(settings.num_drafts) + 1)
+    rows = []
     for step in settings.drafts:
         ratios = quantiles([_pair(dataset, row, settings.target, step) for row in fitting])
         for i in report.tolist():
-            for place in range(0, len(texts[i].rows), RATES_EVERY):
-                p, q = _pair(dataset, texts[i].rows[place], settings.target, step)
+            for index in range(0, len(texts[i].rows), RATES_EVERY):
+                p, q = _pair(dataset, texts[i].rows[index], settings.target, step)
                 bounds = proportional(p, q, counts), newsvendor(p, q, ratios, counts)
-                at = i, place, step.temperature
-                found += [(*at, *own) for own in zip(counts, *bounds, strict=True)]
-    return pl.DataFrame(found, schema=SCHEMA, orient="row")
+                key = i, index, step.temperature
+                rows += [(*key, *values) for values in zip(counts, *bounds, strict=True)]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
 def _pair(

@@ -7,8 +7,8 @@ import numpy as np
 from otmd.audit import counts
 from otmd.harness.dataset import Dataset
 from otmd.measurement.run import process
-from otmd.planning.positions import Settings, located, target_probs
 from otmd.planning.texts import Text
+from otmd.planning.token_table import Settings, located, target_probs
 
 # The probability, at most, that texts of the target are refused.
 FALSE_ALARM = 1e-4
@@ -28,7 +28,7 @@ def check_texts(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> 
     Parameters
     ----------
     dataset, texts, settings
-        As for :func:`otmd.planning.chances_table`.
+        As for :func:`otmd.planning.probs_table`.
     """
     rng = np.random.default_rng([settings.seed, _STREAM])
     numbers = np.array([*_numbers(dataset, texts, settings, rng)])
@@ -43,7 +43,7 @@ def check_texts(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> 
             raise ValueError(
                 f"dataset: got texts that the target did not sample at {settings.target} (G-test in the "
                 f"order of {order}, false-alarm rate {FALSE_ALARM:g}; their tokens are {more} likely than "
-                "its samples), wanted its own texts, the temperature and cuts that they were sampled with, "
+                "its samples), expected its own texts, the temperature and cuts that they were sampled with, "
                 "and at each position the token that came there"
             )
 
@@ -53,8 +53,8 @@ def _numbers(
 ) -> Iterator[list[float]]:
     """The numbers of each token, one for each order."""
     for number, text in enumerate(texts):
-        for place, (row, token) in enumerate(zip(text.rows, text.tokens, strict=True)):
-            with located(number, place):
+        for index, (row, token) in enumerate(zip(text.rows, text.tokens, strict=True)):
+            with located(number, index):
                 target, draft = (side[0] for side in dataset.arrays([row]))
                 p = target_probs(target, dataset.kind, settings.target, token)
                 q = process("draft_probs", draft, dataset.kind, settings.drafts[0])

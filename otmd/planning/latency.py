@@ -72,22 +72,22 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
     that are no positive numbers.
     """
     try:
-        found = parse_json(path.read_text("utf-8"))
-        smallest = min(int(row["context"]) for row in found["target"])
+        content = parse_json(path.read_text("utf-8"))
+        smallest = min(int(row["context"]) for row in content["target"])
         wanted = context or smallest
-        target, draft = (_table(found[name], wanted) for name in ("target", "draft"))
-        verification = float(found["verification"])
+        target, draft = (_table(content[name], wanted) for name in ("target", "draft"))
+        verification = float(content["verification"])
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path}: no latency table ({error!r}), wanted {WANTED}") from error
+        raise ValueError(f"{path}: no latency table ({error!r}), expected {WANTED}") from error
     return Latency(target, draft, verification, wanted)
 
 
 def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
-    nearest = min((int(row["context"]) for row in rows), key=lambda own: abs(own - context))
-    here = [row for row in rows if int(row["context"]) == nearest]
-    table = sorted((int(row["tokens"]), float(row["seconds"])) for row in here)
+    nearest = min((int(row["context"]) for row in rows), key=lambda length: abs(length - context))
+    nearest_rows = [row for row in rows if int(row["context"]) == nearest]
+    table = sorted((int(row["tokens"]), float(row["seconds"])) for row in nearest_rows)
     if table[0][0] != 1 or not all(0.0 < seconds < np.inf for _, seconds in table):
         raise ValueError("each model needs a row of 1 token, and seconds above 0")
     return table
@@ -105,11 +105,11 @@ def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) ->
     if not all(names):
         raise ValueError("--measure-latency: the dataset names no models; give --latency FILE")
     target = load_target(names[0])
-    found: dict[str, Any] = {"verification": _verification(target.token_count)}
+    times: dict[str, Any] = {"verification": _verification(target.token_count)}
     for role, model in (("target", target), ("draft", load_draft(names[1], target))):
         rows = [(size, _call(model, size, context)) for size in sizes]
-        found[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
-    return found
+        times[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
+    return times
 
 
 def _call(model: Any, size: int, context: int) -> float:

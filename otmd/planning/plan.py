@@ -10,13 +10,14 @@ from otmd import __version__
 from otmd.harness.dataset import Dataset
 from otmd.measurement.jackknife import FEW_PROMPTS
 from otmd.measurement.page import Cell, Table
-from otmd.planning.candidates import certain_trees, likeliest_trees
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.ceiling import ceilings
 from otmd.planning.goodness_of_fit import check_texts
 from otmd.planning.latency import Latency
-from otmd.planning.positions import CANDIDATES, Settings, chances_table
 from otmd.planning.ranking import Evidence, Row, difference, prompts_needed, rank
 from otmd.planning.texts import longest_text, read_texts
+from otmd.planning.token_table import Settings, probs_table
+from otmd.planning.tree_choices import certain_trees, likeliest_trees
 from otmd.probabilities import Processing, validate_count, validate_counts
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
@@ -26,7 +27,7 @@ NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect -
 
 
 class Plan(NamedTuple):
-    """What could be drafted, and what to do.
+    """A ranking of candidates, and the advice that follows from it.
 
     Attributes
     ----------
@@ -53,8 +54,8 @@ class Plan(NamedTuple):
         first = dict.fromkeys(row.rule for row in self.rows)
         best = [next(row for row in self.rows if row.rule == rule) for rule in first]
         tables = [_ranking(self.rows, unit), _depths(best)]
-        known = [row for row in best if row.by_entropy]
-        return [*tables, _losses(known)] if known else tables
+        with_rates = [row for row in best if row.by_entropy]
+        return [*tables, _losses(with_rates)] if with_rates else tables
 
 
 def make_plan(
@@ -73,14 +74,14 @@ def make_plan(
     progress: bool = False,
     overwrite: bool = False,
 ) -> Plan:
-    """Rank what could be drafted and how it could be verified, and say what to do.
+    """Rank candidates, and say what to draft and how to verify it.
 
     Parameters
     ----------
     dataset : Dataset
         Texts, as :func:`read_texts` takes them.
     output : Path
-        A folder in which finished texts are kept, so that an interrupted run goes on.
+        A folder in which finished texts are kept, so that an interrupted run resumes.
     rules : sequence of str
         Names of :data:`otmd.planning.CANDIDATES`.
     num_drafts, budgets, depth
@@ -106,14 +107,14 @@ def make_plan(
     cut_at = longest_text(dataset.metadata, texts)
     if cut_at <= depth:
         raise ValueError(
-            f"dataset: its longest text has {cut_at} tokens, wanted more than the depth {depth}: "
+            f"dataset: its longest text has {cut_at} tokens, expected more than the depth {depth}: "
             "otmd collect --consecutive 48, or --depth"
         )
     if latency:
         latency.check(max(budgets))
     sampled = _sampled_with(dataset, target)
     temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
-    drafts = tuple(replace(sampled, temperature=own) for own in temperatures)
+    drafts = tuple(replace(sampled, temperature=temperature) for temperature in temperatures)
     tabled = tuple(rule for rule in rules if CANDIDATES[rule].variants)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
     trees = {}
@@ -128,7 +129,7 @@ def make_plan(
     if not (tabled or trees):
         raise ValueError(NO_PATHS)
     check_texts(dataset, texts, settings)
-    table = chances_table(dataset, texts, settings, output, workers, progress, overwrite)
+    table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
     rows = rank(evidence, sorted(budgets), latency)
     about = {
@@ -152,8 +153,8 @@ def _short(about: Any) -> str:
     """What a dataset's metadata say of a model or of its prompts, in a line."""
     if not isinstance(about, dict):
         return ""
-    known = (about.get(name) for name in ("name", "revision", "backend", "count", "sha256"))
-    return ", ".join(str(part) for part in known if part)
+    values = (about.get(name) for name in ("name", "revision", "backend", "count", "sha256"))
+    return ", ".join(str(part) for part in values if part)
 
 
 def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
@@ -162,13 +163,13 @@ def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
     recorded = {name: value for name, value in recorded.items() if value is not None}
     if not recorded:
         return target or Processing()
-    own = Processing(**recorded)
-    if target not in (None, own):
+    processing = Processing(**recorded)
+    if target not in (None, processing):
         raise ValueError(
-            f"--temperature: got {target}, but the texts were sampled with {own}; collect others (otmd "
-            "collect --temperature), or leave it out: --draft-temperature is free"
+            f"--temperature: got {target}, but the texts were sampled with {processing}; collect others "
+            "(otmd collect --temperature), or leave it out: --draft-temperature is free"
         )
-    return own
+    return processing
 
 
 def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[str]:
@@ -298,38 +299,38 @@ def _percent(gain: tuple[float, float, float], base: Row) -> str:
 
 def _ranking(rows: Sequence[Row], unit: str) -> Table:
     heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engines"]
-    found: list[list[Cell]] = []
+    table: list[list[Cell]] = []
     for row in rows:
         numbers = [row.value, row.low, row.high, row.choice.tree, row.choice.drafts]
         engines = ", ".join(CANDIDATES[row.rule].engines) or "–"
-        found.append([row.rule, *numbers, row.choice.variant, _temperatures(row), engines])
+        table.append([row.rule, *numbers, row.choice.variant, _temperatures(row), engines])
     note = (
         "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values "
         "and 95% intervals (jackknife over prompts) are of the held-out half."
     )
-    return Table("Ranking", heads, found, note, interval=(unit, "low", "high"))
+    return Table("Ranking", heads, table, note, interval=(unit, "low", "high"))
 
 
 def _depths(rows: Sequence[Row]) -> Table:
     depth = max(len(row.acceptance) for row in rows)
-    found = []
+    table = []
     for row in rows:
         none = [None] * (depth - len(row.acceptance))
-        found.append([row.rule, row.choice.tree, *row.acceptance, *none])
+        table.append([row.rule, row.choice.tree, *row.acceptance, *none])
     note = (
         "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
         "as --spec-synthetic-acceptance-rates, for a chain as long as the tree is deep."
     )
     heads = ["rule", "tree", *(f"≥ {k + 1}" for k in range(depth))]
-    return Table("Acceptance by depth", heads, found, note, decimals=3)
+    return Table("Acceptance by depth", heads, table, note, decimals=3)
 
 
 def _losses(rows: Sequence[Row]) -> Table:
-    found = []
+    table = []
     for row in rows:
         bounds = (row.proportional, row.ceiling)
         shares = (row.rate, row.optimal, row.optimal - row.rate, *bounds, *row.by_entropy)
-        found.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
+        table.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
     note = (
         "At the first level, on every eighth token: how often a draft is accepted, α* of the same drafts, "
         "and what no rule exceeds with other laws of as many drafts (π ∝ q: the probability that a token is "
@@ -338,4 +339,4 @@ def _losses(rows: Sequence[Row]) -> Table:
     )
     heads = ["rule", "accepted %", "α* %", "gap", "π ∝ q %", "fitted π %"]
     heads += ["sure %", "between %", "open %", *rows[0].by_domain]
-    return Table("Where drafts are lost", heads, found, note)
+    return Table("Where drafts are lost", heads, table, note)

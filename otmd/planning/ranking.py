@@ -8,12 +8,11 @@ import numpy as np
 import polars as pl
 
 from otmd.measurement import jackknife
-from otmd.planning.candidates import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
+from otmd.planning.candidates import CANDIDATES
 from otmd.planning.latency import Latency
-from otmd.planning.positions import CANDIDATES
-from otmd.planning.texts import Text, halves, reached_by_block, reached_by_chances, steps_along
+from otmd.planning.texts import Text, halves, reached_by_block, reached_by_probs, steps_along
+from otmd.planning.tree_choices import Choice, IndependentPaths, LikeliestTrees, StaticTrees, shapes
 from otmd.probabilities import FloatArray
-from otmd.verifiers import RecursiveRejection
 
 Means = tuple[tuple[float, float, float, float], list[float]]
 Key = tuple[str, str, float]
@@ -72,19 +71,19 @@ class Row(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The row in JSON's types."""
-        found = {k: None if v != v else v for k, v in self._asdict().items() if k != "without"}
+        row = {k: None if v != v else v for k, v in self._asdict().items() if k != "without"}
         candidate = CANDIDATES[self.rule]
-        found |= {"title": candidate.title, "engines": candidate.engines}
-        return found | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
+        row |= {"title": candidate.title, "engines": candidate.engines}
+        return row | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
 
 
 class Evidence:
-    """What is known of every candidate, ready to be read along the texts.
+    """The probabilities of every candidate along the texts.
 
     Parameters
     ----------
     table, bounds : polars.DataFrame
-        Of :func:`otmd.planning.chances_table` and :func:`otmd.planning.ceilings`, with the same settings.
+        Of :func:`otmd.planning.probs_table` and :func:`otmd.planning.ceilings`, with the same settings.
     texts : sequence of Text
     cut_at : int
         The length at which texts were cut; see :func:`otmd.planning.longest_text`.
@@ -117,67 +116,53 @@ class Evidence:
         self.means: dict[tuple[str, str, float, int], Means] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature", "num_drafts"]
-        for group in table.sort("text", "place").partition_by(keys, maintain_order=True):
+        for group in table.sort("text", "index").partition_by(keys, maintain_order=True):
             rule, variant, draft, n = group.select(keys).row(0)
             parts = group.partition_by("text", maintain_order=True)
             key = rule, variant, draft
-            self.columns[key][n] = [part["chance"].to_numpy() for part in parts]
+            self.columns[key][n] = [part["prob"].to_numpy() for part in parts]
             if group["parts"].null_count() == 0:
                 slots[key][n] = [np.array(part["parts"].to_list()) for part in parts]
-            told = group.filter(pl.col("text").is_in(self.report.tolist()))
-            self.means[rule, variant, draft, n] = _means(told, bounds, edges)
-        for key, column in self.columns.items():
-            if key not in slots and isinstance(CANDIDATES[key[0]].verifier, RecursiveRejection):
-                slots[key] = slots_of_rejection(column)
-        for key, own in slots.items():
+            held_out = group.filter(pl.col("text").is_in(self.report.tolist()))
+            self.means[rule, variant, draft, n] = _means(held_out, bounds, edges)
+        for key, by_count in slots.items():
             kind = IndependentPaths if CANDIDATES[key[0]].paths else StaticTrees
-            self.trees[key] = kind(*key[1:], own, self.fit, depth)
+            self.trees[key] = kind(*key[1:], by_count, self.fit, depth)
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
         """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
         column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
-        found = []
+        steps = []
         for i in range(len(self.texts)):
             if choice.budget:
                 reached = self.trees[rule, *choice[:2]].reached(i, choice)
             elif rule == "block":
                 reached = reached_by_block(column[1][i], len(choice.shape))
             else:
-                reached = reached_by_chances(np.stack([column[n][i] for n in choice.shape], axis=1))
-            found.append(steps_along(reached, self.cut_at, self.depth))
-        return tuple(map(np.array, zip(*found, strict=True)))
+                reached = reached_by_probs(np.stack([column[n][i] for n in choice.shape], axis=1))
+            steps.append(steps_along(reached, self.cut_at, self.depth))
+        return tuple(map(np.array, zip(*steps, strict=True)))
 
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
         """Every choice for a rule within these budgets."""
-        found: list[Choice] = []
+        choices: list[Choice] = []
         for key, column in self.columns.items():
             if key[0] == rule and not CANDIDATES[rule].paths:
                 levels = shapes(list(column), max(budgets), self.depth)
-                found += [Choice(*key[1:], shape) for shape in levels]
+                choices += [Choice(*key[1:], shape) for shape in levels]
         grown = (trees for key, trees in self.trees.items() if key[0] == rule)
-        return found + [choice for trees in grown for choice in trees.choices(budgets)]
-
-
-def slots_of_rejection(chances: Mapping[int, list[FloatArray]]) -> dict[int, list[FloatArray]]:
-    """P(a token is accepted as draft i | it is emitted) for n drafts, by text (N, n): recursive rejection.
-
-    ``chances`` has P(it was drafted | it is emitted) for 1 to n drafts. Recursive rejection treats its first
-    drafts the same however many follow, and accepts a drafted token in its slot or not at all.
-    """
-    texts = zip(*(chances[n] for n in range(1, len(chances) + 1)), strict=True)
-    before = [np.stack([np.zeros_like(own[0]), *own], axis=1) for own in texts]
-    return {n: [own[:, 1 : n + 1] - own[:, :n] for own in before] for n in chances}
+        return choices + [choice for trees in grown for choice in trees.choices(budgets)]
 
 
 def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
-    """Means of the rate, α* and bounds where they are known; the mean chance by thirds of the entropy."""
-    known = rows.join(bounds, ["text", "place", "draft_temperature", "num_drafts"])
-    told = known.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
+    """Means of rates, α* and bounds where these are known; the mean probability by thirds of the entropy."""
+    with_rates = rows.join(bounds, ["text", "index", "draft_temperature", "num_drafts"])
+    means = with_rates.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
     # Block verification accepts a first token with probability min(1, q/p).
-    chances = np.minimum(rows["chance"].to_numpy(), 1.0)
+    probs = np.minimum(rows["prob"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
-    thirds = [float(chances[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    rate, optimal, proportional, fitted = told.tolist()
+    thirds = [float(probs[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
+    rate, optimal, proportional, fitted = means.tolist()
     return (rate, optimal, proportional, fitted), thirds
 
 
@@ -194,14 +179,17 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
             cost = latency.step(choice.shape, choice.budget) if latency else 1.0
             fitted[choice] = _ratio(tokens, steps) / cost, cost
-        taken, drafts = None, [choice.drafts for choice in fitted]
+        previous = None
+        most_tried = max(choice.drafts for choice in fitted) if fitted else 0
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equally good trees, the smaller one.
-            best = max(within, key=lambda own: (fitted[own][0], -own.drafts), default=taken)
-            if best is not None and best != taken:
-                taken = best
-                head = rule, budget, best, _equal_temperatures(best, fitted), max(drafts)
+            best = max(
+                within, key=lambda choice: (fitted[choice][0], -choice.drafts), default=previous
+            )
+            if best is not None and best != previous:
+                previous = best
+                head = rule, budget, best, _equal_temperatures(best, fitted), most_tried
                 rows.append(_row(evidence, head, *fitted[best]))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
 
@@ -230,6 +218,8 @@ def _row(
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
     mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
     low, high = jackknife.interval(mean / cost, without)
+    # A step emits at least one token.
+    low = max(low, 1.0 / cost)
     domains = np.array([evidence.texts[i].domain for i in evidence.report])
     by_domain = {
         name: _ratio(tokens[domains == name], steps[domains == name])

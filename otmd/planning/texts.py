@@ -1,8 +1,8 @@
 """Runs of consecutive positions, and the steps that a decoder takes along them.
 
-A lossless rule writes the target's own texts. So the chance that a token was drafted, given that it is
-emitted, follows from the two distributions; how far a step reaches is a product of such chances, and where
-steps begin is a renewal process (docs/plan.md).
+A lossless verifier writes the target's own texts. So the probability that a token was drafted, given that it
+is emitted, follows from the two distributions. The reach of a step is a product of such probabilities, and
+where steps begin is a renewal process (docs/plan.md).
 """
 
 import itertools
@@ -11,18 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd import verifiers
-from otmd.drafts import DraftLaw, WithReplacement
 from otmd.harness.dataset import Dataset, Position
-from otmd.planning.copies import COUNTED, copies
 from otmd.probabilities import FloatArray, IntArray
 
-# The residual of these rules is the same whatever was drafted, and gives no token that was drafted by chance.
-# Maximal and greedy coupling are preference rules too.
-_ONE_RESIDUAL = (verifiers.SpecHub, verifiers.Preference, verifiers.Optimal)
-# Each of these rules is maximal coupling if there is one draft.
-_MAXIMAL = (*_ONE_RESIDUAL, verifiers.RecursiveRejection)
-SAMPLES = 4
 LEAST_PROMPTS = 4
 
 
@@ -33,7 +24,7 @@ class Text(NamedTuple):
     ----------
     prompt_id, domain : str
     rows : list of int
-        Where the N positions stand in the dataset.
+        Indices of the N positions in the dataset.
     tokens : list of int
         The tokens at these positions.
     """
@@ -53,7 +44,8 @@ def read_texts(dataset: Dataset) -> list[Text]:
     """
     if dataset.metadata.get("mode") == "text":
         raise ValueError(
-            "dataset: its texts were given, wanted texts that the target samples: otmd collect --mode samples"
+            "dataset: its texts were given, expected texts that the target samples: "
+            "otmd collect --mode samples"
         )
     prompts: dict[tuple[str, str], list[Position]] = {}
     for position in dataset.positions:
@@ -66,18 +58,18 @@ def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text
     tokens = [-1 if position.token is None else position.token for position in run]
     if any(not 0 <= token < dataset.vocab_size for token in tokens):
         raise ValueError(
-            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), wanted the `token` that "
+            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), expected the `token` that "
             "came at each position (see docs/plan.md)"
         )
     for before, after in itertools.pairwise(run):
         if after.position != before.position + 1:
             raise ValueError(
-                f"dataset: prompt {name!r} has position {after.position} after {before.position}, wanted "
+                f"dataset: prompt {name!r} has position {after.position} after {before.position}, expected "
                 "consecutive ones: otmd collect --consecutive 48"
             )
     if len(run) == 1:
         raise ValueError(
-            f"dataset: prompt {name!r} has one position, wanted a run: otmd collect --consecutive 48"
+            f"dataset: prompt {name!r} has one position, expected a run: otmd collect --consecutive 48"
         )
     return Text(name, domain, [position.index for position in run], tokens)
 
@@ -86,7 +78,7 @@ def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
     """Numbers of the texts to fit on, and of those held out: every second text of each domain."""
     if len(texts) < LEAST_PROMPTS:
         raise ValueError(
-            f"dataset: got {len(texts)} prompts, wanted at least {LEAST_PROMPTS}: trees are chosen on half "
+            f"dataset: got {len(texts)} prompts, expected at least {LEAST_PROMPTS}: trees are chosen on half "
             "of them and measured on the held-out half"
         )
     order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
@@ -103,70 +95,12 @@ def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     return max(limit, longest) if isinstance(limit, int) else longest
 
 
-def drafted_chance(
-    verifier: verifiers.Verifier,
-    target: FloatArray,
-    law: DraftLaw,
-    token: int,
-    rng: np.random.Generator | None = None,
-    samples: int = SAMPLES,
-) -> float:
-    """P(the token is among the drafts | the rule emits it), at one position.
-
-    It is 1 − P(the token was not drafted and is emitted)/p(token), for most rules exactly. For recursive
-    rejection without replacement, and rules of your own, it is an unbiased estimate, which may lie below 0,
-    from ``samples`` draws of the drafts by ``rng``.
+def reached_by_probs(probs: FloatArray) -> FloatArray:
+    """Reach of steps whose verifier decides on nodes one after another.
 
     Parameters
     ----------
-    verifier : Verifier
-        A lossless rule that serves the law.
-    target : ndarray of float64, shape (V,)
-        p, with mass at the token.
-    law : DraftLaw
-        The law of the drafts, without leading axes.
-    token : int
-        The emitted token. ValueError if drafts must be drawn and there is no ``rng``; UnsupportedLaw for a
-        law that the verifier does not serve.
-    """
-    if target[token] <= 0.0:
-        raise ValueError(f"token: got {token}, wanted one with mass: the target never emits it")
-    always = law.position_structure().deterministic
-    if token in always:
-        return 1.0
-    if isinstance(verifier, verifiers.TargetOnly):
-        return float(law.inclusion_probs()[token])
-    if isinstance(law, WithReplacement) and type(verifier) in COUNTED:
-        return min(float(copies(verifier, target, law, token).sum()), 1.0)
-    if law.num_drafts == 1 and isinstance(verifier, _MAXIMAL) and verifier.supports(law):
-        return min(1.0, float(law.inclusion_probs()[token] / target[token]))
-    prepared = verifier.prepare(target, law)
-    if isinstance(verifier, _ONE_RESIDUAL):
-        residual = prepared.residual(np.full(law.num_drafts, token))
-        others = float(residual.sum() - residual[always].sum())
-        if others <= 0.0:
-            return 1.0
-        rate = getattr(prepared, "rate", None)
-        rate = verifier.acceptance_rate(target, law) if rate is None else rate
-        missed = (1.0 - float(rate)) * float(residual[token]) / others
-        return min(max(1.0 - missed / float(target[token]), 0.0), 1.0)
-    if rng is None:
-        raise ValueError(f"rng: got none, wanted one: it draws drafts of {law!r} for {verifier!r}")
-    missed = 0.0
-    for draft_tokens in law.sample(rng, samples):
-        if token not in draft_tokens:
-            refused = float(np.prod(1.0 - prepared.accept_probs(draft_tokens)))
-            if refused > 0.0:
-                missed += refused * float(prepared.residual(draft_tokens)[token])
-    return 1.0 - missed / samples / float(target[token])
-
-
-def reached_by_chances(chances: FloatArray) -> FloatArray:
-    """How far steps reach if the rule verifies nodes one after another.
-
-    Parameters
-    ----------
-    chances : ndarray of float64, shape (N, depth)
+    probs : ndarray of float64, shape (N, depth)
         P(token t of the text is drafted at depth k | it is emitted).
 
     Returns
@@ -174,19 +108,19 @@ def reached_by_chances(chances: FloatArray) -> FloatArray:
     ndarray of float64, shape (N, depth + 1)
         P(a step that begins at token t accepts at least k tokens | the text), and 0 beyond its end.
     """
-    count, depth = chances.shape
+    count, depth = probs.shape
     reached = np.zeros((count, depth + 1))
     reached[:, 0] = 1.0
     for k in range(depth):
-        reached[: count - k, k + 1] = reached[: count - k, k] * chances[k:, k]
+        reached[: count - k, k + 1] = reached[: count - k, k] * probs[k:, k]
     return reached
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
-    """How far steps of block verification reach; returns what :func:`reached_by_chances` does.
+    """Reach of steps of block verification, in the form of :func:`reached_by_probs`.
 
     Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
-    min(1, q(first i tokens)/p(first i tokens)): the rule's own p_k (Sun et al. 2024) times q/p of the path.
+    min(1, q(first i tokens)/p(first i tokens)): its p_k (Sun et al. 2024) times q/p of the path.
 
     Parameters
     ----------
@@ -204,7 +138,7 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
 
 
 class Steps(NamedTuple):
-    """What a decoder does along a text, in expectation.
+    """Expected tokens and steps of a decoder along a text.
 
     Attributes
     ----------
@@ -225,30 +159,32 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     Parameters
     ----------
     reached : ndarray of float64, shape (N, depth + 1)
-        From :func:`reached_by_chances` or :func:`reached_by_block`.
+        From :func:`reached_by_probs` or :func:`reached_by_block`.
     cut_at : int
         The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
     horizon : int, optional
         Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
-        default, and at least, the depth. Rules of different depths are compared on one horizon.
+        default, and at least, the depth. Verifiers of different depths are compared on one horizon.
     """
-    count, depth = reached.shape[0], reached.shape[1] - 1
+    count = reached.shape[0]
+    depth = reached.shape[1] - 1
     starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
-    own = reached[:starts].copy()
+    reached = reached[:starts].copy()
     if count < cut_at:
         # The last token ends the text: nothing follows it.
-        own[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
-    begins = step_begins(own)
-    seen = begins @ own
-    return Steps(float(seen.sum()), float(begins.sum()), seen[1:])
+        reached[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
+    begins = step_begins(reached)
+    times_reached = begins @ reached
+    return Steps(float(times_reached.sum()), float(begins.sum()), times_reached[1:])
 
 
 def step_begins(reached: FloatArray) -> FloatArray:
-    """How probably a step begins at each token, given the text.
+    """Probability that a step begins at each token, given the text.
 
     ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
     """
-    starts, depth = reached.shape[0], reached.shape[1] - 1
+    starts = reached.shape[0]
+    depth = reached.shape[1] - 1
     emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
     begins = np.zeros(starts + depth + 1)
     begins[0] = 1.0

@@ -1,4 +1,4 @@
-"""Drafts without replacement as an exponential race: the probability g(H) that all lie in H, and the best H.
+"""The containment g(H) of drafts without replacement, as an exponential race, and the best H.
 
 With λ = q(V∖H) and N(t) the number of arrivals in H by time t, g(H) = 1 − λ ∫ e^{−λt} P(N(t) < n) dt.
 Counts of none and one are integrated in closed form, from sums over H alone; larger counts by the
@@ -21,25 +21,27 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.race.quadrature import HEAVY, POWERS, RATE_UNIT, growth_series, latest_win, win_times
 
 # Columns after p and q: the expected time during which one token alone has arrived, and the powers.
-ALONE, POWER = 2, 3
+ALONE = 2
+POWER = 3
 
 # Smaller terms are left out: those of all tokens together are below rounding.
 _INVISIBLE = 1e-20
 # A smaller probability does not occur.
 _NEVER = 1e-30
 # Of a smaller q·t, powers from the fifth on are below rounding; and powers from the seventh on.
-_FAINT, _SMALL = 1e-4, 1e-3
+_FAINT = 1e-4
+_SMALL = 1e-3
 
 
 class RaceScale(NamedTuple):
-    """What kernels need to know of a race, whose rates are ``unit`` times q.
+    """The scales of a race for kernels; its rates are ``unit`` times q.
 
-    ``beside_most`` is the mass of all tokens but the one of more than half, see :func:`mass_beside_most`.
-    ``end`` is the end of the race in the unit of time, 0 for two drafts, which need no powers;
-    ``heaviest`` is the largest q of a light token.
+    ``minority`` is the mass of all tokens but the one of more than half, see :func:`minority_mass`. ``end``
+    is the end of the race in the unit of time, 0 for two drafts, which need no powers; ``heaviest`` is the
+    largest q of a light token.
     """
 
-    beside_most: float
+    minority: float
     unit: float
     end: float
     heaviest: float
@@ -53,14 +55,18 @@ class ExponentialRace:
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
-        self.draft, self.num_drafts = draft, num_drafts
-        self._arrivals, self.width, pace = None, POWER, (0.0, 0.0)
+        self.draft = draft
+        self.num_drafts = num_drafts
+        self._arrivals = None
+        self.width = POWER
         self.heavy = np.empty(0, np.int64)
+        self.scale = RaceScale(minority_mass(draft), RATE_UNIT, end=0.0, heaviest=0.0)
         if num_drafts > 2:
-            self._arrivals = PrefixArrivals(draft, num_drafts, RATE_UNIT)
-            self.width, self.heavy = ALONE + POWERS, self._arrivals.heavy
-            pace = self._arrivals.end, self._arrivals.heaviest
-        self.scale = RaceScale(mass_beside_most(draft), RATE_UNIT, *pace)
+            arrivals = PrefixArrivals(draft, num_drafts, RATE_UNIT)
+            self._arrivals = arrivals
+            self.width = ALONE + POWERS
+            self.heavy = arrivals.heavy
+            self.scale = self.scale._replace(end=arrivals.end, heaviest=arrivals.heaviest)
 
     def containment(self, subset: BoolArray, num_drafts: int) -> float:
         """The containment g of a subset (V,) for this number of drafts."""
@@ -75,7 +81,8 @@ class ExponentialRace:
         _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
         # The blocks are the subset, and all other tokens, of which only q is needed.
         sums = np.zeros((2, parts.shape[1]))
-        sums[0], sums[1, DRAFT] = parts.sum(axis=0), sum_where(self.draft, ~subset)
+        sums[0] = parts.sum(axis=0)
+        sums[1, DRAFT] = sum_where(self.draft, ~subset)
         block = np.where(subset[self.heavy], 0, 1)
         return float(self.contained(block, sums, [num_drafts])[0, 1])
 
@@ -112,14 +119,15 @@ class PrefixArrivals:
         self.end = latest_win(draft, num_drafts, unit)
         self.heaviest = HEAVY / self.end / unit
         self.heavy = np.flatnonzero(draft > self.heaviest)
-        # The integrand counts two or more arrivals beside one from outside: three in all.
+        # The integrand counts two or more arrivals and one from outside: three in all.
         self.nodes, self.steps = win_times(self.end, unit * float(draft.sum()), num_drafts, 3)
         self._powers = (self.nodes / self.end) ** np.arange(POWERS)[:, None]
         # Those of more than POWERS arrivals are 0.
         self._series = np.stack([growth_series(m, POWERS) for m in range(min(num_drafts, POWERS))])
         with np.errstate(over="ignore"):
             growth = np.outer(unit * draft[self.heavy], self.nodes)
-        self._absent, self._present = np.exp(-growth), -np.expm1(-growth)
+        self._absent = np.exp(-growth)
+        self._present = -np.expm1(-growth)
         self._first = _first_nodes(self._present.sum(axis=0), num_drafts)
 
     def times(
@@ -136,11 +144,12 @@ class PrefixArrivals:
         on. ``heavy`` (M,) indexes some of the heavy tokens, in the order of their blocks, which are
         ``block`` (M,). ``outside`` (K + 1,) is λ, the rate of all other tokens, in the unit of the rates.
         """
-        found = np.empty((counts.size, outside.size))
-        heavy_chances = block, self._absent[heavy], self._present[heavy], self._first
-        nodes = outside, self.nodes, self.steps
-        _prefix_arrivals(moments, self._series, self._powers, *heavy_chances, *nodes, counts, found)
-        return found
+        times = np.empty((counts.size, outside.size))
+        _prefix_arrivals(
+            moments, self._series, self._powers, block, self._absent[heavy], self._present[heavy],
+            self._first, outside, self.nodes, self.steps, counts, times,
+        )  # fmt: skip
+        return times
 
 
 def _first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
@@ -167,7 +176,8 @@ class RaceCurve(BlockedCurve):
         self.width = race.width if max(counts) > 2 else POWER
         if self.width > POWER:
             # For three drafts and more each block costs an integral.
-            self.most_sorted, self.num_parts = 64, 16
+            self.most_sorted = 64
+            self.num_parts = 16
         self._heavy_ratio = ratios_of(target, race.draft, race.heavy.astype(np.int32))
         super().__init__(target, race.draft, counts, coarse=True)
 
@@ -187,26 +197,29 @@ class RaceCurve(BlockedCurve):
         return self.race.contained(block, blocks.sums, self.counts)
 
 
-def mass_beside_most(draft: FloatArray) -> float:
-    """The mass of all tokens but the one of more than half; inf where there is none, or no other."""
-    top = int(draft.argmax())
-    if draft[top] <= 0.5:
+def minority_mass(draft: FloatArray) -> float:
+    """The mass of all tokens but the one of more than half; inf without such a token, or if it has it all."""
+    largest = int(draft.argmax())
+    if draft[largest] <= 0.5:
         return np.inf
-    return float(draft[:top].sum() + draft[top + 1 :].sum()) or np.inf
+    return float(draft[:largest].sum() + draft[largest + 1 :].sum()) or np.inf
 
 
 @kernel(error_model="numpy")
 def _fill_alone(q, scale, alone):
     """q/(1 − q) of some tokens, in the unit of time: ∫ P(by t the token has arrived, and no other) dt."""
     for y in range(q.size):
-        left = scale.beside_most if q[y] > 0.5 else 1.0 - q[y]
+        # 1 − q; for the token of more than half, the difference would cancel : left
+        left = scale.minority if q[y] > 0.5 else 1.0 - q[y]
         alone[y] = q[y] / (scale.unit * left)
 
 
 @kernel()
 def _fill_waits(sums, outside, wait):
     """Fill λ and ∫ e^{−λt} P(N(t) < 2) dt for the first 0, 1, … K blocks, shape (K + 1,) each."""
-    outside[-1], wait[0] = 0.0, 1.0 / RATE_UNIT
+    # λ = q(V∖H) : outside; ∫ e^{−λt} P(N(t) < 2) dt = (1 + Σ_H q/(1 − q))/unit : wait
+    outside[-1] = 0.0
+    wait[0] = 1.0 / RATE_UNIT
     for k in range(len(sums)):
         wait[k + 1] = wait[k] + sums[k, ALONE]
     for k in range(len(sums) - 1, -1, -1):
@@ -216,10 +229,13 @@ def _fill_waits(sums, outside, wait):
 @kernel()
 def add_tokens(p, q, block, scale, sums):
     """Add tokens to the sums (K, S) of their blocks."""
-    alone, powers = np.empty(q.size), sums.shape[1] > POWER
+    alone = np.empty(q.size)
+    powers = sums.shape[1] > POWER
     _fill_alone(q, scale, alone)
-    # Tokens that need more powers. The index moves on past others: a branch would often be mispredicted.
-    visible, size = np.empty(q.size + 1, np.int64), np.uint64(0)
+    # Tokens that need more powers. Each is written, and the size grows past those only: a branch would often
+    # be mispredicted.
+    visible = np.empty(q.size + 1, np.int64)
+    size = np.uint64(0)
     for y in range(q.size):
         # Unsigned, or every index would be checked for counting from the end.
         k = np.uint64(block[y])
@@ -238,7 +254,8 @@ def add_tokens(p, q, block, scale, sums):
             size += np.uint64(rate > _FAINT)
     for i in range(size):
         y = np.uint64(visible[i])
-        k, rate = np.uint64(block[y]), (scale.unit * q[y]) * scale.end
+        k = np.uint64(block[y])
+        rate = (scale.unit * q[y]) * scale.end
         power = rate * rate * rate * rate * rate
         sums[k, POWER + 4] += power
         sums[k, POWER + 5] += power * rate
@@ -254,9 +271,9 @@ def _sum_groups(target, draft, scale, group, sums):
     ratio = np.empty(AT_A_TIME)
     for start in range(0, target.size, AT_A_TIME):
         p, q = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME]
-        own = group[start : start + AT_A_TIME]
-        fill_groups(p, q, ratio, own)
-        add_tokens(p, q, own, scale, sums)
+        group_part = group[start : start + AT_A_TIME]
+        fill_groups(p, q, ratio, group_part)
+        add_tokens(p, q, group_part, scale, sums)
 
 
 @kernel()
@@ -264,11 +281,11 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
     """Add tokens to the sums of their blocks."""
     p, q = np.empty(AT_A_TIME), np.empty(AT_A_TIME)
     for start in range(0, tokens.size, AT_A_TIME):
-        own = tokens[start : start + AT_A_TIME]
-        for i in range(own.size):
-            p[i], q[i] = target[own[i]], draft[own[i]]
-        some = block[start : start + AT_A_TIME]
-        add_tokens(p[: own.size], q[: own.size], some, scale, sums)
+        token_part = tokens[start : start + AT_A_TIME]
+        for i in range(token_part.size):
+            p[i], q[i] = target[token_part[i]], draft[token_part[i]]
+        block_part = block[start : start + AT_A_TIME]
+        add_tokens(p[: token_part.size], q[: token_part.size], block_part, scale, sums)
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
@@ -282,12 +299,15 @@ def _prefix_arrivals(
     ``present`` (M, T) the probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens. ``first`` (n,) is
     :func:`_first_nodes`.
     """
-    order, most, num_nodes = counts.max(), series.shape[1], times.size
+    order = counts.max()
+    most = series.shape[1]
+    num_nodes = times.size
     heavy = np.zeros((order, num_nodes))
     heavy[0] = 1.0
     light = 0.0
     logs = np.zeros((min(order, series.shape[0]), num_nodes))
-    tail, below = np.zeros((order, num_nodes)), np.zeros((order, num_nodes))
+    tail = np.zeros((order, num_nodes))
+    below = np.zeros((order, num_nodes))
     used = 0
     out[:, 0] = 0.0
     for b in range(moments.shape[0]):
@@ -295,7 +315,7 @@ def _prefix_arrivals(
         # The rate of all tokens but the heavy ones so far: no light token changes it.
         stale = b == 0 or (used < heavy_block.size and heavy_block[used] == b)
         while used < heavy_block.size and heavy_block[used] == b:
-            # No more than all of them have arrived.
+            # At most used + 1 of them have arrived.
             count_one_more(heavy[: used + 2], absent[used], present[used], first)
             used += 1
         for m in range(1, logs.shape[0]):
@@ -320,7 +340,7 @@ def _arrivals_below(heavy, tail, below, count):
     total = 0.0
     for m in range(2, count):
         for k in range(heavy.shape[1]):
-            # None and one heavy token: at least two and one light ones.
+            # With no heavy token at least two light ones, with one heavy token at least one.
             total += heavy[0, k] * tail[m, k] + heavy[1, k] * tail[m - 1, k]
             total += heavy[m, k] * below[count - 1 - m, k]
     return total
@@ -332,6 +352,7 @@ def _count_light(logs, tail, below):
 
     ``below`` is the sum up to m. Logs from their number on are 0.
     """
+    # P_m = Σ_{i ≤ m} (−1)^{i+1} logs_i P_{m−i} / m : tail[m]; Σ_{i ≤ m} P_i : below[m]
     below[0] = tail[0]
     for m in range(1, tail.shape[0]):
         tail[m] = 0.0
@@ -347,25 +368,28 @@ def _count_light(logs, tail, below):
 @kernel(fastmath=REASSOCIATE)
 def count_one_more(counts, absent, present, first=None):
     """Add one event to P(m events occur) (n, T), in place; from the node ``first[m]`` on, where given."""
+    # P(m) ← P(m)·absent + P(m − 1)·present : counts[m]
     for m in range(counts.shape[0] - 1, 0, -1):
-        here, fewer = counts[m], counts[m - 1]
+        exact = counts[m]
+        fewer = counts[m - 1]
         start = 0 if first is None else first[m]
-        for k in range(start, here.size):
-            here[k] = here[k] * absent[k] + fewer[k] * present[k]
-    here = counts[0]
-    for k in range(here.size):
-        here[k] *= absent[k]
+        for k in range(start, exact.size):
+            exact[k] = exact[k] * absent[k] + fewer[k] * present[k]
+    exact = counts[0]
+    for k in range(exact.size):
+        exact[k] *= absent[k]
 
 
 @kernel()
 def power_sums(rates, weights, most):
-    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0; w is 1 where ``weights`` is None."""
-    sums, power = np.zeros(most), np.empty(AT_A_TIME)
+    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0; w is 1 if ``weights`` is None."""
+    sums = np.zeros(most)
+    power = np.empty(AT_A_TIME)
     for start in range(0, rates.size, AT_A_TIME):
-        own = rates[start : start + AT_A_TIME]
-        for y in range(own.size):
-            power[y] = own[y] if weights is None else own[y] * weights[start + y]
-        add_powers(own, power[: own.size], sums)
+        rate_part = rates[start : start + AT_A_TIME]
+        for y in range(rate_part.size):
+            power[y] = rate_part[y] if weights is None else rate_part[y] * weights[start + y]
+        add_powers(rate_part, power[: rate_part.size], sums)
     return sums
 
 

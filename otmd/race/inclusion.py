@@ -38,7 +38,8 @@ class RaceInclusion:
         self._weights = step * self._parts
         self._heavy = np.flatnonzero(self._small > quadrature.HEAVY / latest)
         self._small *= latest
-        fast, self._small[self._heavy] = self._small[self._heavy], 0.0
+        fast = self._small[self._heavy]
+        self._small[self._heavy] = 0.0
         # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
         moments = power_sums(self._small, None, quadrature.POWERS)
         powers = self._parts ** np.arange(quadrature.POWERS)[:, None]
@@ -48,8 +49,11 @@ class RaceInclusion:
         ]
         slow = quadrature.exponential_series(np.stack(logs), np.exp(-moments[1] * self._parts))
         growth = np.outer(fast, self._parts)
-        chances, missed = (np.exp(-growth), -np.expm1(-growth)), np.empty((num_drafts, fast.size))
-        counts = heavy_inclusion(*chances, slow.cumsum(axis=0), self._weights, missed)
+        absent = np.exp(-growth)
+        present = -np.expm1(-growth)
+        missed = np.empty((num_drafts, fast.size))
+        at_most = slow.cumsum(axis=0)
+        counts = heavy_inclusion(absent, present, at_most, self._weights, missed)
         self._at_most = quadrature.product_of_series(counts, slow).cumsum(axis=0)
         self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
 
@@ -62,7 +66,8 @@ class RaceInclusion:
 
     def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
         """P(a token of the target (V,) is among the first arrivals), for these numbers of arrivals."""
-        sums, heavy = power_sums(self._small, target, quadrature.POWERS), target[self._heavy]
+        sums = power_sums(self._small, target, quadrature.POWERS)
+        heavy = target[self._heavy]
         return [
             float(self._coefficients(n) @ sums + self._heavy_drafted[n - 1] @ heavy) for n in counts
         ]
@@ -87,9 +92,12 @@ def heavy_inclusion(absent, present, slow, weights, missed):
     slow[m] (T,) is the probability that at most m slow tokens have arrived, and ``weights`` (T,) are the w.
     Returns P(k heavy tokens have arrived), shape (n, T).
     """
-    size, num_heavy, num_nodes = slow.shape[0], absent.shape[0], weights.size
+    size = slow.shape[0]
+    num_heavy = absent.shape[0]
+    num_nodes = weights.size
     after = np.zeros((num_heavy + 1, size, num_nodes))
-    before, others = np.zeros((size, num_nodes)), np.empty((size, num_nodes))
+    before = np.zeros((size, num_nodes))
+    others = np.empty((size, num_nodes))
     for t in range(num_nodes):
         after[num_heavy, 0, t] = before[0, t] = 1.0
     for i in range(num_heavy - 1, -1, -1):
@@ -98,26 +106,31 @@ def heavy_inclusion(absent, present, slow, weights, missed):
     for i in range(num_heavy):
         _product(before, after[i + 1], others)
         for k in range(size):
+            # Σ_t w a_i Σ_{j ≤ k} P(j other heavy tokens) P(at most k − j slow tokens) : total
             total = 0.0
             for j in range(k + 1):
-                here, rest, own = others[j], slow[k - j], absent[i]
+                heavy_part = others[j]
+                slow_part = slow[k - j]
+                a = absent[i]
                 for t in range(num_nodes):
-                    total += weights[t] * own[t] * here[t] * rest[t]
+                    total += weights[t] * a[t] * heavy_part[t] * slow_part[t]
             missed[k, i] = total
         count_one_more(before, absent[i], present[i])
     return before
 
 
 @kernel(fastmath=REASSOCIATE)
-def _product(one, two, out):
+def _product(first, second, out):
     """Fill the product of two power series (n, T), cut off after n terms."""
+    # Σ_m first_m second_{k−m} : product
     for k in range(out.shape[0]):
-        here = out[k]
-        here[:] = 0.0
+        product = out[k]
+        product[:] = 0.0
         for m in range(k + 1):
-            left, right = one[m], two[k - m]
-            for t in range(here.size):
-                here[t] += left[t] * right[t]
+            left = first[m]
+            right = second[k - m]
+            for t in range(product.size):
+                product[t] += left[t] * right[t]
 
 
 @kernel()
@@ -132,6 +145,7 @@ def _fill_polynomials(rates, coefficients, out):
             needed = min(needed, 6)
         elif rate < 3e-3:
             needed = min(needed, 9)
+        # Σ_r c_r q^r by Horner's rule : value
         value = coefficients[needed - 1]
         for r in range(needed - 2, -1, -1):
             value = value * rate + coefficients[r]

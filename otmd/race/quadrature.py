@@ -16,7 +16,8 @@ from otmd.probabilities import FloatArray
 RATE_UNIT = 2.0**256
 # Tokens with q·t above HEAVY at the end of the race are treated one by one; there are at most some hundreds.
 # For the others, the first POWERS powers of q·t are exact to rounding.
-HEAVY, POWERS = 0.1, 14
+HEAVY = 0.1
+POWERS = 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
 # At least so many of the fastest tokens are looked at one by one to find the end of the race.
@@ -39,7 +40,8 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
     others = max(0.0, unit * float(draft.sum()) - float(fast.sum())) if size < draft.size else 0.0
     lost = num_drafts - 1
     latest = _INVISIBLE / float(fast[-num_drafts])
-    early, late = 0.0, latest
+    early = 0.0
+    late = latest
     # Five per cent are precise enough: a later end only costs a few more nodes.
     while late > 1.05 * early and late > latest * _SHORTEST:
         time = 0.5 * (early + late)
@@ -51,7 +53,10 @@ def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
             # 1 − e^{−qt} is concave in q, so it is above its chord up to the slowest of the fast tokens.
             mean += others * float(arrived[0] / fast[0])
         over = mean > lost and mean - lost * (1.0 + log(mean / lost)) > _INVISIBLE
-        early, late = (early, time) if over else (time, late)
+        if over:
+            late = time
+        else:
+            early = time
     return late
 
 
@@ -119,6 +124,8 @@ def exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
     return series
 
 
-def product_of_series(one: FloatArray, two: FloatArray) -> FloatArray:
+def product_of_series(first: FloatArray, second: FloatArray) -> FloatArray:
     """The product of two power series along the first axis, cut off at their length."""
-    return np.stack([sum(one[m] * two[k - m] for m in range(k + 1)) for k in range(len(one))])
+    return np.stack(
+        [sum(first[m] * second[k - m] for m in range(k + 1)) for k in range(len(first))]
+    )

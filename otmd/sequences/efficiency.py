@@ -9,7 +9,7 @@ import numpy as np
 
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, validate_count
-from otmd.sequences.chance import Sampled, every_outcome
+from otmd.sequences.random_choices import Sampled, every_outcome
 from otmd.sequences.tree_rules import SequenceRule
 from otmd.sequences.trees import Context, Model, Prefix, TreeLaw
 

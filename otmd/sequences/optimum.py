@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd.probabilities import wrong
-from otmd.sequences.chance import every_outcome
+from otmd.sequences.random_choices import every_outcome
 from otmd.sequences.trees import Context, DraftTree, Model, Prefix, TreeLaw
 from otmd.transport import program as lp
 from otmd.transport.solvers import HighsSession
@@ -72,11 +72,13 @@ def optimal_block_efficiency(
     trees = _trees(context)
     size = _size(context, trees)
     if not size.fits(max_bytes):
-        found = (
+        described = (
             f"{size.variables} variables, {size.constraints} constraints and {size.nonzeros} entries "
             f"({size.bytes:.3g} bytes)"
         )
-        raise wrong("law", f"{law!r}, whose program has {found}", f"at most {max_bytes:.3g} bytes")
+        raise wrong(
+            "law", f"{law!r}, whose program has {described}", f"at most {max_bytes:.3g} bytes"
+        )
     program = _program(context, trees)
     # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
     answer = HighsSession("ipm").solve(program)
@@ -94,17 +96,17 @@ def optimal_block_efficiency(
 
 def _trees(context: Context) -> dict[Tree, float]:
     """The probability of every tree. A tree is the set of its prefixes."""
-    found: dict[Tree, float] = defaultdict(float)
-    for tree, prob in every_outcome(lambda chance: DraftTree(context, chance).prefixes()):
-        found[tree] += prob
-    return dict(found)
+    probs: dict[Tree, float] = defaultdict(float)
+    for tree, prob in every_outcome(lambda choices: DraftTree(context, choices).prefixes()):
+        probs[tree] += prob
+    return dict(probs)
 
 
 def _size(context: Context, trees: dict[Tree, float]) -> lp.ProgramSize:
     """The size of :func:`_program`, without building it."""
-    emitted = [each for tree in trees for each in _emittable(context, tree)]
+    emitted = [tokens for tree in trees for tokens in _emittable(context, tree)]
     rows = len(_continuations(context, ()))
-    begun = sum(len(_continuations(context, each)) for each in emitted)
+    begun = sum(len(_continuations(context, tokens)) for tokens in emitted)
     return lp.ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
 
 
@@ -114,18 +116,22 @@ def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
     A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
     """
     ordered = sorted(trees, key=sorted)
-    columns = [(at, each) for at, tree in enumerate(ordered) for each in _emittable(context, tree)]
+    columns = [
+        (row, emitted) for row, tree in enumerate(ordered) for emitted in _emittable(context, tree)
+    ]
     sequences = _continuations(context, ())
     number = {sequence: len(trees) + i for i, sequence in enumerate(sequences)}
-    rows, entries, starts = [], [], [0]
-    for at, emitted in columns:
+    rows = []
+    entries = []
+    starts = [0]
+    for row, emitted in columns:
         rests = _continuations(context, emitted)
-        rows += [at, *(number[(*emitted, *rest)] for rest in rests)]
+        rows += [row, *(number[(*emitted, *rest)] for rest in rests)]
         entries += [1.0, *(_prob(context, emitted, rest) for rest in rests)]
         starts.append(len(rows))
     drawn = [trees[tree] for tree in ordered]
-    wanted = [_prob(context, (), sequence) for sequence in sequences]
-    sides = np.array(drawn + [-np.inf] * len(wanted)), np.array(drawn + wanted)
+    limits = [_prob(context, (), sequence) for sequence in sequences]
+    sides = np.array(drawn + [-np.inf] * len(limits)), np.array(drawn + limits)
     return lp.program_of(
         "sequences",
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
@@ -146,14 +152,14 @@ def _emittable(context: Context, tree: Tree) -> list[Prefix]:
 
 def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
     """Every continuation of a prefix to depth + 1 tokens that has positive target probability."""
-    found: list[Prefix] = [()]
+    continuations: list[Prefix] = [()]
     for _ in range(context.law.depth + 1 - len(prefix)):
-        found = [
+        continuations = [
             (*more, token)
-            for more in found
+            for more in continuations
             for token in np.flatnonzero(context.target((*prefix, *more))).tolist()
         ]
-    return found
+    return continuations
 
 
 def _prob(context: Context, prefix: Prefix, more: Prefix) -> float:

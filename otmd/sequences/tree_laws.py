@@ -1,4 +1,4 @@
-"""Laws of draft trees: fixed shapes (Sequoia), i.i.d. paths (SpecTr), likeliest paths (EAGLE-2)."""
+"""Laws of draft trees: fixed shapes (Sequoia), i.i.d. paths (SpecTr), most likely paths (EAGLE-2)."""
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.curve._kernels import likeliest
+from otmd.curve._kernels import largest_entries
 from otmd.drafts import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 from otmd.sequences.trees import Distribution, Model, Prefix, TreeLaw
@@ -16,7 +16,7 @@ Shape = tuple["Shape", ...]
 
 
 class TokenTree(TreeLaw):
-    """A tree of fixed shape: how many tokens a node drafts depends only on its place in the tree.
+    """A tree of fixed shape: the number of drafts of a node depends only on its position in the tree.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def _best_shape(
     """The shape of the ``budget`` nodes that are reached with the largest probabilities, or of all nodes.
 
     A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below a node with their
-    probabilities, likeliest first.
+    probabilities, most likely first.
     """
     chosen: dict[Prefix, list[int]] = {}
     heap: list[tuple[float, int, Prefix]] = [(-1.0, 0, ())]
@@ -164,10 +164,10 @@ class IIDPaths(TreeLaw):
 
 
 class LikeliestTree(TreeLaw):
-    """The tree of the ``budget`` nodes that are likeliest under the draft model.
+    """The tree of the ``budget`` nodes that are most likely under the draft model.
 
     EAGLE-2's dynamic draft tree (Li et al. 2024), without its limit on how many nodes of a layer are
-    expanded. The drafts are certain given the prefix, so a verifier must not treat them as samples.
+    expanded. The drafts are deterministic given the prefix, so a verifier must not treat them as samples.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class LikeliestTree(TreeLaw):
 
         def children(prefix: Prefix) -> list[tuple[int, float]]:
             probs = draft(prefix)
-            tokens = likeliest(probs, min(self.width, int(np.count_nonzero(probs))))
+            tokens = largest_entries(probs, min(self.width, int(np.count_nonzero(probs))))
             return [(token, float(probs[token])) for token in tokens.tolist()]
 
         return _best_shape(children, self.budget, self.depth)

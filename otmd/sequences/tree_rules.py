@@ -6,7 +6,7 @@ import numpy as np
 
 from otmd.drafts.base import validate_rng
 from otmd.probabilities import FloatArray, wrong
-from otmd.sequences.chance import Chance, Sampled
+from otmd.sequences.random_choices import RandomChoices, Sampled
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.prepared import accept_prob
@@ -19,10 +19,10 @@ class SequenceRule(ABC):
         return f"{type(self).__name__}()"
 
     @abstractmethod
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
         """Decide on a tree: the accepted path and the token after it, 1 to depth + 1 tokens.
 
-        ``context`` has the models, ``tree`` the drafts; ``chance`` makes every random choice.
+        ``context`` has the models, ``tree`` the drafts; ``choices`` makes every random choice.
         """
 
     def step(self, target_model: Model, law: TreeLaw, *, rng: np.random.Generator) -> Prefix:
@@ -40,9 +40,9 @@ class SequenceRule(ABC):
         validate_rng(rng)
         return self.run(Context(target_model, law), Sampled(rng))
 
-    def run(self, context: Context, chance: Chance) -> Prefix:
+    def run(self, context: Context, choices: RandomChoices) -> Prefix:
         """Draft a tree and decide on it, see :meth:`step` and :meth:`emit`."""
-        return self.emit(context, DraftTree(context, chance), chance)
+        return self.emit(context, DraftTree(context, choices), choices)
 
 
 class TokenLevel(SequenceRule):
@@ -70,21 +70,21 @@ class TokenLevel(SequenceRule):
     def __repr__(self) -> str:
         return f"TokenLevel({self.verifier!r})"
 
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
-            token = self._decide(context, prefix, node, chance)
+            token = self._decide(context, prefix, node, choices)
             prefix = (*prefix, token)
             if token not in node.tokens:
                 return prefix
-        return (*prefix, chance.token(context.target(prefix)))
+        return (*prefix, choices.token(context.target(prefix)))
 
-    def _decide(self, context: Context, prefix: Prefix, node: Node, chance: Chance) -> int:
+    def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:
         rule = context.rule(self.verifier, prefix, node.state)
         for token, prob in zip(node.tokens.tolist(), rule.accept_probs(node.tokens), strict=True):
-            if chance.accepts(float(prob)):
+            if choices.accepts(float(prob)):
                 return token
-        return chance.token(rule.residual(node.tokens))
+        return choices.token(rule.residual(node.tokens))
 
 
 def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
@@ -97,7 +97,7 @@ def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[flo
     return mass, residual / mass if mass > 0 else target
 
 
-def chance_of_stopping(reached: float, mass: float) -> float:
+def stopping_prob(reached: float, mass: float) -> float:
     """P(a prefix is accepted | no longer one is), from its p_i and the mass of :func:`leftover`."""
     refused = 1.0 - reached
     return mass / (mass + refused) if mass + refused > 0 else 1.0
@@ -113,27 +113,32 @@ class Traversal(SequenceRule):
     drafts after it.
     """
 
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
-        emitted = self._below((), 1.0, context, tree, chance)
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        emitted = self._below((), 1.0, context, tree, choices)
         assert emitted is not None
         return emitted
 
     def _below(
-        self, prefix: Prefix, reached: float, context: Context, tree: DraftTree, chance: Chance
+        self,
+        prefix: Prefix,
+        reached: float,
+        context: Context,
+        tree: DraftTree,
+        choices: RandomChoices,
     ) -> Prefix | None:
         """The tokens emitted if this prefix or an extension of it is accepted; None if none is."""
         target = context.target(prefix)
         node = tree.node(prefix)
         for token, draft in self._drafts_in_turn(prefix, node) if node else ():
             drafted = float(accept_prob(reached * target[token], draft[token]))
-            emitted = self._below((*prefix, token), drafted, context, tree, chance)
+            emitted = self._below((*prefix, token), drafted, context, tree, choices)
             if emitted is not None:
                 return emitted
             mass, target = leftover(reached, target, draft)
-            reached = chance_of_stopping(reached, mass)
-        if prefix and not chance.accepts(reached):
+            reached = stopping_prob(reached, mass)
+        if prefix and not choices.accepts(reached):
             return None
-        return (*prefix, chance.token(target))
+        return (*prefix, choices.token(target))
 
     def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, FloatArray]]:
         """The drafts of a node, each with its distribution (V,) given those before it."""
@@ -157,13 +162,13 @@ class BlockVerification(Traversal):
     Looking at the longest prefix first gives the rule of :class:`Traversal` for trees that are a single path.
     """
 
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
             if node.tokens.size > 1:
                 raise UnsupportedLaw(
-                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, wanted a single "
+                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, expected a single "
                     "path; Traversal serves trees"
                 )
             prefix = (*prefix, int(node.tokens[0]))
-        return super().emit(context, tree, chance)
+        return super().emit(context, tree, choices)

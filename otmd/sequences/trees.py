@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from otmd.drafts import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
-from otmd.sequences.chance import Chance
+from otmd.sequences.random_choices import RandomChoices
 
 Prefix = tuple[int, ...]
 Model = Callable[[Prefix], ArrayLike]
@@ -60,8 +60,8 @@ class TableModel:
 
     def __call__(self, prefix: Prefix) -> FloatArray:
         """The law of the token after a prefix, shape (V,)."""
-        known = min(len(prefix), len(self.tables) - 1)
-        return self.tables[known][tuple(prefix[len(prefix) - known :])]
+        depth = min(len(prefix), len(self.tables) - 1)
+        return self.tables[depth][tuple(prefix[len(prefix) - depth :])]
 
 
 Distribution = Callable[[Prefix], FloatArray]
@@ -140,8 +140,9 @@ def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
 class DraftTree:
     """A draft tree. The drafts of a node are drawn when they are first needed."""
 
-    def __init__(self, context: Context, chance: Chance) -> None:
-        self._context, self._chance = context, chance
+    def __init__(self, context: Context, choices: RandomChoices) -> None:
+        self._context = context
+        self._choices = choices
         self._nodes: dict[Prefix, Node | None] = {}
 
     def node(self, prefix: Prefix) -> Node | None:
@@ -152,14 +153,15 @@ class DraftTree:
 
     def prefixes(self) -> frozenset[Prefix]:
         """Every prefix that the tree holds, the empty one included."""
-        found, left = set(), [()]
-        while left:
-            prefix = left.pop()
-            found.add(prefix)
+        prefixes = set()
+        unvisited = [()]
+        while unvisited:
+            prefix = unvisited.pop()
+            prefixes.add(prefix)
             node = self.node(prefix)
             if node is not None:
-                left += [(*prefix, token) for token in np.unique(node.tokens).tolist()]
-        return frozenset(found)
+                unvisited += [(*prefix, token) for token in np.unique(node.tokens).tolist()]
+        return frozenset(prefixes)
 
     def _draw(self, prefix: Prefix) -> Node | None:
         if len(prefix) == self._context.law.depth:
@@ -173,4 +175,4 @@ class DraftTree:
         else:
             state = self._context.law.root(self._context.draft)
         law = self._context.node_law(prefix, state)
-        return None if law is None else Node(law, self._chance.drafts(law), state)
+        return None if law is None else Node(law, self._choices.drafts(law), state)

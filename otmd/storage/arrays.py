@@ -44,7 +44,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             unpacked = sum(member.file_size for member in members)
             if len(members) > _MOST_ARRAYS or unpacked > size + MOST_UNPACKED:
                 raise ValueError(
-                    f"{path}: got {len(members)} arrays of {unpacked} bytes in a file of {size}, wanted at "
+                    f"{path}: got {len(members)} arrays of {unpacked} bytes in a file of {size}, expected at "
                     f"most {_MOST_ARRAYS} of {MOST_UNPACKED} bytes more than the file: store them "
                     "uncompressed (numpy.savez) or as safetensors"
                 )
@@ -73,7 +73,7 @@ def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
     except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
         raise DatasetError(f"{name}: torn, or no array ({one_line(error)})") from error
     if dtype.kind not in _KINDS or dtype.itemsize == 0:
-        raise ValueError(f"{name}: got dtype {dtype}, wanted numbers or texts (no allow_pickle)")
+        raise ValueError(f"{name}: got dtype {dtype}, expected numbers or texts (no allow_pickle)")
     if min(shape, default=0) < 0 or packed.tell() + dtype.itemsize * math.prod(shape) != size:
         raise DatasetError(f"{name}: torn: it has {size} bytes for {dtype} of shape {shape}")
     packed.seek(0)
@@ -111,7 +111,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
         length = int.from_bytes(stream.read(8), "little")
     if _LONGEST_HEADER < length < path.stat().st_size:
         raise DatasetError(
-            f"{path}: got a header of {length} bytes, wanted at most {_LONGEST_HEADER}"
+            f"{path}: got a header of {length} bytes, expected at most {_LONGEST_HEADER}"
         )
     try:
         with safe_open(path, "numpy") as stored:
@@ -124,7 +124,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
     arrays, at, whole = {}, 8 + length, np.memmap(path, np.uint8, "r")
     for name, kind, shape in found:
         if kind not in _DTYPES:
-            said = f"got type {shortened(kind)}, wanted one of {list(_DTYPES)}"
+            said = f"got type {shortened(kind)}, expected one of {list(_DTYPES)}"
             raise ValueError(f"{path}: {shortened(name)}: {said}")
         if len(shape) > 4 or max(shape, default=0) > _LONGEST_AXIS:
             raise DatasetError(f"{path}: {shortened(name)}: has too many axes, or too long ones")

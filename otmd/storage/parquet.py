@@ -95,7 +95,7 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
         length = int.from_bytes(stream.read(4), "little")
     if _LONGEST_FOOTER < length < size:
         raise ValueError(
-            f"{path}: got a footer of {length} bytes, wanted at most {_LONGEST_FOOTER}: write larger "
+            f"{path}: got a footer of {length} bytes, expected at most {_LONGEST_FOOTER}: write larger "
             "row groups"
         )
     try:
@@ -118,7 +118,7 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         # At a negative number of rows pyarrow ends the process.
         if group.num_rows < 0 or (group.num_rows > 0 and group.num_columns == 0):
             told = f"a row group of {group.num_rows} rows in {group.num_columns} columns"
-            raise ValueError(f"{path}: got {told}, wanted rows that are stored")
+            raise ValueError(f"{path}: got {told}, expected rows that are stored")
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)
@@ -131,5 +131,5 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         if unpacked > 2 * stored + MOST_UNPACKED:
             raise ValueError(
                 f"{path}: got a row group of {group.num_rows} rows that unpacks from {stored} to {unpacked} "
-                f"bytes, wanted at most {2 * stored + MOST_UNPACKED}: write fewer rows a group"
+                f"bytes, expected at most {2 * stored + MOST_UNPACKED}: write fewer rows a group"
             )

@@ -152,7 +152,7 @@ class Store(Generic[Part]):
             without = f" without their {layout.record}" if layout.record else ""
             shown = files.one_line(", ".join(foreign[:3])) + ", …" * (len(foreign) > 3)
             raise ValueError(
-                f"{layout.argument}: {self.folder} holds files{without} ({shown}), wanted a new or "
+                f"{layout.argument}: {self.folder} holds files{without} ({shown}), expected a new or "
                 "empty folder, or one in which such a run was begun"
             )
 

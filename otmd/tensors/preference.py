@@ -13,9 +13,10 @@ from otmd.probabilities import validate_count, wrong
 from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
-# The lower ends of classes of p/q_j, for each of two orders, as in otmd.verifiers.taking.
-_LIKED, _FINE = (1.0,), (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
-# With replacement, so many runs of tokens are taken exactly.
+# The lower ends of classes of p/q_j, for two orders, as in otmd.verifiers.taking.
+_LIKED = (1.0,)
+_FINE = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+# With replacement, the acceptance of so many runs of tokens is exact.
 _MOST_RUNS = 8
 
 
@@ -35,14 +36,14 @@ class TensorVerdict(NamedTuple):
 
 
 class _Drafts(NamedTuple):
-    """How the drafts are drawn: q_j of each token (…, V), and its stratum, None with replacement."""
+    """The drafts' distributions: q_j of each token (…, V), and its stratum, None with replacement."""
 
     probs: Tensor
     number: Tensor | None
     num_drafts: int
 
     def can_draw(self, tokens: Tensor) -> Tensor:
-        """Whether the drafts (…, n) are possible; ids that are no tokens are not. Shape (…)."""
+        """A mask (…) of the positions whose drafts (…, n) are possible; ids that are no tokens are not."""
         size = self.probs.shape[-1]
         ids = tokens.clamp(0, size - 1)
         possible = (ids == tokens) & (self.probs.gather(-1, ids) > 0)
@@ -52,11 +53,11 @@ class _Drafts(NamedTuple):
         return possible.all(dim=-1)
 
 
-class _Taken(NamedTuple):
+class _Acceptance(NamedTuple):
     """a(y), c(y) and the rank in the order of preference of each token (…, V), and Π_j s_j at the end (…)."""
 
     accepted: Tensor
-    chance: Tensor
+    accept_prob: Tensor
     rank: Tensor
     left: Tensor
 
@@ -75,12 +76,17 @@ class TensorPreference:
         The probability that each token is accepted, at most p.
     """
 
-    def __init__(self, target: Tensor, drafts: _Drafts, taken: _Taken, validate: bool) -> None:
-        self._target, self._drafts, self._validate = target, drafts, validate
-        self.accepted = taken.accepted
-        # Drafts are tried in ascending order of rank, and each is accepted with its chance c.
-        self._chance, self._rank = taken.chance, taken.rank
-        self.rate = (1.0 - taken.left).clamp(0.0, 1.0)
+    def __init__(
+        self, target: Tensor, drafts: _Drafts, acceptance: _Acceptance, validate: bool
+    ) -> None:
+        self._target = target
+        self._drafts = drafts
+        self._validate = validate
+        self.accepted = acceptance.accepted
+        # Drafts are tried in ascending order of rank, and each is accepted with probability c.
+        self._accept_prob = acceptance.accept_prob
+        self._rank = acceptance.rank
+        self.rate = (1.0 - acceptance.left).clamp(0.0, 1.0)
 
     def __repr__(self) -> str:
         return f"TensorPreference(shape={tuple(self._target.shape)})"
@@ -103,13 +109,15 @@ class TensorPreference:
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
-        liked, fine = (_take_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE))
+        liked, fine = (
+            _accept_by_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE)
+        )
         better = fine[2] < liked[2]
         most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
         accepted = torch.minimum(p, most)
-        chance = torch.where(most > accepted, accepted / most, 1.0)
+        accept_prob = torch.where(most > accepted, accepted / most, 1.0)
         drafts = _Drafts(draft, number, count)
-        return cls(p, drafts, _Taken(accepted, chance, rank, left[..., 0]), validate)
+        return cls(p, drafts, _Acceptance(accepted, accept_prob, rank, left[..., 0]), validate)
 
     @classmethod
     def with_replacement(
@@ -137,16 +145,19 @@ class TensorPreference:
         ratio = torch.where(q > 0, ratio, -1.0)
         # The sort is stable: ties go by id.
         order = ratio.argsort(dim=-1, descending=True, stable=True)
-        taken = _take_runs(p.gather(-1, order), q.gather(-1, order), count)
-        accepted, before = (torch.empty_like(p).scatter_(-1, order, each) for each in taken[:2])
-        # The c with a = s^n − (s − c q)^n, where s^n is ``before``.
-        part = torch.where(before > 0, accepted / before, 0.0).clamp(max=1.0)
-        step = -torch.expm1(torch.log1p(-part) / count)
-        chance = (before ** (1.0 / count) * step / q).clamp(max=1.0)
-        # s^n falls along the order, so its negative is a rank.
-        return cls(
-            p, _Drafts(q, None, count), _Taken(accepted, chance, -before, taken[2]), validate
+        accepted_by_ratio, left_by_ratio, left = _accept_by_runs(
+            p.gather(-1, order), q.gather(-1, order), count
         )
+        accepted = torch.empty_like(p).scatter_(-1, order, accepted_by_ratio)
+        left_before = torch.empty_like(p).scatter_(-1, order, left_by_ratio)
+        # The c with a = s^n − (s − c q)^n, where s^n is ``left_before``.
+        share = torch.where(left_before > 0, accepted / left_before, 0.0).clamp(max=1.0)
+        step = -torch.expm1(torch.log1p(-share) / count)
+        accept_prob = (left_before ** (1.0 / count) * step / q).clamp(max=1.0)
+        # s^n falls along the order, so its negative is a rank.
+        drafts = _Drafts(q, None, count)
+        rule = _Acceptance(accepted, accept_prob, -left_before, left)
+        return cls(p, drafts, rule, validate)
 
     def verify(
         self, draft_tokens: Tensor, generator: torch.Generator | None = None
@@ -169,11 +180,12 @@ class TensorPreference:
         possible = self._check_drafts(draft_tokens)
         draft_tokens = draft_tokens.clamp(0, self._target.shape[-1] - 1)
         by_rank = self._rank.gather(-1, draft_tokens).argsort(dim=-1, stable=True)
-        chance = self._chance.gather(-1, draft_tokens).gather(-1, by_rank)
-        shape, options = chance.shape, {"dtype": torch.float64, "device": chance.device}
-        kept = torch.rand(shape, generator=generator, **options) < chance
+        accept_prob = self._accept_prob.gather(-1, draft_tokens).gather(-1, by_rank)
+        shape = accept_prob.shape
+        options = {"dtype": torch.float64, "device": accept_prob.device}
+        kept = torch.rand(shape, generator=generator, **options) < accept_prob
         # The first draft that is kept; where none is, a draw from the residual.
-        found, first = kept.max(dim=-1, keepdim=True)
+        any_kept, first = kept.max(dim=-1, keepdim=True)
         index = by_rank.gather(-1, first)
         missing = (self._target - self.accepted).clamp(min=0.0)
         empty = missing.sum(dim=-1, keepdim=True) <= 0
@@ -183,108 +195,118 @@ class TensorPreference:
         uniform = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
         drawn = torch.searchsorted(reached, uniform * total, right=True)
         drawn = drawn.clamp(max=self._target.shape[-1] - 1)
-        token = torch.where(found, draft_tokens.gather(-1, index), drawn)
-        drafted, place = (draft_tokens == token).max(dim=-1, keepdim=True)
-        index = torch.where(found, index, torch.where(drafted, place, -1))
-        known = possible & ~self.rate.isnan()
+        token = torch.where(any_kept, draft_tokens.gather(-1, index), drawn)
+        drafted, first_index = (draft_tokens == token).max(dim=-1, keepdim=True)
+        index = torch.where(any_kept, index, torch.where(drafted, first_index, -1))
+        valid = possible & ~self.rate.isnan()
         return TensorVerdict(
-            torch.where(known, token[..., 0], -1), torch.where(known, index[..., 0], -1)
+            torch.where(valid, token[..., 0], -1), torch.where(valid, index[..., 0], -1)
         )
 
     def _check_drafts(self, draft_tokens: Tensor) -> Tensor:
-        """Whether the drafts of each position are possible, shape (…); see :meth:`verify` for errors."""
-        shape, device = (*self._target.shape[:-1], self._drafts.num_drafts), self._target.device
+        """A mask (…) of the positions whose drafts are possible; see :meth:`verify` for errors."""
+        shape = (*self._target.shape[:-1], self._drafts.num_drafts)
+        device = self._target.device
         if draft_tokens.shape != shape or draft_tokens.dtype != torch.int64:
-            got = f"{draft_tokens.dtype} of shape {tuple(draft_tokens.shape)}"
-            raise wrong("draft_tokens", got, f"torch.int64 of shape {shape}")
+            given = f"{draft_tokens.dtype} of shape {tuple(draft_tokens.shape)}"
+            raise wrong("draft_tokens", given, f"torch.int64 of shape {shape}")
         if draft_tokens.device != device:
             raise wrong("draft_tokens", f"device {draft_tokens.device}", f"{device}, that of p")
         possible = self._drafts.can_draw(draft_tokens)
         if self._validate and len(broken := (~possible).nonzero()):
             index = tuple(broken[0].tolist())
             where = f" at index {index}" if index else ""
-            drawn = "a token with mass for each draft" + (
+            expected = "a token with mass for each draft" + (
                 "" if self._drafts.number is None else ", draft j from stratum j"
             )
-            raise wrong("draft_tokens", f"{draft_tokens[index].tolist()}{where}", drawn)
+            raise wrong("draft_tokens", f"{draft_tokens[index].tolist()}{where}", expected)
         return possible
 
 
-def _take_cells(
+def _accept_by_cells(
     p: Tensor, draft: Tensor, number: Tensor, count: int, edges: tuple[float, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens cell by cell. A cell is the tokens of one stratum and one class of p/q_j.
+    """Accept tokens cell by cell. A cell is the tokens of one stratum and one class of p/q_j.
 
     Returns a(y) if c were 1 (…, V), the cell of each token (…, V), and Π_j s_j at the end (…, 1).
     """
     below = torch.stack([p < edge * draft for edge in edges]).sum(dim=0)
     cell = below * count + (count - 1 - number)
-    s, each = p.new_ones((*p.shape[:-1], count)), []
+    s = p.new_ones((*p.shape[:-1], count))
+    others_by_cell = []
     for c in range(count * (len(edges) + 1)):
-        own = count - 1 - c % count
-        others = torch.cat([s[..., :own], s[..., own + 1 :]], dim=-1).prod(dim=-1, keepdim=True)
-        taken = torch.where(cell == c, torch.minimum(p, others * draft), 0.0).sum(dim=-1)
-        share = torch.where(others[..., 0] > 0, taken / others[..., 0], 0.0)
-        s[..., own] = (s[..., own] - share).clamp(min=0.0)
-        each.append(others)
-    most = torch.cat(each, dim=-1).gather(-1, cell) * draft
+        stratum = count - 1 - c % count
+        others = torch.cat([s[..., :stratum], s[..., stratum + 1 :]], dim=-1).prod(
+            dim=-1, keepdim=True
+        )
+        mass = torch.where(cell == c, torch.minimum(p, others * draft), 0.0).sum(dim=-1)
+        share = torch.where(others[..., 0] > 0, mass / others[..., 0], 0.0)
+        s[..., stratum] = (s[..., stratum] - share).clamp(min=0.0)
+        others_by_cell.append(others)
+    most = torch.cat(others_by_cell, dim=-1).gather(-1, cell) * draft
     bad = (p + draft).sum(dim=-1, keepdim=True).isnan()
     return most, cell, torch.where(bad, torch.nan, s.prod(dim=-1, keepdim=True))
 
 
-def _take_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens in their order; return a and the s^n before it of each (…, V), and s^n at the end (…)."""
+def _accept_by_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Accept tokens in their order; return a and the s^n before it of each (…, V), and s^n at the end (…)."""
     size = p.shape[-1]
-    places = torch.arange(size, device=p.device)
+    index = torch.arange(size, device=p.device)
     # Masses of the tokens before each one.
     p_before, q_before = p.cumsum(dim=-1) - p, q.cumsum(dim=-1) - q
-    accepted, before = torch.zeros_like(p), torch.zeros_like(p)
+    accepted = torch.zeros_like(p)
+    before = torch.zeros_like(p)
     start = torch.zeros((*p.shape[:-1], 1), dtype=torch.int64, device=p.device)
     left = s = torch.ones_like(p[..., :1])
-    whole = left > 0
+    is_full = left > 0
     for _ in range(_MOST_RUNS):
         at = start.clamp(max=size - 1)
         p_run, q_run = p_before - p_before.gather(-1, at), q_before - q_before.gather(-1, at)
-        s_whole, left_thinned = (s - q_run).clamp(min=0.0), (left - p_run).clamp(min=0.0)
-        s_here = torch.where(whole, s_whole, left_thinned ** (1.0 / count))
-        most = _taken_whole(s_here, q, count)
-        # A token that is never drafted stays in the run, and takes nothing.
-        breaks = torch.where(whole, most > p, most <= p) & (q > 0) & (places >= start)
-        # The first break; max returns the place of the first of equals.
-        found, first = breaks.max(dim=-1, keepdim=True)
-        end = torch.where(found, first, size)
-        own = (places >= start) & (places < end) & (q > 0)
-        accepted = torch.where(own, torch.where(whole, most, p), accepted)
-        before = torch.where(own, torch.where(whole, s_here**count, left_thinned), before)
-        taken = torch.where(own, accepted, 0.0).sum(dim=-1, keepdim=True)
-        drafted = torch.where(own, q, 0.0).sum(dim=-1, keepdim=True)
+        s_full = (s - q_run).clamp(min=0.0)
+        left_thinned = (left - p_run).clamp(min=0.0)
+        s_before = torch.where(is_full, s_full, left_thinned ** (1.0 / count))
+        most = _accepted_fully(s_before, q, count)
+        # A token that is never drafted stays in the run, and is never accepted.
+        breaks = torch.where(is_full, most > p, most <= p) & (q > 0) & (index >= start)
+        # The first break; max returns the index of the first of equals.
+        has_break, first = breaks.max(dim=-1, keepdim=True)
+        end = torch.where(has_break, first, size)
+        in_run = (index >= start) & (index < end) & (q > 0)
+        accepted = torch.where(in_run, torch.where(is_full, most, p), accepted)
+        before = torch.where(in_run, torch.where(is_full, s_before**count, left_thinned), before)
+        run_accepted = torch.where(in_run, accepted, 0.0).sum(dim=-1, keepdim=True)
+        drafted = torch.where(in_run, q, 0.0).sum(dim=-1, keepdim=True)
         s_after = (s - drafted).clamp(min=0.0)
-        left = torch.where(whole, s_after**count, (left - taken).clamp(min=0.0))
-        s = torch.where(whole, s_after, left ** (1.0 / count))
-        start, whole = end, ~whole
-    own = (places >= start) & (q > 0)
-    offered, most, s_here = _take_rest(p, torch.where(own, q, 0.0), s, count)
-    accepted, before = torch.where(own, most, accepted), torch.where(own, s_here**count, before)
+        left = torch.where(is_full, s_after**count, (left - run_accepted).clamp(min=0.0))
+        s = torch.where(is_full, s_after, left ** (1.0 / count))
+        start = end
+        is_full = ~is_full
+    in_run = (index >= start) & (q > 0)
+    offered, most, s_before = _accept_rest(p, torch.where(in_run, q, 0.0), s, count)
+    accepted = torch.where(in_run, most, accepted)
+    before = torch.where(in_run, s_before**count, before)
     s = (s - offered.sum(dim=-1, keepdim=True)).clamp(min=0.0)
     left = torch.where(start < size, s**count, left)
     bad = (p + q).sum(dim=-1).isnan()
     return accepted, before, torch.where(bad, torch.nan, left[..., 0])
 
 
-def _take_rest(p: Tensor, q: Tensor, s: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Take tokens in their order with c = min(1, p/(n s^{n−1} q)), which needs no sum over earlier tokens.
+def _accept_rest(p: Tensor, q: Tensor, s: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Accept tokens in their order with c = min(1, p/(n s^{n−1} q)), which needs no sum over earlier tokens.
 
     Then a ≤ n s^{n−1} c q ≤ p, where s (…, 1) is that before all of them. Returns c q, a, and s before each.
     """
     bound = count * s ** (count - 1)
     offered = torch.where(bound * q > p, p / bound, q)
-    s_here = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
-    return offered, torch.minimum(_taken_whole(s_here, offered, count), p), s_here
+    s_before = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
+    return offered, torch.minimum(_accepted_fully(s_before, offered, count), p), s_before
 
 
-def _taken_whole(s: Tensor, q: Tensor, count: int) -> Tensor:
+def _accepted_fully(s: Tensor, q: Tensor, count: int) -> Tensor:
     """s^n − (s − q)^n as a sum of positive terms."""
-    rest, total, high = (s - q).clamp(min=0.0), torch.zeros_like(q), torch.ones_like(s)
+    rest = (s - q).clamp(min=0.0)
+    total = torch.zeros_like(q)
+    high = torch.ones_like(s)
     for _ in range(count):
         total = total * rest + high
         high = high * s

@@ -28,8 +28,8 @@ def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
     total = probs.sum(dim=-1, keepdim=True, dtype=torch.float64)
     tolerance = torch.finfo(probs.dtype).eps ** 0.5
     # A comparison with NaN is false.
-    whole = ((total - 1.0).abs() <= tolerance) & (probs.amin(dim=-1, keepdim=True) >= 0)
-    if validate and len(broken := (~whole[..., 0]).nonzero()):
+    valid = ((total - 1.0).abs() <= tolerance) & (probs.amin(dim=-1, keepdim=True) >= 0)
+    if validate and len(broken := (~valid[..., 0]).nonzero()):
         index = tuple(broken[0].tolist())
         where = f" at index {index}" if index else ""
         least = probs[index].double().min().item()
@@ -39,7 +39,7 @@ def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
             f"finite numbers ≥ 0 that sum to 1 within {tolerance:.1e}, the tolerance of its dtype "
             f"{probs.dtype}",
         )
-    return probs.double() / torch.where(whole, total, torch.nan)
+    return probs.double() / torch.where(valid, total, torch.nan)
 
 
 def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -68,9 +68,9 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     scores = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
     peak = scores.amax(dim=-1, keepdim=True)
     if temperature == 0:
-        one = peak * 0 + 1  # NaN where the largest logit is not finite
+        mass = peak * 0 + 1  # NaN where the largest logit is not finite
         best = scores.argmax(dim=-1, keepdim=True)
-        return torch.zeros_like(scores).scatter_(-1, best, one)
+        return torch.zeros_like(scores).scatter_(-1, best, mass)
     # The largest logit is subtracted first: then the division cannot overflow or round that logit.
     below = scores - peak
     # A temperature may be 0 in this dtype, or 1/temperature infinite: 0 stays 0.
@@ -82,16 +82,16 @@ def check_tensors(target: Any, draft: Any) -> None:
     check_tensor("target_probs", target)
     check_tensor("draft_probs", draft)
     if draft.device != target.device:
-        wanted = f"{target.device}, that of target_probs"
-        raise wrong("draft_probs", f"device {draft.device}", wanted)
+        expected = f"{target.device}, that of target_probs"
+        raise wrong("draft_probs", f"device {draft.device}", expected)
     if draft.shape[-1] != target.shape[-1]:
-        wanted = f"{target.shape[-1]}, the vocabulary of target_probs"
-        raise wrong("draft_probs", f"{draft.shape[-1]} tokens", wanted)
+        expected = f"{target.shape[-1]}, the vocabulary of target_probs"
+        raise wrong("draft_probs", f"{draft.shape[-1]} tokens", expected)
     try:
         torch.broadcast_shapes(target.shape, draft.shape)
     except RuntimeError as reason:
-        wanted = f"some that broadcast against {tuple(target.shape[:-1])}, those of target_probs"
-        raise wrong("draft_probs", f"leading axes {tuple(draft.shape[:-1])}", wanted) from reason
+        expected = f"some that broadcast against {tuple(target.shape[:-1])}, those of target_probs"
+        raise wrong("draft_probs", f"leading axes {tuple(draft.shape[:-1])}", expected) from reason
 
 
 def check_tensor(name: str, value: Any) -> None:

@@ -87,7 +87,8 @@ class TensorRatioCurve:
         counts = torch.arange(1, count + 1, dtype=torch.float64, device=self._target_above.device)
         # ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) on [1, n].
         shape = (*self.batch_shape, count)
-        low, width = counts.new_ones(shape), (counts - 1.0).expand(shape)
+        low = counts.new_ones(shape)
+        width = (counts - 1.0).expand(shape)
         for _ in range(_BISECTIONS):
             width = width / 2
             middle = low + width
@@ -125,8 +126,8 @@ def greedy_rates(
 ) -> Tensor:
     """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*; SpecHub's for 2.
 
-    p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), where Top is the n − 1 likeliest tokens of q, ties to the
-    lowest id (Hu et al. 2025, Section 5).
+    p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), where Top is the n − 1 most likely tokens of q, ties to
+    the lowest id (Hu et al. 2025, Section 5).
 
     Parameters
     ----------
@@ -145,18 +146,18 @@ def greedy_rates(
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)
     # The numbers as given: dividing them by their sum could round two masses to the same number, and change
-    # which token is the likeliest. NaN where q is NaN.
+    # which token is most likely. NaN where q is NaN.
     rest = draft_probs.detach() + 0.0 * q
-    certain = p.new_zeros(p.shape[:-1])
+    deterministic = p.new_zeros(p.shape[:-1])
     rates = []
     for drafted in range(count):
         if drafted:
             # argmax returns the first of equals; topk promises no order among them.
-            likeliest = rest.argmax(dim=-1, keepdim=True)
-            rest.scatter_(-1, likeliest, 0.0)
-            certain = certain + p.gather(-1, likeliest)[..., 0]
+            most_likely = rest.argmax(dim=-1, keepdim=True)
+            rest.scatter_(-1, most_likely, 0.0)
+            deterministic = deterministic + p.gather(-1, most_likely)[..., 0]
         coupled = torch.minimum(p, rest / rest.sum(dim=-1, keepdim=True)).sum(dim=-1)
-        rates.append((certain + coupled).clamp(0.0, 1.0))
+        rates.append((deterministic + coupled).clamp(0.0, 1.0))
     return torch.stack(rates, dim=-1)
 
 
@@ -173,7 +174,7 @@ def target_only_rates(
     """
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)
-    # Logarithms, because 1 − q forgets a q that is small beside 1.
+    # Logarithms, because 1 − q forgets a q that is small compared with 1.
     log_missed = torch.log1p(-q)
     rates = [(-torch.expm1(n * log_missed) * p).sum(dim=-1) for n in range(1, count + 1)]
     return torch.stack(rates, dim=-1).clamp(0.0, 1.0)

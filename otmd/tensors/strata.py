@@ -21,14 +21,14 @@ class TensorStrata(NamedTuple):
     Attributes
     ----------
     number : torch.Tensor of int64, shape (…, V)
-        The stratum of each token, 0 to n − 1 from the likeliest tokens to the unlikeliest.
+        The stratum of each token, 0 to n − 1 from the most likely tokens to the least likely.
     inclusion : torch.Tensor of float64, shape (…, V)
         The probability of each token to be the draft of its stratum. NaN where the given values are no
         distribution, or have mass on fewer than n tokens.
     order : torch.Tensor of int64, shape (…, V)
         The tokens, one stratum after another.
     starts : torch.Tensor of int64, shape (…, n + 1)
-        Where each stratum begins in ``order``, and the number of tokens with mass.
+        The index in ``order`` at which each stratum begins, and the number of tokens with mass.
     """
 
     number: Tensor
@@ -38,7 +38,7 @@ class TensorStrata(NamedTuple):
 
     @property
     def num_drafts(self) -> int:
-        """How many tokens are drafted at each position."""
+        """The number of drafts at each position."""
         return self.starts.shape[-1] - 1
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
@@ -47,16 +47,17 @@ class TensorStrata(NamedTuple):
         They are −1 where ``inclusion`` is NaN. The generator must be of the strata's device. Without it the
         device's default generator is used.
         """
-        first, last = self.starts[..., :-1], self.starts[..., 1:] - 1
+        first = self.starts[..., :-1]
+        last = self.starts[..., 1:] - 1
         # The probabilities of each stratum sum to 1, so stratum j covers j to j + 1.
         reached = self.inclusion.gather(-1, self.order).cumsum(dim=-1)
         options = {"dtype": reached.dtype, "device": reached.device}
-        chance = torch.rand(first.shape, generator=generator, **options)
-        chance += torch.arange(self.num_drafts, device=reached.device)
-        place = torch.searchsorted(reached, chance, right=True)
+        uniform = torch.rand(first.shape, generator=generator, **options)
+        uniform += torch.arange(self.num_drafts, device=reached.device)
+        index = torch.searchsorted(reached, uniform, right=True)
         # Rounding may move an index into the next stratum.
-        place = place.clamp(first, last).clamp(0, self.order.shape[-1] - 1)
-        return torch.where(reached[..., -1:].isnan(), -1, self.order.gather(-1, place))
+        index = index.clamp(first, last).clamp(0, self.order.shape[-1] - 1)
+        return torch.where(reached[..., -1:].isnan(), -1, self.order.gather(-1, index))
 
 
 def stratify(
@@ -80,7 +81,7 @@ def stratify(
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : sequence of float, optional
-        The weights of the n strata, the likeliest tokens first, in any unit; equal by default.
+        The weights of the n strata, the most likely tokens first, in any unit; equal by default.
     validate : bool
         Whether values that are no distribution, or have mass on fewer than n tokens, are a ValueError; the
         host then waits for the device. If not, such positions hold NaN.
@@ -97,14 +98,14 @@ def stratify(
     q = checked_probs("draft_probs", draft_probs, validate)
     support = (q > 0).sum(dim=-1, keepdim=True)
     if validate and bool((support < count).any()):
-        wanted = f"at most {support.min().item()}, the number of tokens with mass in draft_probs"
-        raise wrong("num_drafts", f"{count} distinct drafts", wanted)
+        expected = f"at most {support.min().item()}, the number of tokens with mass in draft_probs"
+        raise wrong("num_drafts", f"{count} distinct drafts", expected)
     ordered, order = q.sort(dim=-1, descending=True, stable=True)
     starts = _starts(ordered, support, power, parts)
-    place = torch.arange(q.shape[-1], device=q.device)
+    index = torch.arange(q.shape[-1], device=q.device)
     number_in_order = torch.zeros_like(order)
     for j in range(1, count):
-        number_in_order += place >= starts[..., j : j + 1]
+        number_in_order += index >= starts[..., j : j + 1]
     # Divided by the largest of the stratum: what underflows then has no probability in float64.
     largest = ordered.gather(-1, starts[..., :-1].clamp(0, q.shape[-1] - 1))
     weight = (ordered / largest.gather(-1, number_in_order)) ** power
@@ -118,30 +119,31 @@ def stratify(
 
 
 def _starts(ordered: Tensor, support: Tensor, power: float, shares: list[float]) -> Tensor:
-    """Where strata begin among descending q (…, V), and how many have mass: (…, n + 1)."""
+    """Indices (…, n + 1) at which strata begin among descending q (…, V), and the size of the support."""
     count = len(shares)
     # Fewer than n tokens are padded to n. The result is set to NaN later.
     ordered = pad(ordered, (0, max(0, count - ordered.shape[-1])))
     rests = list(accumulate(reversed(shares)))[::-1]
-    alone, rest = torch.zeros_like(support), torch.full_like(ordered[..., :1], rests[0])
+    alone = torch.zeros_like(support)
+    rest = torch.full_like(ordered[..., :1], rests[0])
     for j in range(count - 1):
         # A token is a stratum of its own if the weight after it is at most the shares after its own.
         weight = (ordered[..., j:] / ordered[..., j : j + 1]) ** power
         heavy = _sums_after(weight)[..., 1:2] <= rests[j + 1] / shares[j]
         alone += heavy & (alone == j)
         rest = torch.where(alone == j + 1, rests[j + 1], rest)
-    place = torch.arange(ordered.shape[-1], device=ordered.device)
-    weight = torch.where(place >= alone, ordered / ordered.gather(-1, alone), 0.0) ** power
+    index = torch.arange(ordered.shape[-1], device=ordered.device)
+    weight = torch.where(index >= alone, ordered / ordered.gather(-1, alone), 0.0) ** power
     after = _sums_after(weight)
     left = after.gather(-1, alone)
     starts = [torch.zeros_like(support)]
     for j in range(1, count):
         # A tensor over a tensor: a number would be multiplied by 1/rest, which may overflow.
         end = left * (torch.full_like(rest, rests[j]) / rest)
-        place = torch.searchsorted(-after, -end)
+        index = torch.searchsorted(-after, -end)
         # Each stratum keeps at least one token with mass.
-        place = torch.minimum(torch.maximum(place, starts[-1] + 1), support - (count - j))
-        starts.append(torch.where(alone >= j, j, place))
+        index = torch.minimum(torch.maximum(index, starts[-1] + 1), support - (count - j))
+        starts.append(torch.where(alone >= j, j, index))
     return torch.cat([*starts, support], dim=-1)
 
 

@@ -75,7 +75,7 @@ class LinearProgram:
         for name in ("objective", "matrix", *sides):
             values = self.matrix.data if name == "matrix" else getattr(self, name)
             if np.isnan(values).any():
-                raise ValueError(f"{name}: got NaN in the {self.form!r} program, wanted numbers")
+                raise ValueError(f"{name}: got NaN in the {self.form!r} program, expected numbers")
 
     @property
     def row_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a verifier is: a rule that picks the output token from the drafts, lossless for its laws."""
+"""What a verifier is: a rule that picks the output token given the drafts, and is lossless for its laws."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
 
 @dataclass(frozen=True)
 class OptimalityCertificate:
-    """Proof of how close a rule comes to the optimum at one position.
+    """Proof of how close a verifier comes to the optimum at one position.
 
     Attributes
     ----------
     upper_bound : float
         α* = 1 + p(H*) − g(H*): no lossless verifier accepts more.
     attained : float
-        The lower bound of the rule's acceptance rate.
+        The acceptance rate, or its lower bound.
     gap : float
         ``upper_bound`` − ``attained``.
     status : str
@@ -50,7 +50,8 @@ class OptimalityCertificate:
 class Verifier(ABC):
     """A lossless rule from (drafts, target distribution, draft law) to an output token.
 
-    Every rate is exact. Leading axes of ``target_probs`` are broadcast against those of the law.
+    Rates are exact, or lie between guaranteed bounds. Leading axes of ``target_probs`` are broadcast against
+    those of the law.
 
     A subclass of your own defines :meth:`serves` and :meth:`prepare_position`. It may define
     :meth:`position_bounds`, if its rate is known without enumeration.
@@ -140,12 +141,13 @@ class Verifier(ABC):
         return self.prepare_position(self._one_position("prepare", target_probs, law), law)
 
     def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
-        """Compare the rule's rate at one position with α*, which is recomputed from a cut.
+        """Compare the verifier's rate at one position with α*, which is recomputed from the cut H*.
 
         Parameters and errors are those of :meth:`prepare`.
         """
         p = self._one_position("certificate", target_probs, law)
-        upper = float(optimal_acceptance(p, law).rate)
+        cut = optimal_acceptance(p, law).subset
+        upper = min(1.0 + float(p[cut].sum() - law.containment(cut)), 1.0)
         attained = float(self.acceptance_bounds(p, law)[0])
         gap = upper - attained
         status = f"optimal within the tolerance of {self.tol:g}"
@@ -263,8 +265,8 @@ def validate_verifier(verifier: object) -> None:
         return
     if isinstance(verifier, type) and issubclass(verifier, Verifier):
         raise TypeError(
-            f"verifier: got the class {verifier.__name__}, wanted an instance: {verifier.__name__}()"
+            f"verifier: got the class {verifier.__name__}, expected an instance: {verifier.__name__}()"
         )
     raise TypeError(
-        f"verifier: got {type(verifier).__name__}, wanted a Verifier such as KSequential()"
+        f"verifier: got {type(verifier).__name__}, expected a Verifier such as KSequential()"
     )

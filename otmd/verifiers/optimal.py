@@ -1,5 +1,8 @@
 """The optimal rule: as many drafts accepted as any lossless verifier can."""
 
+import numpy as np
+from scipy.special import comb
+
 from otmd.choice import ChoicePlan, plan_independent, plan_without_replacement
 from otmd.drafts import DraftLaw, Race, Slots, Structure
 from otmd.probabilities import FloatArray, validate_tol
@@ -42,9 +45,47 @@ class Optimal(Verifier):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
             choice = plan_independent(remaining, random, self.tol)
-        return ChoosingVerifier(target, law, structure.deterministic, choice)
+        return _OptimalRule(target, law, structure.deterministic, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         rule = self.prepare_position(target, law)
-        by_chance = rule.choice.most_by_chance if isinstance(rule.choice, ChoicePlan) else 0.0
+        by_chance = rule.choice.residual_hit_bound if isinstance(rule.choice, ChoicePlan) else 0.0
         return rule.rate, rule.rate + by_chance
+
+
+class _OptimalRule(ChoosingVerifier):
+    def _copies(self, token: int, slots: Slots) -> FloatArray:
+        """See :class:`ChoosingVerifier`.
+
+        The rule has a clock at each draft and accepts the one whose clock rings first. It treats all drafts
+        alike, so the probability depends only on how many of them hold the token.
+        """
+        plan, more = self.choice, np.arange(slots.num_drafts)
+        assert isinstance(plan, ChoicePlan)
+        inside, drawn = plan.subset[token], slots.probs[token]
+        side = plan.inner if inside else plan.outer
+        if side is None or drawn == 0.0:
+            return np.zeros((more.size, more.size))
+        tokens = np.flatnonzero(plan.subset == inside)
+        lower, share, offered = side.locate(tokens)
+        index = np.searchsorted(tokens, token)
+        masses, of_token = np.zeros((2, side.weights.size))
+        for classes, part in (
+            (lower, share),
+            (np.minimum(lower + 1, masses.size - 1), 1.0 - share),
+        ):
+            masses += np.bincount(classes, part * slots.probs[tokens], masses.size)
+            of_token[classes[index]] += part[index]
+        times, steps = side.quadrature
+        silent = np.exp(-np.outer(times, side.weights))
+        tier = side.tiers[lower[index]]
+        silent[:, side.tiers < tier] = 1.0
+        silent[:, side.tiers > tier] = 0.0
+        token_silent, rings = silent @ of_token, silent @ (of_token * side.weights)
+        # If a draft lies outside H*, the clocks of tokens in H* never ring.
+        never = 0.0 if inside else slots.probs[plan.subset].sum()
+        others = np.maximum(never + silent @ masses - drawn * token_silent, 0.0)
+        kept = min(1.0, plan.target[token] / offered[index]) if offered[index] else 0.0
+        powers = token_silent ** more[:, None] * others ** more[::-1, None]
+        accepted = powers @ (kept * rings * steps * np.exp(-times * side.rejection))
+        return (more + 1) * drawn ** (more + 1) * accepted * comb(more[::-1, None], more)

@@ -26,7 +26,7 @@ class PlanVerifier(Verifier):
 
     def __init__(self, plan: TransportPlan) -> None:
         if not isinstance(plan, TransportPlan):
-            raise ValueError(f"plan: got {type(plan).__name__}, wanted a TransportPlan")
+            raise ValueError(f"plan: got {type(plan).__name__}, expected a TransportPlan")
         self.plan = plan
 
     def __repr__(self) -> str:

@@ -7,20 +7,22 @@ first. At token y, each slot that holds y is accepted with probability c, the la
     a(y) = Π_j s_j − Π_j (s_j − c q_j(y)) ≤ p(y);    then s_j ← s_j − c q_j(y).
 
 The rule is lossless for every order: a(y) is the probability that y is accepted, and the residual is
-∝ (p − a)₊. A rejected draft y has a(y) = p(y), so no token of the residual is a draft, and the rate is
-1 − Π_j s_j at the end.
+∝ (p − a)₊. A rejected draft y has a(y) = p(y), so no token of the residual is a random draft, and their rate
+is 1 − Π_j s_j at the end.
 
 The rule is optimal where all tokens that are accepted whole (c = 1) come before all others. Let H be the set
 of the others. Then Π_j s_j = g(H) when the first token of H is reached, and each token of H takes p(y) of it.
 So the rate is 1 − g(H) + p(H), which no lossless rule exceeds.
 """
 
+import numpy as np
+
 from otmd.curve._kernels import hockey_stick
 from otmd.drafts import DraftLaw, Slots, Structure
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import ChoosingVerifier
-from otmd.verifiers.taking import Order, take_tokens
+from otmd.verifiers.prepared import ChoosingVerifier, copies_of_slots
+from otmd.verifiers.taking import Order, Taken, take_tokens
 
 
 class Preference(Verifier):
@@ -50,6 +52,10 @@ class Preference(Verifier):
     """
 
     def __init__(self, order: Order | None = None) -> None:
+        if order is not None and not callable(order):
+            raise TypeError(
+                f"order: got {type(order).__name__}, expected a function of p and the slots"
+            )
         self.order = order
 
     def serves(self, structure: Structure) -> bool:
@@ -68,7 +74,7 @@ class Preference(Verifier):
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
             taken = take_tokens(structure.random_target(target), structure.random, self.order)
-        return ChoosingVerifier(target, law, structure.deterministic, taken)
+        return _PreferenceRule(target, law, structure.deterministic, taken)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         structure = law.position_structure()
@@ -76,6 +82,28 @@ class Preference(Verifier):
         if rate is None:
             rate = self.prepare_position(target, law).rate
         return rate, rate
+
+
+class _PreferenceRule(ChoosingVerifier):
+    def __init__(
+        self, target: FloatArray, law: DraftLaw, deterministic: IntArray, taken: Taken | None
+    ) -> None:
+        super().__init__(target, law, deterministic, taken)
+        self.taken = taken
+
+    def _copies(self, token: int, slots: Slots) -> FloatArray:
+        count, drawn = slots.num_drafts, float(slots.probs[token])
+        if drawn == 0.0 or self.taken is None:
+            return np.zeros((count, count))
+        # No draft, before or after, may be another token that is preferred and accepted.
+        tokens = np.flatnonzero(slots.probs)
+        rank, accept = self.taken.preferred(tokens)
+        index = np.searchsorted(tokens, token)
+        preferred = self.taken.accepted[tokens][rank < rank[index]]
+        remaining = max(1.0 - float(preferred.sum()), 0.0)
+        other = np.full(count, max(remaining ** (1.0 / count) - drawn, 0.0))
+        accepted = np.full(count, drawn * accept[index])
+        return copies_of_slots(np.full(count, drawn), accepted, other, other)
 
 
 def _single_rate(target: FloatArray, structure: Structure) -> float | None:

@@ -8,12 +8,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
+from otmd.drafts import DraftLaw, Slots
 from otmd.drafts.base import draw_tokens, validate_rng
-from otmd.probabilities import FloatArray, IntArray, wrong
+from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 
 # How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.
 _ROUNDING, _SAME_SUM = 1e-9, 1e-6
+_SAMPLES = 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,123 @@ class PreparedVerifier(ABC):
             output += undecided * self._checked_residual(draft_tokens)
         return output
 
+    def emission_probs(
+        self, token: int, *, rng: np.random.Generator | None = None, samples: int = _SAMPLES
+    ) -> FloatArray:
+        """Probabilities of where the drafts hold a token, given that the verifier emits it.
+
+        They are exact for most verifiers of otmd. Otherwise the entries are unbiased estimates: the token is
+        put at each index in turn, the other drafts are drawn from ``law.next_draft_probs``, and a draw counts
+        with the probability that the token is drafted there.
+
+        Parameters
+        ----------
+        token : int
+            The emitted token.
+        rng : numpy.random.Generator, optional
+            Draws the other drafts. It is only needed for estimates.
+        samples : int
+            How many times the other drafts are drawn for an estimate.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n)
+            Entry (i, j) is P(draft i is the first that holds the token, and j later drafts hold it | the
+            token is emitted). The sum is P(the token was drafted | it is emitted). The sum of
+            :class:`~otmd.Preference`, :class:`~otmd.Optimal` and :class:`~otmd.TargetOnly` is always exact.
+
+        Raises
+        ------
+        ValueError
+            For a token that the target never emits, and if there is no ``rng`` and drafts must be drawn.
+        """
+        token = validate_count("token", token, minimum=0, maximum=self.target.size - 1)
+        if self.target[token] <= 0.0:
+            raise wrong("token", token, "a token with mass: the target never emits this one")
+        if rng is not None:
+            validate_rng(rng)
+        return self._emission_probs(token, rng, validate_count("samples", samples))
+
+    def _emission_probs(
+        self, token: int, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        """The result of :meth:`emission_probs`, for valid input; by default an estimate."""
+        n = self.law.num_drafts
+        rng = self._required_rng(rng)
+        masses = np.zeros((n, n))
+        for _ in range(samples):
+            # The drafts before the first that holds the token, and the probability that none of them does.
+            before, weight = np.empty(0, np.int64), 1.0
+            for i in range(n):
+                probs = np.array(self.law.position_next_draft_probs(before))
+                if probs[token] > 0.0:
+                    draft_tokens = self._completed(np.append(before, token), rng)
+                    emitted = float(self.conditional_law(draft_tokens)[token])
+                    more = np.count_nonzero(draft_tokens == token) - 1
+                    masses[i, more] += weight * float(probs[token]) * emitted
+                probs[token] = 0.0
+                weight *= float(probs.sum())
+                if weight == 0.0 or i + 1 == n:
+                    break
+                before = np.append(before, draw_tokens(probs, rng, 1))
+        return masses / samples / float(self.target[token])
+
+    def _completed(self, prefix: IntArray, rng: np.random.Generator) -> IntArray:
+        """Drafts (n,) that begin with a prefix (k,), the others drawn."""
+        while prefix.size < self.law.num_drafts:
+            probs = self.law.position_next_draft_probs(prefix)
+            prefix = np.append(prefix, draw_tokens(probs, rng, 1))
+        return prefix
+
+    def _required_rng(self, rng: np.random.Generator | None) -> np.random.Generator:
+        if rng is None:
+            raise ValueError(f"rng: got none, expected one: it draws drafts of {self.law!r}")
+        return rng
+
+    def _with_exact_sum(
+        self, token: int, total: float, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        """The :meth:`emission_probs` from their sum, estimated if several drafts may hold the token."""
+        probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
+        index, is_fixed = self._index(token)
+        if total > 0.0 and not is_fixed:
+            probs = PreparedVerifier._emission_probs(self, token, rng, samples)
+            total -= float(probs.sum())
+        if total != 0.0:
+            # The error of an estimate goes to the first index, so that the sum stays exact.
+            probs[index, 0] += total
+        return probs
+
+    def _index(self, token: int) -> tuple[int, bool]:
+        """The draft that holds a token, and True; the first that may, and False if others may."""
+        first = self._leading_tokens
+        if token in first:
+            return int(np.flatnonzero(first == token)[0]), True
+        slots = self._slots
+        if slots is None or not slots.disjoint or slots.num_drafts > slots.copies.size:
+            return first.size, False
+        return first.size + int(slots.number[token]), True
+
+    @cached_property
+    def _slots(self) -> Slots | None:
+        """The slots of the random drafts, if these are independent and come after the deterministic ones."""
+        deterministic, random = self.law.position_structure()
+        if isinstance(random, Slots) and self._leading_tokens.size == deterministic.size:
+            return random
+        return None
+
+    @cached_property
+    def _leading_tokens(self) -> IntArray:
+        """The deterministic tokens that always come first, in their order."""
+        tokens = np.empty(0, np.int64)
+        for _ in self.law.position_structure().deterministic:
+            probs = self.law.position_next_draft_probs(tokens)
+            token = int(probs.argmax())
+            if probs[token] < 1.0:
+                break
+            tokens = np.append(tokens, token)
+        return tokens
+
     def _chances(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`accept_probs`, checked, since a user may have written the subclass."""
         chances = np.asarray(self.accept_probs(draft_tokens))
@@ -115,7 +233,7 @@ class Choice(Protocol):
         """Probability that some draft is accepted."""
         ...
 
-    def chances(self, tokens: IntArray, /) -> FloatArray:
+    def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         """Probability that each of the drafts (m,) is accepted, given these drafts, shape (m,)."""
         ...
 
@@ -147,10 +265,10 @@ class ChoosingVerifier(PreparedVerifier):
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         chosen = np.zeros(draft_tokens.size)
         if self.choice and self._deterministic.size == 0:
-            chosen = self.choice.chances(draft_tokens)
+            chosen = self.choice.choice_probs(draft_tokens)
         elif self.choice:
             able = ~np.isin(draft_tokens, self._deterministic)
-            chosen[able] = self.choice.chances(draft_tokens[able])
+            chosen[able] = self.choice.choice_probs(draft_tokens[able])
         # The probability asked for is given that all drafts before were rejected.
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
         return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))
@@ -158,9 +276,69 @@ class ChoosingVerifier(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self._residual
 
+    def _emission_probs(
+        self, token: int, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        if token in self._deterministic:
+            return self._with_exact_sum(token, 1.0, rng, samples)
+        # The residual gives no token that was drafted at random.
+        slots = self._slots
+        if slots is not None and slots.is_single and slots.num_drafts > 1:
+            probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
+            first, count = self._deterministic.size, slots.num_drafts
+            masses = self._copies(token, slots)
+            # For a p below the rounding of 1, the sum may be anything.
+            probs[first:, :count] = masses / max(masses.sum(), self.target[token])
+            return probs
+        total = min(float(self.accepted[token] / self.target[token]), 1.0)
+        return self._with_exact_sum(token, total, rng, samples)
+
+    @abstractmethod
+    def _copies(self, token: int, slots: Slots) -> FloatArray:
+        """P(random draft i is the first copy of the token, j more follow, and one is accepted), (m, m).
+
+        The m random drafts are drawn from one distribution.
+        """
+
     @cached_property
     def _residual(self) -> FloatArray:
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
+
+
+def copies_of_slots(
+    drawn: FloatArray, accepted: FloatArray, before: FloatArray, after: FloatArray
+) -> FloatArray:
+    """P(draft i is the first copy of a token, j more follow, and one of them is accepted), shape (n, n).
+
+    Drafts are independent. Draft i holds the token with probability ``drawn[i]``, and is also accepted, if
+    none before it was, with probability ``accepted[i]``. It holds another token and does not rule the token
+    out with probability ``before[i]`` before the token is accepted, and ``after[i]`` after it.
+    """
+    n = drawn.size
+    masses, later, behind = np.zeros((n, n)), np.zeros(n + 1), np.eye(1, n + 1)[0]
+    # Coefficients by the number of copies: among the drafts from i on, and among those behind the accepted.
+    for i in reversed(range(n)):
+        first = accepted[i] * behind + (drawn[i] - accepted[i]) * later
+        masses[i] = first[:n]
+        later = np.roll(first, 1) + before[i] * later
+        behind = after[i] * behind + drawn[i] * np.roll(behind, 1)
+    return masses * np.append(1.0, before[:-1]).cumprod()[:, None]
+
+
+def in_order_emission_probs(
+    target: FloatArray, draft: FloatArray, accept: FloatArray, token: int
+) -> FloatArray:
+    """The emission probabilities of a verifier that looks at independent drafts one after another.
+
+    Draft i is drawn from ``draft[i]``, shape (n, V), and is accepted with the probability that ``accept``
+    (n, V) gives for its token. The residual gives no rejected draft.
+    """
+    drawn = draft[:, token]
+    accepted = drawn * accept[:, token]
+    before = np.einsum("iv,iv->i", draft, 1.0 - accept) - (drawn - accepted)
+    masses = copies_of_slots(drawn, accepted, np.maximum(before, 0.0), 1.0 - drawn)
+    # For a p below the rounding of 1, the sum may be anything.
+    return masses / max(masses.sum(), target[token])
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:

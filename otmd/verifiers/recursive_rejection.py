@@ -6,11 +6,17 @@ import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.drafts import DraftLaw, Race, Slots, Structure
+from otmd.drafts.base import draw_tokens
 from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
+from otmd.verifiers.prepared import (
+    PreparedVerifier,
+    accept_prob,
+    in_order_emission_probs,
+    normalised,
+)
 from otmd.verifiers.rejection_bounds import rejection_bounds
 from otmd.verifiers.rejection_classes import RejectionPosition
 
@@ -82,6 +88,13 @@ class _SingleRule(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
 
+    def _emission_probs(
+        self, token: int, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        accept = self.accept_probs(np.arange(self.target.size)[:, None]).T
+        draft = np.broadcast_to(self.draft, accept.shape)
+        return in_order_emission_probs(self.target, draft, accept, token)
+
 
 class _RaceRule(PreparedVerifier):
     """The drafts are drawn without replacement."""
@@ -108,6 +121,50 @@ class _RaceRule(PreparedVerifier):
             chances[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
         return chances, scale
+
+    def _emission_probs(
+        self, token: int, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        """Emission probabilities, exact for the first two drafts, and estimated for the others.
+
+        A token is emitted as the draft that it is or, if that is rejected, not at all. A token with q ≥ p is
+        accepted as the first draft only.
+        """
+        p, q = self.target, self.race.probs
+        probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
+        probs[0, 0] = min(p[token], q[token])
+        rejected = np.maximum(q - p, 0.0)
+        missing = float(p[token] - q[token])
+        if missing > 0.0 and rejected.any():
+            first = np.flatnonzero(rejected)
+            drawn = q[token] / self.race.mass_left(first[:, None])
+            probs[1, 0] = rejected[first] @ np.minimum(drawn, missing / rejected.sum())
+            if self.law.num_drafts > 2:
+                rng = self._required_rng(rng)
+                probs[2:, 0] = self._later_drafts(token, rejected, rng, samples)
+        return probs / p[token]
+
+    def _later_drafts(
+        self, token: int, rejected: FloatArray, rng: np.random.Generator, samples: int
+    ) -> FloatArray:
+        """Estimates of P(a token is accepted as draft i), i > 1, along sampled paths of rejected drafts."""
+        probs = np.zeros(self.law.num_drafts)
+        for first in draw_tokens(rejected, rng, samples):
+            path, weight, scale = np.array([first]), rejected.sum(), 1.0 / RATE_UNIT
+            for i in range(1, probs.size):
+                left = RATE_UNIT * float(self.race.mass_left(path[None])[0])
+                unserved = self._unserved(scale)
+                total = unserved.sum()
+                drafted, served = self.draft / left, unserved / total
+                drafted[path] = 0.0
+                probs[i] += weight * min(drafted[token], served[token])
+                refused = np.maximum(drafted - served, 0.0)
+                weight *= refused.sum()
+                if weight == 0.0:
+                    break
+                path = np.append(path, draw_tokens(refused, rng, 1))
+                scale += total / left
+        return probs[2:] / samples
 
     def _unserved(self, scale: float) -> FloatArray:
         """(p − C q)₊, by definition: a curve's C is not finite where subnormal masses are left."""
@@ -137,3 +194,9 @@ class _SlotsRule(PreparedVerifier):
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]
+
+    def _emission_probs(
+        self, token: int, rng: np.random.Generator | None, samples: int
+    ) -> FloatArray:
+        accept = accept_prob(np.array(self.targets[:-1]), self.draft)
+        return in_order_emission_probs(self.target, self.draft, accept, token)

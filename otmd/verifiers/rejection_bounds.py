@@ -17,7 +17,7 @@ import numpy as np
 from otmd.curve._kernels import AT_A_TIME
 from otmd.kernel import kernel
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.containment import mass_beside_most
+from otmd.race.containment import minority_mass
 from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_classes import FARTHEST, ONE, RejectionPosition
 
@@ -41,7 +41,7 @@ def rejection_bounds(
     if num_drafts <= 2:
         rejected, draft = position.first, position.race.probs
         if num_drafts == 2 and rejected > 0.0:
-            beside = RATE_UNIT * mass_beside_most(draft)
+            beside = RATE_UNIT * minority_mass(draft)
             rejected = _two_rejected(position.curve, position.target, draft, position.first, beside)
         return rejected, rejected
     curve, low, high, work, count = position.curve, 0.0, 1.0, 0, 0

@@ -48,7 +48,7 @@ class Taken(Choice):
     def preferred(self, tokens: IntArray) -> tuple[NDArray[Any], FloatArray]:
         """For tokens (m,) drafted together: numbers that ascend in the order of preference, and c."""
 
-    def chances(self, tokens: IntArray, /) -> FloatArray:
+    def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         rank, chance = self.preferred(tokens)
         chosen, left = np.empty(tokens.size), 1.0
         for i in np.argsort(rank, kind="stable"):

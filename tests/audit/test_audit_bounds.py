@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from otmd.audit.counts import IMPOSSIBLE, chance_at_least, chance_at_most, total_variation_bound
+from otmd.audit.counts import IMPOSSIBLE, lower_bound, total_variation_bound, upper_bound
 
 LEVELS = (0.2, 0.05, 0.001)
 
@@ -20,10 +20,10 @@ def test_it_is_clopper_pearson_beyond_one_hit(level, trials):
         if hits > trials:
             continue
         interval = stats.binomtest(hits, trials).proportion_ci(1 - 2 * level, "exact")
-        assert chance_at_least(hits, trials, level) == pytest.approx(interval.low, abs=1e-12)
+        assert lower_bound(hits, trials, level) == pytest.approx(interval.low, abs=1e-12)
         if hits < trials - 1 or hits == trials:
-            assert chance_at_most(hits, trials, level) == pytest.approx(interval.high, abs=1e-12)
-    assert chance_at_least(1, trials, level) <= stats.beta.ppf(level, 1, trials) + 1e-15
+            assert upper_bound(hits, trials, level) == pytest.approx(interval.high, abs=1e-12)
+    assert lower_bound(1, trials, level) <= stats.beta.ppf(level, 1, trials) + 1e-15
 
 
 def law_of_hits(chances: np.ndarray) -> np.ndarray:
@@ -37,8 +37,8 @@ def law_of_hits(chances: np.ndarray) -> np.ndarray:
 def test_the_bounds_cover_the_mean_of_unequal_chances(level):
     rng = np.random.default_rng(0)
     for trials in (1, 2, 3, 8, 20):
-        low = np.array([chance_at_least(h, trials, level) for h in range(trials + 1)])
-        high = np.array([chance_at_most(h, trials, level) for h in range(trials + 1)])
+        low = np.array([lower_bound(h, trials, level) for h in range(trials + 1)])
+        high = np.array([upper_bound(h, trials, level) for h in range(trials + 1)])
         for _ in range(200):
             chances = rng.beta(*rng.choice([0.1, 1.0, 5.0], size=2), size=trials)
             chances *= rng.choice([1.0, 0.1, level])
@@ -81,7 +81,7 @@ def test_the_set_must_not_be_judged_by_the_samples_that_chose_it():
         labels = rng.integers(50, size=500)
         often = np.bincount(labels, minlength=50) > 10
         hits = int(often[labels].sum())
-        failures += chance_at_least(hits, 500, 0.05) - probs[often].sum() > 0
+        failures += lower_bound(hits, 500, 0.05) - probs[often].sum() > 0
         assert total_variation_bound(labels, probs, 1e-6) == 0
     assert failures > 250
 

@@ -11,7 +11,7 @@ from otmd.audit.counts import (
     IMPOSSIBLE,
     exact_p_value,
     make_cells,
-    places_in_order,
+    masses_before,
     rare,
     ratio_order,
     token_cells,
@@ -44,7 +44,7 @@ def test_cells_are_the_twins(pair, number):
 @given(pair=pairs())
 def test_places_tile_the_unit_interval_by_ratio(pair):
     p, q = pair
-    places = places_in_order(p, ratio_order(p, q))
+    places = masses_before(p, ratio_order(p, q))
     order = [y for y in np.argsort(places, kind="stable") if p[y] > 0]
     ends = places[order] + p[order]
     np.testing.assert_allclose(places[order[1:]], ends[:-1], atol=1e-12)
@@ -88,7 +88,7 @@ def test_positions_with_different_targets_have_one_expected_law():
         cells = np.zeros(10, np.int64)
         for p, q, law in zip(targets, drafts, laws, strict=True):
             token = rng.choice(8, p=law)
-            place = places_in_order(p, ratio_order(p, q))[token] + p[token] * rng.random()
+            place = masses_before(p, ratio_order(p, q))[token] + p[token] * rng.random()
             cells[int(10 * place)] += 1
         return exact_p_value(cells, np.full(10, 0.1), 1e-4, rng=rng)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from otmd.audit.evidence import CellBets, ChanceBets, mean_wealth
+from otmd.audit.bets import CellBets, EventBets, mean_wealth
 
 
 def expected_wealth(probs: np.ndarray, length: int, caution: float) -> float:
@@ -85,7 +85,7 @@ def test_bets_on_a_chance_are_fair_up_to_the_largest(stake):
         for sequence in product([False, True], repeat=5):
             happened = np.array(sequence)
             prob = np.where(happened, chance, 1 - chance).prod()
-            total += prob * np.exp(ChanceBets(stake).update(happened, largest)[-1])
+            total += prob * np.exp(EventBets(stake).update(happened, largest)[-1])
         assert total <= 1 + 1e-12
         if chance == largest:
             assert total == pytest.approx(1, abs=1e-12)
@@ -94,7 +94,7 @@ def test_bets_on_a_chance_are_fair_up_to_the_largest(stake):
 def test_a_chance_above_the_largest_makes_wealth():
     rng = np.random.default_rng(3)
     happened = rng.random(5_000) < 0.8
-    bets = ChanceBets(0.1)
+    bets = EventBets(0.1)
     bets.update(happened, np.full(5_000, 0.7))
     assert bets.log_wealth > 20
     assert bets.update(happened[:0], 0.7).size == 0

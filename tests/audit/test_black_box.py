@@ -13,7 +13,7 @@ from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.rules import judge_tokens
+from otmd.audit.by_samples import judge_tokens
 from otmd.audit.samples import acceptance_ceiling
 
 FALSE_ALARM = 1e-3
@@ -80,7 +80,7 @@ def test_an_impossible_token_is_proof():
 
 
 def test_an_acceptance_above_the_ceiling_is_proof():
-    """Tokens of the target, but chosen among drafts more often than any lossless rule can."""
+    """Tokens of the target, but chosen among drafts more often than any lossless verifier can."""
     rng, ceiling = np.random.default_rng(1), acceptance_ceiling(P, LAW.with_num_drafts(1))
     tokens = rng.choice(6, size=20_000, p=P)
     law = LAW.with_num_drafts(1)
@@ -89,7 +89,7 @@ def test_an_acceptance_above_the_ceiling_is_proof():
     assert found.acceptance.ceiling == ceiling < 0.99
     assert found.p_value > 1e-3
     assert len(found.reasons) == 1
-    assert "no lossless rule accepts more than" in found.verdict
+    assert "no lossless verifier accepts more than" in found.verdict
 
 
 def test_the_ceiling_is_certain_for_every_law():

@@ -14,8 +14,8 @@ from scipy import stats
 
 import otmd
 from otmd import audit
+from otmd.audit.draft_mistakes import draft_mistakes as mistakes
 from otmd.audit.draft_samples import counts_of_extremes, counts_of_tuples, draft_law
-from otmd.audit.mistakes import draft_mistakes as mistakes
 
 LAWS: dict[str, otmd.DraftLaw] = {
     "with replacement": otmd.WithReplacement(Q, 3),
@@ -142,9 +142,12 @@ def test_a_mistake_is_told_by_its_name(name):
     ("name", "change"),
     [
         ("sorted by token id", lambda x: np.sort(x, axis=1)),
-        ("sorted, likeliest first", lambda x: np.take_along_axis(x, np.argsort(-Q[x], axis=1), 1)),
+        (
+            "sorted, most likely first",
+            lambda x: np.take_along_axis(x, np.argsort(-Q[x], axis=1), 1),
+        ),
         ("one draw repeated", lambda x: np.repeat(x[:, :1], 3, axis=1)),
-        ("always the likeliest token", lambda x: np.full_like(x, Q.argmax())),
+        ("always the most likely token", lambda x: np.full_like(x, Q.argmax())),
     ],
 )
 def test_what_was_done_to_samples_is_told_by_its_name(name, change):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
+import reference
 from honest import HONEST, NAMES
 from hypothesis import given, settings
 from strategies import num_drafts, pairs
 
 import otmd
 from otmd import audit
-from otmd.audit.mistakes import RejectionSteps, RuleFault
+from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 DRAFTS = otmd.WithReplacement(Q, 2)
-SKIPPED = RejectionSteps(P, DRAFTS, RuleFault.DUPLICATES_SKIPPED)
+SKIPPED = RejectionSteps(P, DRAFTS, RejectionFault.DUPLICATES_SKIPPED)
 
 
 def test_the_known_value_of_skipped_duplicates():
@@ -32,17 +32,17 @@ def test_the_known_value_of_skipped_duplicates():
 @given(pair=pairs(max_vocab=4), n=num_drafts(3))
 def test_it_is_the_twins(pair, n):
     p, q = pair
-    law, drafts = naive.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
+    law, drafts = reference.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
     rules = [
         (
-            RejectionSteps(p, drafts, RuleFault.DUPLICATES_SKIPPED),
-            naive.skipping_duplicates(p.tolist(), q.tolist()),
+            RejectionSteps(p, drafts, RejectionFault.DUPLICATES_SKIPPED),
+            reference.skipping_duplicates(p.tolist(), q.tolist()),
         ),
-        (RejectionSteps(p, drafts), naive.rrs(p.tolist(), q.tolist())),
-        (otmd.RecursiveRejection(), naive.rrs(p.tolist(), q.tolist())),
+        (RejectionSteps(p, drafts), reference.rrs(p.tolist(), q.tolist())),
+        (otmd.RecursiveRejection(), reference.rrs(p.tolist(), q.tolist())),
     ]
     for rule, twin in rules:
-        rate, output = naive.judged(law, twin, p.size)
+        rate, output = reference.judged(law, twin, p.size)
         found = audit.enumerated(rule, p, drafts, tol=1e-9)
         np.testing.assert_allclose(found.output_law, np.array(output, float), atol=1e-10)
         assert found.acceptance == pytest.approx(float(rate), abs=1e-10)

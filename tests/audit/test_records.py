@@ -13,7 +13,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.records import LONGEST_LINE
+from otmd.audit.record_files import LONGEST_LINE
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -133,16 +133,16 @@ BAD_LINES = {
     ),
     "no text": (b"\xff\xfe\n", "row 2: no JSON"),
     "deep": ("[" * 100_000 + "\n", "row 2: no JSON"),
-    "a list": ("[1]\n", "row 2: got list, wanted a JSON object"),
+    "a list": ("[1]\n", "row 2: got list, expected a JSON object"),
     "no target": ("{}\n", "row 2: target_probs: got nothing"),
     "unknown": ('{"target_prob": [1]}\n', "row 2: target_prob: got an unknown field"),
     "texts": ('{"target_probs": ["1"]}\n', "row 2: target_probs: got <U1"),
     "nested": ('{"target_probs": [[1], [2, 3]]}\n', "row 2: target_probs: got rows of different"),
-    "a number": ('{"target_probs": 1}\n', "row 2: target_probs: got 1, wanted a list"),
+    "a number": ('{"target_probs": 1}\n', "row 2: target_probs: got 1, expected a list"),
     "huge": ('{"target_probs": [1%s]}\n' % ("0" * 400), "row 2: target_probs: got object"),
     "both": (
         '{"target_probs": [1], "target_logits": [1]}\n',
-        "row 2: target_logits: got it beside",
+        "row 2: target_logits: got it and",
     ),
     "fraction": ('{"target_probs": [1], "output_token": 0.5}\n', "row 2: output_token: got 0.5"),
     "large id": (
@@ -159,23 +159,23 @@ BAD_LINES = {
     ),
     "infinite": (
         '{"target_logits": [1], "target_top_p": 1e999}\n',
-        "row 2: target_top_p: got inf, wanted a finite number",
+        "row 2: target_top_p: got inf, expected a finite number",
     ),
     "sizes": (
         '{"target_probs": [1], "draft_probs": [0.5, 0.5]}\n',
-        "row 2: draft: got 2 tokens and a target with 1, wanted equally many, or target_ids",
+        "row 2: draft: got 2 tokens and a target with 1, expected equally many, or target_ids",
     ),
     "a shorter draft": (
         '{"target_probs": [0.5, 0.5], "draft_probs": [1]}\n',
-        "row 2: draft: got 1 tokens and a target with 2, wanted equally many, or draft_ids",
+        "row 2: draft: got 1 tokens and a target with 2, expected equally many, or draft_ids",
     ),
     "penalty": (
         '{"target_logits": [1], "target_repetition_penalty": 1.1}\n',
-        "target_repetition_penalty: got an unknown field, wanted record logits after penalties",
+        "target_repetition_penalty: got an unknown field, expected record logits after penalties",
     ),
     "order": (
         '{"target_logits": [1], "target_order": "vllm, top_p"}\n',
-        "row 2: order: got 'vllm, top_p', wanted one of transformers, vllm, llama.cpp, sglang",
+        "row 2: order: got 'vllm, top_p', expected one of transformers, vllm, llama.cpp, sglang",
     ),
     "null of probabilities": ('{"target_probs": [1, null]}\n', "row 2: target_probs: got object"),
     "ids": ('{"target_probs": [1], "target_ids": [1, 2]}\n', "row 2: target_ids: got 2 ids for 1"),
@@ -259,9 +259,19 @@ def likeliest(num_rows: int, count: int, **more) -> list[dict]:
 
 
 def test_lists_of_the_most_likely_tokens_are_no_distributions():
-    told = r"records: target_logits: got log-probabilities of some tokens .* wanted logits of all V"
+    told = r"records: the target: got \(log-\)probabilities of some tokens .* logits of all V"
     with pytest.raises(ValueError, match=told):
         audit_text(likeliest(50, 20))
+    without_ids = [{**row, "target_ids": None, "output_token": 0} for row in likeliest(50, 20)]
+    with pytest.raises(ValueError, match=told):
+        audit_text(without_ids)
+    as_probs = [
+        {"target_ids": row["target_ids"], "target_probs": np.exp(row["target_logits"])}
+        | {"output_token": row["output_token"]}
+        for row in likeliest(50, 20)
+    ]
+    with pytest.raises(ValueError, match=told):
+        audit_text(as_probs)
     with pytest.raises(ValueError, match=told):
         audit_text(likeliest(50, 20, target_temperature=0.5, target_top_p=0.9))
     late = {"target_top_k": 5, "target_top_p": 0.9, "target_order": "temperature,top_p,top_k,min_p"}
@@ -342,7 +352,7 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "wanted at most 33554432")]
+    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "expected at most 33554432")]
 )
 def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path, length, message):
     path = tmp_path / "run.safetensors"
@@ -381,7 +391,7 @@ def test_headers_that_lie(tmp_path, header, message):
 
 def test_arrays_of_other_lengths(tmp_path):
     arrays = {"target_probs": np.ones((3, 1)), "output_token": np.zeros(2, np.int64)}
-    with pytest.raises(ValueError, match="rows, wanted equally many"):
+    with pytest.raises(ValueError, match="rows, expected equally many"):
         audit_text(write_safetensors(tmp_path / "a.safetensors", arrays))
 
 
@@ -389,10 +399,10 @@ def test_arrays_of_other_lengths(tmp_path):
     ("columns", "message"),
     [
         ({"target_probs": [[[0.5]]]}, "row 1: target_probs: got object of shape"),
-        ({"target_probs": ["a"]}, "row 1: target_probs: got 'a', wanted a list of numbers"),
+        ({"target_probs": ["a"]}, "row 1: target_probs: got 'a', expected a list of numbers"),
         (
             {"target_probs": [[1.0]], "step": [[1]]},
-            "row 1: step: got array.*, wanted a whole number",
+            "row 1: step: got array.*, expected a whole number",
         ),
         ({"target_probs": [[1.0]], "other": [1]}, "other: got an unknown field"),
         ({"target_probs": [[1.0]], "step": [0.5]}, "row 1: step: got 0.5"),

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import binom
 
 from otmd.audit.counts import IMPOSSIBLE, total_variation_bound
-from otmd.audit.evidence import Evidence, judge_claim
+from otmd.audit.evidence import Classification, Evidence, judge_claim
 
 LEVEL, RUNS = 0.1, 400
 
@@ -75,6 +75,8 @@ def test_bets_on_classes_find_what_cells_of_numbers_hide():
     numbers, none = rng.random(2000), np.zeros(2000, bool)
     probs = np.tile([0.5, 0.5], (2000, 1))
     labels = (rng.random(2000) < 0.6).astype(np.int64)
-    found = judge_claim("it is so", Evidence(numbers, none, [(labels, probs)]), 1e-3, rng=rng)
+    found = judge_claim(
+        "it is so", Evidence(numbers, none, [Classification(labels, probs)]), 1e-3, rng=rng
+    )
     assert found.betting_p_value <= 1e-3
     assert found.p_value > 1e-3

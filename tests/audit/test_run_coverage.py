@@ -17,9 +17,10 @@ from otmd import audit
 from otmd.audit.claims import CLAIMS, DRAFTS, NUM_STATEMENTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit.draft_samples import independence_p_values
 from otmd.audit.evidence import Evidence, Grouping, judge_claim
-from otmd.audit.run_audit import Tally, recorded_run
-from otmd.audit.run_report import PooledAcceptance
+from otmd.audit.metrics import PooledAcceptance
+from otmd.audit.run_audit import recorded_run
 from otmd.audit.samples import derived_rng
+from otmd.audit.tally import Tally
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 EVEN_AND_ODD = ([0.2, 0.35, 0.45], [0.6, 0.35, 0.05])
@@ -308,6 +309,15 @@ def test_a_lost_output_rules_out_a_pass():
     assert f"but {len(missing)} rows" in found.verdict
     whole = recorded_run(list(chain(np.random.default_rng(0), 800)), rng=np.random.default_rng(0))
     assert whole.outcome == "PASS"
+
+
+def test_after_a_lost_output_it_is_unknown_what_was_reached():
+    rows = list(chain(np.random.default_rng(0), 800))
+    first = {"target_probs": P, "draft_probs": Q, "draft_tokens": [0], "step": 800, "depth": 0}
+    rows += [first, {"target_probs": P, "output_token": 1, "step": 800, "depth": 1}]
+    report = recorded_run(rows, rng=np.random.default_rng(0))
+    assert [case.kind for case in report.cases] == ["output_missing"]
+    assert report.outcome == "INCONCLUSIVE"
 
 
 def test_a_position_after_a_rejection_is_not_missing():

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.mistakes import RejectionSteps, RuleFault
+from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -61,7 +61,7 @@ SOUND = {
 }
 
 
-def faulty(fault: RuleFault):
+def faulty(fault: RejectionFault):
     return lambda p, law: RejectionSteps(p, law, fault)
 
 
@@ -149,7 +149,7 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
     """SGLang #35771, with a coin of so few bits that it shows."""
 
     def few_bits(p, law):
-        rule = RejectionSteps(p, law, RuleFault.COARSE_COIN)
+        rule = RejectionSteps(p, law, RejectionFault.COARSE_COIN)
         rule.coin_values = 64
         return rule
 
@@ -160,10 +160,10 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        (faulty(RuleFault.RESIDUAL_FROM_TARGET), "the token is drawn from p"),
-        (faulty(RuleFault.RESIDUAL_FROM_DRAFT), "the token is drawn from q"),
-        (faulty(RuleFault.NOT_NORMALISED), "the residual is not renormalised"),
-        (faulty(RuleFault.FIRST_DRAFT_KEPT), "the first draft is emitted unverified"),
+        (faulty(RejectionFault.RESIDUAL_FROM_TARGET), "the token is drawn from p"),
+        (faulty(RejectionFault.RESIDUAL_FROM_DRAFT), "the token is drawn from q"),
+        (faulty(RejectionFault.NOT_NORMALISED), "the residual is not renormalised"),
+        (faulty(RejectionFault.FIRST_DRAFT_KEPT), "the first draft is emitted unverified"),
     ],
 )
 def test_the_fault_of_the_rule_is_named(rule, told):
@@ -178,7 +178,9 @@ def test_the_fault_of_the_rule_is_named(rule, told):
 
 
 def test_skipped_duplicates():
-    engine = Engine(num_drafts=3, rule=faulty(RuleFault.DUPLICATES_SKIPPED), draft=Processing(0.4))
+    engine = Engine(
+        num_drafts=3, rule=faulty(RejectionFault.DUPLICATES_SKIPPED), draft=Processing(0.4)
+    )
     report = audited(engine, rows=4000, seed=2)
     assert [own.name for own in report.claims if own.refuted] == [OUTPUT]
     assert report.explanations[OUTPUT].mistake == "a draft that repeats a rejected one is skipped"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from otmd.audit.boundary_cases import KINDS
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import KINDS
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 

@@ -7,11 +7,11 @@ import pytest
 
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.counts import mass_before, places_in_order, ratio_order, ratios
-from otmd.audit.evidence import BY_MASS, BY_RATIO, bands_of
+from otmd.audit.counts import mass_before, masses_before, ratio_order, ratios
+from otmd.audit.evidence import bands_of
 from otmd.audit.records import read_records
-from otmd.audit.run_audit import Tally
 from otmd.audit.samples import acceptance_ceiling, declared_law
+from otmd.audit.tally import BY_MASS, BY_RATIO, Tally
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
@@ -30,12 +30,12 @@ def test_places_without_a_sort_are_those_of_the_sorted_tokens():
     for pair in [*hostile_pairs(), (np.full(5, 0.2), np.full(5, 0.2))]:
         p, q = (otmd.validate_probs("pair", own) for own in pair)
         ratio = ratios(p, q)
-        by_mass = places_in_order(p, np.argsort(-p, kind="stable"))
+        by_mass = masses_before(p, np.argsort(-p, kind="stable"))
         distinct = np.unique(ratio[p > 0]).size == np.count_nonzero(p)
         for token in np.flatnonzero(p):
             assert mass_before(p, -p, token) == pytest.approx(by_mass[token], abs=1e-12)
             if distinct:
-                wanted = places_in_order(p, ratio_order(p, q))[token]
+                wanted = masses_before(p, ratio_order(p, q))[token]
                 assert mass_before(p, ratio, token) == pytest.approx(wanted, abs=1e-12)
     assert ratio_order(P, Q).tolist() == [1, 0, 2, 3]
 

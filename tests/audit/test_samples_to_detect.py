@@ -8,8 +8,8 @@ from honest import P, Q
 
 import otmd
 from otmd import audit
+from otmd.audit.by_samples import judge_tokens
 from otmd.audit.counts import detectable_total_variation
-from otmd.audit.rules import judge_tokens
 
 LAW = otmd.WithReplacement(Q, 2)
 FALSE_ALARM = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.mistakes import RejectionSteps
+from otmd.audit.faulty_verifiers import RejectionSteps
 from otmd.audit.records import as_kept, mass_of_choice, read_records
 from otmd.audit.run_audit import recorded_run
 from otmd.drafts import WithReplacement

@@ -16,7 +16,7 @@ from otmd.verifiers.prepared import ChoosingVerifier
 def tail_at(places: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
     """A tail of tokens at these places among the nodes."""
     tail = Tail.at_ratios(rates, rates * places, places, nodes, 0, inert)
-    return tail.placed(ratio_values(nodes, n, 1.0))[0]
+    return tail.moved(ratio_values(nodes, n, 1.0))[0]
 
 
 def prepared(
@@ -41,7 +41,7 @@ def assert_lossless(
     for order in permutations(range(law.num_drafts)):
         probs += law.tuple_prob(every[:, list(order)])
     for i, (tokens, prob) in enumerate(zip(every, probs, strict=True)):
-        chances = plan.chances(tokens)
+        chances = plan.choice_probs(tokens)
         accepted[tokens] += prob * chances
         rejected += prob * (1.0 - chances.sum())
         if i % 16 == 0:

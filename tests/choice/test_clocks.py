@@ -8,9 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from naive import clock_chances, clock_choice, clock_potential
+from choice_twins import clock_chances, clock_choice, clock_potential
 
-from otmd.choice.choice_plan import chances_of_drafts, clock_quadrature
+from otmd.choice.choice_plan import clock_quadrature, fill_choice_probs
 from otmd.choice.independent_plan import ClassDrafts, choice_rates
 
 ROUNDING = 1e-13
@@ -164,7 +164,7 @@ def test_drafts_of_several_curves(copies: tuple[int, ...], rejects: bool) -> Non
 
 @pytest.mark.parametrize("rejection", [0.0, 0.2, 30.0])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_chances_of_drafts_are_those_of_every_class(rejection: float, count: int) -> None:
+def test_fill_choice_probs_are_those_of_every_class(rejection: float, count: int) -> None:
     for seed in range(30):
         rng = np.random.default_rng([count, seed])
         weights = np.exp(rng.uniform(-12.0, 0.0, 5))
@@ -173,7 +173,7 @@ def test_chances_of_drafts_are_those_of_every_class(rejection: float, count: int
         out = np.empty(count)
         slowest = min(weights.min(), rejection or np.inf)
         nodes = clock_quadrature(slowest, weights.max() * count + rejection)
-        chances_of_drafts(classes, shares, weights, rejection, *nodes, out)
+        fill_choice_probs(classes, shares, weights, rejection, *nodes, out)
         wanted = clock_chances(classes.tolist(), shares.tolist(), weights.tolist(), rejection)
         np.testing.assert_allclose(out, np.array(wanted), atol=ROUNDING)
 
@@ -181,7 +181,7 @@ def test_chances_of_drafts_are_those_of_every_class(rejection: float, count: int
 def test_the_last_class_has_no_next_one() -> None:
     """With a share of 1, the class above is not looked at."""
     out = np.empty(1)
-    chances_of_drafts(
+    fill_choice_probs(
         np.array([1]), np.ones(1), np.array([0.5, 2.0]), 2.0, *clock_quadrature(2.0, 4.0), out
     )
     assert out[0] == pytest.approx(0.5, abs=ROUNDING)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import naive
+import choice_twins
 import numpy as np
 import pytest
+import reference
 from strategies import KINDS, Array, instances
 
 import otmd
@@ -122,7 +123,7 @@ def test_masses_are_split_as_every_token_is() -> None:
             continue
         nodes, mass = split_masses(curve, chosen, first, last)
         ends = float(curve.edges[first]), float(curve.edges[last])
-        wanted = naive.split_mass(q.tolist(), ratio.tolist(), nodes.tolist(), *ends)
+        wanted = choice_twins.split_mass(q.tolist(), ratio.tolist(), nodes.tolist(), *ends)
         np.testing.assert_allclose(mass, np.array(wanted), atol=1e-14, err_msg=str(number))
 
 
@@ -144,7 +145,7 @@ def test_a_location_is_the_split_of_one_token() -> None:
     ratio = np.array([0.5, 0.6, 1.0, 1.25, 3.9, 4.0, 9.0, np.inf])
     lower, share = locate(nodes, ratio)
     for own, g, part in zip(ratio, lower, share, strict=True):
-        wanted = naive.split_mass([1.0], [min(own, 1e300)], nodes.tolist(), 0.0, np.inf)
+        wanted = choice_twins.split_mass([1.0], [min(own, 1e300)], nodes.tolist(), 0.0, np.inf)
         split = np.zeros(5)
         split[g], split[g + 1] = part, 1.0 - part
         np.testing.assert_allclose(split[:4], np.array(wanted), atol=1e-15)
@@ -176,7 +177,7 @@ def proportional(masses: Array, never: float) -> Callable[[Array], tuple[Array, 
 
     def evaluate(log_weights: Array) -> tuple[Array, Array]:
         weights = np.exp(log_weights)
-        rates = naive.clock_choice(weights.tolist(), masses.tolist(), 2, never, 0.0)[:-1]
+        rates = choice_twins.clock_choice(weights.tolist(), masses.tolist(), 2, never, 0.0)[:-1]
         total = weights[:, None] + weights
         pairs = 2 * np.outer(masses, masses) * np.outer(weights, weights) / total**2
         np.fill_diagonal(pairs, 0.0)
@@ -234,7 +235,7 @@ def test_a_target_that_sums_to_less(scale: float) -> None:
     for instance in instances(60, seed=92):
         p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
         plan = plan_independent(p, Slots.single(q, n), 1e-10)
-        value, _ = naive.smallest_best_cut(p.tolist(), q.tolist(), n)
+        value, _ = reference.smallest_best_cut(p.tolist(), q.tolist(), n)
         assert plan.bound == pytest.approx(1 + value, abs=ROUNDING), instance
         assert plan.bound - plan.rate <= 1e-9, instance
         assert (plan.accepted <= p).all()

@@ -55,7 +55,7 @@ def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     for other in np.flatnonzero(draft):
         if other != token:
             drafted = draft[token] * alone[other] + draft[other] * alone[token]
-            total += drafted * plan.chances(np.array([token, other]))[0]
+            total += drafted * plan.choice_probs(np.array([token, other]))[0]
     return total
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import naive
+import choice_twins
 import numpy as np
 import pytest
 
-from otmd.choice.race import silent_winners
-from otmd.choice.race_tail import Tail, place_tokens
+from otmd.choice.race_rates import silent_winners
+from otmd.choice.race_tail import Tail, move_tokens
 from otmd.race.quadrature import POWERS
 
 ROUNDING = 1e-13
@@ -46,7 +46,7 @@ class Winners:
         total = 0.0
         for k, time in enumerate(self.times):
             series = count[:, k].tolist(), last[:, k].tolist()
-            ended = naive.arrivals(self.rates.tolist(), silent.tolist(), time, *series)[1]
+            ended = choice_twins.arrivals(self.rates.tolist(), silent.tolist(), time, *series)[1]
             total += self.steps[k] * ended[-1]
         return total
 
@@ -99,7 +99,7 @@ def test_token_values_are_polynomials(seed: int) -> None:
         below[:, a, : a + 1] = above[:, a, : a + 1] = 0.0
     values, sums = np.empty(rates.size), (np.zeros((3, 5, POWERS)), np.zeros(4))
     known = rates, np.zeros(rates.size), below, above, NODES, 0
-    place_tokens(*known, lower.copy(), share.copy(), values, *sums)
+    move_tokens(*known, lower.copy(), share.copy(), values, *sums)
     for i, g in enumerate(lower):
         low, high = (polynomial(terms[g], share[i], rates[i]) for terms in (below, above))
         wanted = share[i] * low + (1.0 - share[i]) * high
@@ -135,9 +135,9 @@ def test_tokens_are_placed_where_they_are_chosen_with_what_they_want(
     wanted = rates * rng.uniform(0.0, 2.2, 60)
     moments, by_node, values = np.full((3, 5, POWERS), 0.25), np.zeros(4), np.empty(60)
     tokens = rates, wanted, below, above, NODES, lowest
-    place_tokens(*tokens, lower, share, values, moments, by_node)
+    move_tokens(*tokens, lower, share, values, moments, by_node)
     places = lower.copy(), share.copy()
-    place_tokens(*tokens, *places, values, np.zeros((3, 5, POWERS)), np.zeros(4))
+    move_tokens(*tokens, *places, values, np.zeros((3, 5, POWERS)), np.zeros(4))
     at_end, at_lowest = (lower == 2) & (share == 0.0), (lower == 1) & (share == 1.0) & (lowest == 1)
     assert at_end.any()
     assert at_lowest.any() == (lowest == 1)

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
-import naive
+import choice_twins
 import numpy as np
 import pytest
+import reference
 from race_plans import tail_at
 from strategies import Array, unit
 
+import otmd
 from otmd.choice.choice_plan import Quadrature
-from otmd.choice.race import ClassRates, TimedRace, TimedRates
 from otmd.choice.race_pair import HEAVY_PAIR, PairRace, PairRates
+from otmd.choice.race_rates import ClassRates, TimedRace, TimedRates
 from otmd.race.quadrature import HEAVY, POWERS, latest_win, win_times
 
 ROUNDING = 1e-13
@@ -24,7 +26,9 @@ NODES = np.array([0.0, 0.7, 1.5])
 def at_times(rates: Array, times: Array, steps: Array, n: int, silent: Array) -> float:
     """E[Π ℓ; the n-th arrival is at one of these times], as a sum over every set of tokens."""
     start = [1.0] + [0.0] * (n - 1), [0.0] * n
-    ended = [naive.arrivals(rates.tolist(), silent.tolist(), t, *start)[1][-1] for t in times]
+    ended = [
+        choice_twins.arrivals(rates.tolist(), silent.tolist(), t, *start)[1][-1] for t in times
+    ]
     return float(steps @ ended)
 
 
@@ -72,7 +76,7 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
 class Race:
     """Four heavy tokens, three tail tokens, and their clocks; some may be barred or never chosen."""
 
-    law: naive.Law
+    law: reference.Law
     balance: ClassRates
     classes: list[int]
     shares: list[float]
@@ -83,7 +87,7 @@ class Race:
         """A random race; ``pairs`` is for the closed form of two drafts."""
         rng = np.random.default_rng([47, n, seed])
         q = unit(np.append(rng.uniform(0.5, 1.0, 4), 10.0 ** rng.uniform(-8.0, -3.0, 3)))
-        law = naive.without_replacement(q.tolist(), n)
+        law = reference.without_replacement(q.tolist(), n)
         latest = 1.0 if pairs else latest_win(q, n)
         rates = q * latest
         assert (rates[4:] <= (HEAVY_PAIR if pairs else HEAVY)).all()
@@ -118,7 +122,7 @@ class Race:
 def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     race = Race.random(n, seed, pairs)
     weights, rejection = race.clocks()
-    wanted = naive.race_choice_rates(race.law, race.classes, race.shares, weights, rejection)
+    wanted = choice_twins.race_choice_rates(race.law, race.classes, race.shares, weights, rejection)
     able = np.concatenate([race.balance.able_nodes, race.balance.able_heavy])
     rates, coupling = race.balance(race.log_weights)
     np.testing.assert_allclose(
@@ -128,11 +132,11 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     assert (coupling >= 0).all()
     assert (np.diag(coupling) == 0).all()
     tail = race.balance.tail
-    values = tail.placed(race.balance.node_values(race.log_weights))[1]
+    values = tail.moved(race.balance.node_values(race.log_weights))[1]
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]
-        chances = naive.clock_chances(*located, [*weights, 0.0], rejection)
+        chances = choice_twins.clock_chances(*located, [*weights, 0.0], rejection)
         for y, chance in zip(drafts, chances, strict=True):
             tokens[y] += mass * chance
     np.testing.assert_allclose(values, np.array(tokens[4:], float), rtol=1e-11, atol=1e-300)
@@ -167,8 +171,20 @@ def test_expectations_are_those_of_every_tuple(n: int) -> None:
                 share * rings[g] + (1.0 - share) * rings[g + 1]
                 for g, share in zip(race.classes, race.shares, strict=True)
             ]
-            wanted = float(naive.race_product(race.law, silent))
+            wanted = float(choice_twins.race_product(race.law, silent))
             assert found.expected[j] == pytest.approx(wanted, abs=ROUNDING), (seed, s)
-            slopes = np.array(naive.race_slopes(race.law, silent), float)
+            slopes = np.array(choice_twins.race_slopes(race.law, silent), float)
             slopes = slopes[4 - race.balance.able_heavy.size : 4]
             np.testing.assert_allclose(found.heavy[j], slopes, atol=ROUNDING, err_msg=str(seed))
+
+
+def test_a_search_that_is_cut_short_is_lossless_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.full(6, 0.5), size=2)
+    law, rule = otmd.WithoutReplacement(q, 3), otmd.Optimal()
+    assert rule.certificate(p, law).status.startswith("optimal")
+    monkeypatch.setattr("otmd.choice.race_plan._MOST_WORK", 0)
+    assert "more than the tolerance" in rule.certificate(p, law).status
+    np.testing.assert_allclose(rule.output_law(p, law), p, atol=1e-12)

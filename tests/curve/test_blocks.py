@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import KINDS, Array, instances
 
 import otmd
@@ -43,7 +43,7 @@ def cut_of(p: Array, q: Array, n: int, kind: type[BlockedCurve] = Grouped) -> tu
 def assert_smallest_minimiser(p: Array, q: Array, n: int, where: object) -> None:
     """Value against the exact minimum over all subsets, and no token too many."""
     exact_p, exact_q = ([Fraction(mass) for mass in masses.tolist()] for masses in (p, q))
-    best, smallest = naive.smallest_best_cut(exact_p, exact_q, n)
+    best, smallest = reference.smallest_best_cut(exact_p, exact_q, n)
     with np.errstate(all="ignore"):
         ratio = p / q
     for kind in CURVES:
@@ -84,7 +84,7 @@ def test_of_equally_good_cuts_the_smallest(n: int, counts: tuple[int, ...]) -> N
     q = [Fraction(count, 8) for count in counts]
     tight = nested(q, n, Fraction(0))
     exact = [*tight[:-1], 1 - sum(tight[:-1])]
-    best, smallest = naive.smallest_best_cut(exact, q, n)
+    best, smallest = reference.smallest_best_cut(exact, q, n)
     assert (best, smallest) == (-(q[0] ** n), (0,))
     p, draft = np.array([float(mass) for mass in exact]), np.array([float(mass) for mass in q])
     subset, found = cut_of(p, draft, n)

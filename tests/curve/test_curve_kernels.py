@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import Array, instances
 
 import otmd
@@ -17,7 +17,7 @@ from otmd.curve._kernels import (
     hockey_stick,
     inclusion_probs,
     k_sequential_scale,
-    likeliest,
+    largest_entries,
     power,
     sum_where,
 )
@@ -40,7 +40,9 @@ LARGE = [language_pair(V, seed) for V in (2000, 12_000) for seed in range(2)]
 def test_hockey_stick(C: float) -> None:
     for p, q in HOSTILE:
         wanted = float(
-            naive.hockey_stick(naive.exact(p.tolist()), naive.exact(q.tolist()), Fraction(C))
+            reference.hockey_stick(
+                reference.exact(p.tolist()), reference.exact(q.tolist()), Fraction(C)
+            )
         )
         assert hockey_stick(p, q, C) == pytest.approx(min(wanted, 1.0), abs=1e-15)
 
@@ -49,9 +51,11 @@ def test_the_chain_of_recursive_rejection() -> None:
     for p, q in HOSTILE:
         C, W, row = *np.empty((2, 1, NUM_DRAFTS + 1)), np.zeros(1, np.int64)
         fill_chains(p[None], row, q[None], row, C, W)
-        exact = naive.exact(p.tolist()), naive.exact(q.tolist())
+        exact = reference.exact(p.tolist()), reference.exact(q.tolist())
         for n in range(1, NUM_DRAFTS + 1):
-            assert 1.0 - W[0, n] == pytest.approx(float(naive.rrs_by_curve(*exact, n)), abs=1e-14)
+            assert 1.0 - W[0, n] == pytest.approx(
+                float(reference.rrs_by_curve(*exact, n)), abs=1e-14
+            )
 
 
 @pytest.mark.parametrize("pairs", [HOSTILE, LARGE])
@@ -99,7 +103,7 @@ def test_sums_and_the_largest(size: int) -> None:
     values, subset = rng.integers(0, 1000, size) / 1000.0, rng.random(size) < 0.3
     assert sum_where(values, subset) == pytest.approx(values[subset].sum(), abs=1e-12)
     order = np.argsort(-values, kind="stable")
-    assert likeliest(values, min(7, size)).tolist() == order[:7].tolist()
+    assert largest_entries(values, min(7, size)).tolist() == order[:7].tolist()
 
 
 def test_power() -> None:
@@ -138,13 +142,13 @@ def curve_of(p: Array, q: Array) -> otmd.RatioCurve:
 
 def exact_pairs(p: Array, q: Array) -> list[tuple[list[Fraction], list[Fraction]]]:
     pairs = zip(P_ROW, Q_ROW, strict=True)
-    return [(naive.exact(p[i].tolist()), naive.exact(q[j].tolist())) for i, j in pairs]
+    return [(reference.exact(p[i].tolist()), reference.exact(q[j].tolist())) for i, j in pairs]
 
 
 def test_recursive_rejection() -> None:
     for p, q in BATCHES:
         rates = curve_of(p, q).recursive_rejection_rates(COUNTS)
-        wanted = [[naive.rrs_by_curve(*pair, n) for n in COUNTS] for pair in exact_pairs(p, q)]
+        wanted = [[reference.rrs_by_curve(*pair, n) for n in COUNTS] for pair in exact_pairs(p, q)]
         np.testing.assert_allclose(rates, np.array(wanted, float), rtol=0, atol=1e-14)
 
 
@@ -154,7 +158,7 @@ def test_k_sequential() -> None:
         for b, (i, j) in enumerate(zip(P_ROW, Q_ROW, strict=True)):
             target, draft = p[i].tolist(), q[j].tolist()
             for k, n in enumerate(COUNTS.tolist()):
-                beta = naive.k_seq_beta(target, draft, naive.k_seq_rho(target, draft, n))
+                beta = reference.k_seq_beta(target, draft, reference.k_seq_rho(target, draft, n))
                 assert rates[b, k] == pytest.approx(1 - (1 - beta) ** n, abs=1e-12)
 
 
@@ -187,7 +191,7 @@ def beside(target: list[Fraction], draft: list[Fraction], top: int) -> Fraction 
 def test_beside_the_likeliest_tokens() -> None:
     for p, q in BATCHES:
         for i, j in zip(P_ROW, Q_ROW, strict=True):
-            target, draft = naive.exact(p[i].tolist()), naive.exact(q[j].tolist())
+            target, draft = reference.exact(p[i].tolist()), reference.exact(q[j].tolist())
             for top in range(min(4, np.count_nonzero(q[j]))):
                 law = otmd.TopThen(q[j], top + 1, top, otmd.WithReplacement)
                 structure = law.position_structure()

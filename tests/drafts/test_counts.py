@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from naive import poisson_binomial
+from reference import poisson_binomial
 
 from otmd.drafts.conditional_poisson import chances_of_others, counts_from, prefix_chances
 

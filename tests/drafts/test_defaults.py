@@ -37,7 +37,7 @@ def test_what_is_not_written_is_enumerated(law: otmd.DraftLaw) -> None:
     assert best == pytest.approx(otmd.optimal_acceptance(p, same).rate, abs=1e-9)
     assert law.can_draw(np.array([0, 2]))
     assert not law.can_draw(np.array([1, 1]))
-    with pytest.raises(ValueError, match=r"^num_drafts: got 3, wanted 2"):
+    with pytest.raises(ValueError, match=r"^num_drafts: got 3, expected 2"):
         law.with_num_drafts(3)
     with pytest.raises(IndexError, match="no leading axes"):
         law[(0,)]

@@ -84,7 +84,7 @@ def test_wrong_prefixes_are_named() -> None:
         ((4,), "prefix: got 4"),
         ((-1,), "prefix: got -1"),
         ((0.5,), "prefix: got 0.5"),
-        ((0, 1), "prefix: got 2 drafts, wanted fewer than 2"),
+        ((0, 1), "prefix: got 2 drafts, expected fewer than 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             law.next_draft_probs(prefix)  # type: ignore[arg-type]

@@ -97,5 +97,5 @@ def test_every_rule_says_where_it_was_read():
 
 
 def test_too_many_drafts():
-    with pytest.raises(ValueError, match="num_drafts: got 2, wanted a whole number ≤ 1"):
+    with pytest.raises(ValueError, match="num_drafts: got 2, expected a whole number ≤ 1"):
         CATALOGUE["rejection"].judge(*pair(0), 2)

@@ -54,7 +54,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 RUNS = {
-    "spectr_paths": ["--paths", "1", "2", "--depths", "2", "--samples", "1"],
+    "spectr_paths": ["--paths", "1", "2", "--depths", "2"],
     "spechub_depths": ["--depth", "2", "--temperatures", "1.0"],
     "sequence_optimum": ["--positions", "1"],
 }
@@ -110,14 +110,14 @@ def figure_is_the_table(name: str, output: Path, summary: pl.DataFrame, folder: 
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("spectr_paths", ["--paths", "0"], "wanted numbers of at least 1"),
-        ("spectr_paths", ["--depths", "99"], "wanted at least the depth 99"),
-        ("spectr_paths", ["--temperature", "0"], "wanted a number above 0"),
-        ("spectr_paths", ["--prompts", "1"], "--prompts: got 1, wanted at least 2"),
-        ("spechub_depths", ["--depth", "0"], "wanted 1 to --length"),
-        ("spechub_depths", ["--temperatures", "0"], "wanted numbers above 0"),
-        ("sequence_optimum", ["--positions", "0"], "wanted at least 1"),
-        ("sequence_optimum", ["--temperature", "0"], "wanted a number above 0"),
+        ("spectr_paths", ["--paths", "0"], "expected numbers of at least 1"),
+        ("spectr_paths", ["--depths", "99"], "expected at least the depth 99"),
+        ("spectr_paths", ["--temperature", "0"], "expected a number above 0"),
+        ("spectr_paths", ["--prompts", "1"], "--prompts: got 1, expected at least 2"),
+        ("spechub_depths", ["--depth", "0"], "expected 1 to --length"),
+        ("spechub_depths", ["--temperatures", "0"], "expected numbers above 0"),
+        ("sequence_optimum", ["--positions", "0"], "expected at least 1"),
+        ("sequence_optimum", ["--temperature", "0"], "expected a number above 0"),
     ],
 )
 def test_bad_arguments_are_named(name, arguments, message, capsys):
@@ -145,7 +145,7 @@ def test_no_rule_may_exceed_the_optimum(monkeypatch):
     monkeypatch.setattr(
         script, "optimal_block_efficiency", lambda *_: SimpleNamespace(value=found["RRS"])
     )
-    with pytest.raises(RuntimeError, match="wanted at most the optimum"):
+    with pytest.raises(RuntimeError, match="expected at most the optimum"):
         script.measure_models(target, draft, 2, "two paths")
 
 

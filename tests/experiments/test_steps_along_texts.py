@@ -73,13 +73,14 @@ TREES = {
 
 @pytest.mark.parametrize("rule", TREES)
 def test_binary_trees_along_texts_are_block_efficiency(rule):
-    from chances_along_text import drafted_chance
+    from steps_along_text import emission_and_rate
 
     (verifier, law), (target, draft) = TREES[rule], small_pair()
+    rng = np.random.default_rng(0)
 
     def at_token(p, q, token):
-        chance, rate = drafted_chance(verifier, p, law(q, 2), token)
-        return [[chance]], [rate]
+        emission, rate = emission_and_rate(verifier, p, law(q, 2), token, rng)
+        return [[emission.sum()]], [rate]
 
     wanted = block_efficiency(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
     # The rate of recursive rejection without replacement is certain within 1e-6.
@@ -102,30 +103,19 @@ def test_a_chance_that_forgets_the_emitted_token_is_caught():
     "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()], ids=repr
 )
 def test_paths_along_texts_are_block_efficiency(verifier):
-    from chances_along_text import paths_chances
+    from steps_along_text import paths_emission
 
     target, draft = small_pair()
-    rng = np.random.default_rng(0)
-    for paths in (1, 2):
+    for paths in (1, 2, 3):
         wanted = block_efficiency(TokenLevel(verifier), target, IIDPaths(draft, paths, 2))
         found = mean_over_texts(
             target,
             draft,
             paths - 1,
-            lambda p, q, token, paths=paths: paths_chances(verifier, p, q, token, paths, rng, 2),
+            lambda p, q, token, paths=paths: paths_emission(verifier, p, q, token, paths),
             depth=2,
         )
-        # Nothing is left to sample with two paths: both hold the token, or one does.
         assert np.abs(found - wanted.value).max() < 1e-8
-    wanted = block_efficiency(TokenLevel(verifier), target, IIDPaths(draft, 3, 2))
-
-    def sampled(p, q, token):
-        return paths_chances(verifier, p, q, token, 3, rng, 2)
-
-    estimates = [mean_over_texts(target, draft, 2, sampled, depth=2)[1] for _ in range(12)]
-    error = np.std(estimates, ddof=1) / len(estimates) ** 0.5
-    assert abs(np.mean(estimates) - wanted.value) < SIGMAS * error + 1e-8
-    assert error < 0.01
 
 
 def test_block_verification_along_texts_is_block_efficiency():
@@ -144,19 +134,19 @@ def test_block_verification_along_texts_is_block_efficiency():
 
 def test_a_decoder_begins_its_steps_where_the_text_says():
     """Expected steps along texts against a decoder that drafts: false alarms as SIGMAS says."""
-    from chances_along_text import drafted_chance
-    from steps_along_text import decoded, token_level_starts
+    from steps_along_text import decoded, emission_and_rate, token_level_starts
 
     target, draft = small_pair()
     verifier, law = TREES["RRSw"]
     count = 3
     expected = 0.0
     for prob, text in texts(target, draft, count + 1):
-        each = [
-            drafted_chance(verifier, p, law(q, 2), token)
+        pairs = [
+            emission_and_rate(verifier, p, law(q, 2), token)
             for p, q, token in zip(text.target, text.draft, text.tokens, strict=True)
         ]
-        passing, rates = np.array(each).T
+        passing = np.array([emission.sum() for emission, _ in pairs])
+        rates = np.array([rate for _, rate in pairs])
         starts = token_level_starts(passing[:, None, None], rates[:, None], 0, 2)
         expected += prob * decoded(starts)[1]
     rng = np.random.default_rng(1)
@@ -181,14 +171,6 @@ def test_steps_where_all_is_known(chance, per_step):
     tokens, steps = decoded(starts)
     assert steps == (12 if chance == 0 else 4)
     assert tokens == per_step * steps
-
-
-def test_recursive_rejection_serves_two_drafts_only():
-    from chances_along_text import drafted_chance
-
-    law = otmd.WithoutReplacement([0.5, 0.3, 0.2], 3)
-    with pytest.raises(ValueError, match="got 3 drafts"):
-        drafted_chance(otmd.RecursiveRejection(), np.array([0.2, 0.3, 0.5]), law, 0)
 
 
 def clustered_rows(prompts: int = 200, spread: float = 0.3) -> pl.DataFrame:
@@ -235,7 +217,7 @@ def test_errors_of_few_prompts_are_not_too_small():
 def test_rules_are_compared_on_the_same_prompts_or_not_at_all():
     from estimates import summarise
 
-    with pytest.raises(ValueError, match="wanted 2 settings for each of 200 prompts"):
+    with pytest.raises(ValueError, match="expected 2 settings for each of 200 prompts"):
         summarise(clustered_rows()[1:], ["depth"], "rule", "RRS")
     with pytest.raises(ValueError, match="one prompt of"):
         summarise(clustered_rows(prompts=3), ["depth"], "rule", "RRS")

@@ -11,8 +11,8 @@ from fuzz import files
 from fuzz.choices import Choices
 from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
 from otmd.harness.dataset import SHARDS, read_shard
-from otmd.planning.candidates import likeliest_trees
 from otmd.planning.texts import Text
+from otmd.planning.tree_choices import likeliest_trees
 from otmd.storage.store import Store
 
 ALLOWED = (ValueError, DatasetError)

@@ -289,7 +289,7 @@ class Scaled:
 
 
 def test_logits_too_large_for_float16_are_an_error(tiny, prompts, tmp_path):
-    with pytest.raises(ValueError, match="wanted dtype='float32'"):
+    with pytest.raises(ValueError, match="expected dtype='float32'"):
         collect(tiny, Scaled(tiny, 1e6), prompts, tmp_path, dtype="float16", **OPTIONS)
 
 

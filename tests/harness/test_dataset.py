@@ -137,14 +137,14 @@ def test_without_labels_every_row_is_a_prompt_of_its_own(tmp_path):
     ("arrays", "message"),
     [
         ({"target_logits": TARGET}, "found .'target_logits'"),
-        ({"target_logits": TARGET, "draft_probs": DRAFT}, "wanted either"),
+        ({"target_logits": TARGET, "draft_probs": DRAFT}, "expected either"),
         (
             dict.fromkeys(["target_logits", "draft_logits", "target_probs", "draft_probs"], DRAFT),
-            "wanted either",
+            "expected either",
         ),
-        ({"target_logits": TARGET, "draft_logits": DRAFT[:4]}, "wanted the same"),
-        ({"target_logits": TARGET[0], "draft_logits": DRAFT[0]}, r"wanted \(N, V\)"),
-        ({"target_logits": TARGET[:0], "draft_logits": DRAFT[:0]}, r"wanted \(N, V\)"),
+        ({"target_logits": TARGET, "draft_logits": DRAFT[:4]}, "expected the same"),
+        ({"target_logits": TARGET[0], "draft_logits": DRAFT[0]}, r"expected \(N, V\)"),
+        ({"target_logits": TARGET[:0], "draft_logits": DRAFT[:0]}, r"expected \(N, V\)"),
         (
             {"target_logits": TARGET.astype(int), "draft_logits": DRAFT.astype(int)},
             "floating",
@@ -172,7 +172,7 @@ def test_dumps_of_another_form(tmp_path, arrays, message):
         ("promptid", "unknown array promptid; did you mean prompt_id?"),
         ("positions", "unknown array positions; did you mean position?"),
         ("target_ids", "unknown array target_ids"),
-        ("xyz", "unknown array xyz; wanted some of target_logits, "),
+        ("xyz", "unknown array xyz; expected some of target_logits, "),
     ],
 )
 def test_an_array_that_is_misspelt_is_refused(tmp_path, name, said):

@@ -10,7 +10,7 @@ import otmd
 from otmd.harness import Speculation, decode, load_draft, load_target
 from otmd.harness.continuations import continuations
 from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, Traversal
-from otmd.sequences.chance import Sampled
+from otmd.sequences.random_choices import Sampled
 from otmd.sequences.trees import Context
 
 pytestmark = pytest.mark.model
@@ -48,7 +48,7 @@ def test_greedy_texts_are_the_targets_own(target, prompt, draft, name):
 
 def p_value(target, prompt, draft, law_of, rule) -> float:
     """The p-value of a χ² test of the first two tokens: the five likeliest pairs, and all others."""
-    processing, chance = otmd.Processing(TEMPERATURE), Sampled(np.random.default_rng(11))
+    processing, choices = otmd.Processing(TEMPERATURE), Sampled(np.random.default_rng(11))
     wanted, drafted = continuations(target, prompt), continuations(draft, prompt)
     law = law_of(lambda prefix: drafted.probs(prefix, processing))
     # It keeps what the models said, so that only prefixes seen for the first time cost a call.
@@ -59,9 +59,9 @@ def p_value(target, prompt, draft, law_of, rule) -> float:
     cells = sorted(pairs, key=lambda pair: -pairs[pair])[:5]
     counts = np.zeros(6)
     for _ in range(RUNS):
-        emitted = rule.run(context, chance)[:2]
+        emitted = rule.run(context, choices)[:2]
         if len(emitted) < 2:
-            emitted = (*emitted, chance.token(context.target(emitted)))
+            emitted = (*emitted, choices.token(context.target(emitted)))
         counts[cells.index(emitted) if emitted in cells else 5] += 1
     expected = RUNS * np.array([pairs[cell] for cell in cells])
     return float(chisquare(counts, [*expected, RUNS - expected.sum()]).pvalue)
@@ -75,7 +75,7 @@ def test_what_is_emitted_follows_the_target(target, prompt, draft, name):
 
 def test_accepting_whatever_is_drafted_is_noticed(target, prompt, draft):
     class Credulous(TokenLevel):
-        def _decide(self, context, prefix, node, chance):
+        def _decide(self, context, prefix, node, choices):
             return int(node.tokens[0])
 
     rule = Credulous(otmd.RecursiveRejection())

@@ -14,7 +14,7 @@ def test_skip(tiny):
 
 @pytest.mark.parametrize("spec", ["skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:"])
 def test_specs_that_cannot_be_read(tiny, spec):
-    with pytest.raises(ValueError, match="draft: wanted"):
+    with pytest.raises(ValueError, match="draft: expected"):
         load_draft(spec, tiny)
 
 
@@ -37,7 +37,7 @@ def test_an_n_gram_model_saved_before(tiny, tmp_path):
     model.save(tmp_path / "model.npz")
     draft = load_draft(f"ngram:3:{tmp_path / 'model.npz'}", tiny)
     assert draft.describe()["revision"] == f"sha256:{model.sha256()}"
-    with pytest.raises(ValueError, match="order 3 over 62 tokens, wanted order 2"):
+    with pytest.raises(ValueError, match="order 3 over 62 tokens, expected order 2"):
         load_draft(f"ngram:2:{tmp_path / 'model.npz'}", tiny)
 
 

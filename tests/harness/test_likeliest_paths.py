@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-import naive
 import numpy as np
 import pytest
+import reference
 
 from otmd.cli import main
 from otmd.harness import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
@@ -41,7 +41,7 @@ def wanted(draft, tokens, place, width=WIDTH, length=LENGTH, vocab_size=VOCAB):
         return Processing()(text.logits([prefix])[0][:vocab_size]).tolist()
 
     most = width + (length - 1) * width**2
-    return naive.as_rows(naive.likeliest_paths(probs, width, length), most)
+    return reference.as_rows(reference.likeliest_paths(probs, width, length), most)
 
 
 def drafts(tiny: LanguageModel):
@@ -179,7 +179,7 @@ def test_shards_with_other_paths(tmp_path) -> None:
         with pytest.raises(DatasetError, match="several vocabularies or paths"):
             opened(nodes, other)
     for wrong in (nodes[..., 0], nodes.astype(float), np.repeat(nodes, 2, axis=0)):
-        with pytest.raises(DatasetError, match="wanted whole numbers"):
+        with pytest.raises(DatasetError, match="expected whole numbers"):
             opened(wrong)
     with pytest.raises(DatasetError, match="parents before their children"):
         opened(nodes[:, ::-1].copy())

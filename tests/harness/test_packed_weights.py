@@ -37,5 +37,5 @@ def test_what_cannot_be_packed_is_refused(tiny):
     assert can_pack(tiny)
     tiny.model.to(torch.float64)
     assert not can_pack(tiny)
-    with pytest.raises(ValueError, match="wanted float32 or bfloat16"):
+    with pytest.raises(ValueError, match="expected float32 or bfloat16"):
         pack_weights(tiny)

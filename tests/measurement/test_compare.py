@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,3 +99,59 @@ def test_polars_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_results_are_a_sequence_with_the_best_first():
+    table = otmd.compare(P, Q, 2)
+    assert table[0] is table.best is next(iter(table))
+    assert table[:2] == [*table][:2]
+    assert table[-1].rate == min(row.rate for row in table)
+    html = table._repr_html_()
+    assert html.count("<tr>") == 1 + len(table)
+    assert f"{table.best.rate:.4f}" in html
+    assert "&lt;" not in html
+    skipped = otmd.compare([1.0], [1.0], [1, 2], laws=["greedy", "with-replacement"])
+    assert "<p>left out: Greedy" in skipped._repr_html_()
+
+
+def test_pandas_gets_the_rows(monkeypatch):
+    frames = SimpleNamespace(DataFrame=lambda rows: rows)
+    monkeypatch.setitem(sys.modules, "pandas", frames)
+    table = otmd.compare(P, Q, 2)
+    assert table.to_pandas() == table.to_dicts()
+
+
+@pytest.mark.parametrize(
+    "name", ["k-sequential", "KSequential", "K-SEQ", "k-seq", otmd.KSequential]
+)
+def test_a_verifier_has_the_names_of_the_command_line(name):
+    for verifiers in (name, [name]):
+        (row,) = otmd.compare(P, Q, 2, laws="with-replacement", verifiers=verifiers)
+        assert row.verifier == "KSequential"
+
+
+@pytest.mark.parametrize("laws", ["stratified", ["stratified"], otmd.Stratified, "Stratified"])
+def test_a_law_has_the_names_of_the_command_line(laws):
+    table = otmd.compare(P, Q, np.int64(2), laws=laws)
+    assert {(row.law, row.num_drafts) for row in table} == {("Stratified", 2)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"laws": "strata"}, "laws: got 'strata', expected one of with-replacement, "),
+        ({"verifiers": ["k-seq", "best"]}, "verifiers: got 'best', expected one of "),
+        (
+            {"laws": "top-then"},
+            "laws: got 'top-then', which has parameters of its own, expected a function",
+        ),
+    ],
+)
+def test_unknown_names_are_named(settings, told):
+    with pytest.raises(ValueError, match=told):
+        otmd.compare(P, Q, 2, **settings)
+
+
+def test_measure_points_to_compare_for_arrays():
+    with pytest.raises(TypeError, match=r"dataset: got ndarray, expected .* otmd\.compare\("):
+        otmd.measure(P, Q)

@@ -79,7 +79,7 @@ def test_the_figure(costs, tmp_path):
     paths = [tmp_path / "new" / "a.png", tmp_path / "a.pdf", tmp_path / "a.svg"]
     assert draw_decoding(costs, paths, source="otmd decode") == paths
     assert "verification" in paths[2].read_text()
-    with pytest.raises(ValueError, match="wanted an ending"):
+    with pytest.raises(ValueError, match="expected an ending"):
         draw_decoding(costs, [tmp_path / "a.txt"])
     with pytest.raises(ValueError, match="costs: got none"):
         draw_decoding([], paths)

@@ -279,14 +279,14 @@ def test_from_a_prompt_workers_are_threads(where, dump):
         ({"laws": []}, "laws: got nothing"),
         ({"laws": [otmd.Hub], "num_drafts": (3,)}, r"laws, verifiers.*Hub with 3: num_drafts"),
         ({"laws": [otmd.Hub, otmd.Hub]}, "laws: got Hub twice"),
-        ({"laws": [lambda q, n: otmd.Hub(q, n)]}, "laws: got a lambda, wanted a name"),
+        ({"laws": [lambda q, n: otmd.Hub(q, n)]}, "laws: got a lambda, expected a name"),
         ({"verifiers": []}, "verifiers: got nothing"),
         (
             {"verifiers": [otmd.SpecHub], "laws": [otmd.Greedy]},
-            "wanted at least one law that a verifier serves .none does",
+            "expected at least one law that a verifier serves .none does",
         ),
         ({"num_drafts": ()}, "num_drafts: got nothing"),
-        ({"num_drafts": (0,)}, "num_drafts: got 0, wanted a whole number"),
+        ({"num_drafts": (0,)}, "num_drafts: got 0, expected a whole number"),
         ({"num_drafts": (1.5,)}, "num_drafts: got 1.5"),
         ({"processing": ()}, "processing: got nothing"),
         ({"processing": (Processing(), Processing())}, "processing: got .* twice"),
@@ -373,5 +373,5 @@ def test_one_number_of_drafts_of_any_kind(dataset, number):
     assert_frame_equal(
         measure(dataset, num_drafts=number, **rules), measure(dataset, num_drafts=(2,), **rules)
     )
-    with pytest.raises(ValueError, match=r"^num_drafts: got 2\.5, wanted a whole number"):
+    with pytest.raises(ValueError, match=r"^num_drafts: got 2\.5, expected a whole number"):
         measure(dataset, num_drafts=2.5, **rules)

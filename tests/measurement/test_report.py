@@ -225,7 +225,7 @@ def test_nothing_to_draw_is_an_error(summary, tmp_path):
 
 
 def test_an_ending_of_another_format_is_refused_before_anything_is_drawn(summary, tmp_path):
-    with pytest.raises(ValueError, match=r"gaps\.jpg, wanted an ending of \.png, \.pdf, \.svg"):
+    with pytest.raises(ValueError, match=r"gaps\.jpg, expected an ending of \.png, \.pdf, \.svg"):
         draw_gaps(summary, [tmp_path / "gaps.png", tmp_path / "gaps.jpg"])
     assert not (tmp_path / "gaps.png").exists()
 

@@ -178,7 +178,7 @@ def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None
     before = [part.stat().st_mtime_ns for part in parts(tmp_path / "both")]
     assert_frame_equal(run_sweep(WHOLE, tmp_path / "both", workers=1), table)
     assert [part.stat().st_mtime_ns for part in parts(tmp_path / "both")] == before
-    with pytest.raises(ValueError, match="wanted a folder"):
+    with pytest.raises(ValueError, match="expected a folder"):
         merge_sweeps([tmp_path / "none"], tmp_path / "both")
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from naive_fractions import ROWS, Row
 
 import otmd
@@ -224,17 +224,17 @@ def given(arguments: dict) -> tuple:
         ({"target_probs": []}, ["target_probs", "none"]),
         ({"target_probs": itertools.repeat(0)}, ["target_probs", "more than"]),
         ({"target_probs": ONE_TOKEN_OF_THIRTEEN}, ["target_probs", "13", "at most 12", "2^V"]),
-        ({"target_probs": ["1/3"] * 3}, ["target_probs", "3 tokens", "wanted 2"]),
+        ({"target_probs": ["1/3"] * 3}, ["target_probs", "3 tokens", "expected 2"]),
         ({"draft_probs": ["1/2", "1/3"]}, ["draft_probs", "5/6"]),
         ({"num_drafts": 0}, ["num_drafts", "0"]),
         ({"num_drafts": None}, ["num_drafts", "None"]),
         ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
         ({"num_drafts": 3, "law": exact.Greedy}, ["num_drafts", "3", "at most 2"]),
-        ({"num_drafts": 3, "law": exact.Hub}, ["num_drafts", "3", "wanted 2"]),
+        ({"num_drafts": 3, "law": exact.Hub}, ["num_drafts", "3", "expected 2"]),
         ({"law": lambda q, n: otmd.Greedy([0.5, 0.5], n)}, ["law", "Greedy", "exact.ExactLaw"]),
         ({"law": lambda q, n: exact.Greedy}, ["law", "Greedy", "exact.ExactLaw"]),
         ({"law": one(exact.Independent)}, ["draft_probs[0]", "list"]),
-        ({"law": one(exact.Independent), "draft_probs": [HALVES, [1]]}, ["tokens", "wanted 1"]),
+        ({"law": one(exact.Independent), "draft_probs": [HALVES, [1]]}, ["tokens", "expected 1"]),
         ({"law": one(exact.Joint)}, ["table", "mapping"]),
         ({"law": one(exact.Joint), "draft_probs": {(0, 2): 1}}, ["table", "(0, 2)", "[0, 2)"]),
         ({"law": one(exact.Joint), "draft_probs": {(0, 1): 1, (0,): 0}}, ["(0,)", "2 tokens"]),
@@ -253,7 +253,7 @@ def test_bad_input(arguments: dict, words: list[str]) -> None:
     [
         ({"law": exact.Greedy}, ["law", "Greedy", "WithoutReplacement"]),
         ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "3", "at most 2"]),
-        ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "wanted 3"]),
+        ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "expected 3"]),
         (
             {
                 "target_probs": ["1/30"] * 30,

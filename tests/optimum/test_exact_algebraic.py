@@ -95,7 +95,7 @@ def test_hostile(p: str, q: str, n: int, scale: object, rate: Fraction) -> None:
 def test_bad_input(function) -> None:
     with pytest.raises(ValueError, match=r"target_probs.*5/6"):
         function(["1/2", "1/3"], exact.WithReplacement(["1/2", "1/2"], 2))
-    with pytest.raises(ValueError, match=r"target_probs.*1 tokens.*wanted 2"):
+    with pytest.raises(ValueError, match=r"target_probs.*1 tokens.*expected 2"):
         function([1], exact.WithReplacement(["1/2", "1/2"], 2))
     with pytest.raises(ValueError, match=r"law: got .*exact\.WithReplacement"):
         function([1], exact.WithoutReplacement([1], 1))

@@ -149,7 +149,7 @@ def test_values() -> None:
         ({"target_probs": ["1/5"] * 5, "draft_probs": ["1/5"] * 5}, ["target_probs", "at most 4"]),
         ({"target_probs": ["1/2", "1/2"]}, ["symbol", "do not depend"]),
         ({"target_probs": [2 + t**2, -1 - t**2]}, ["nowhere", "interval of t"]),
-        ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "wanted 3"]),
+        ({"draft_probs": ["1/3"] * 3}, ["target_probs", "2 tokens", "expected 3"]),
         ({"num_drafts": 3, "law": exact.WithoutReplacement}, ["num_drafts", "at most 2"]),
         ({"law": exact.Greedy}, ["law", "Greedy", "WithReplacement"]),
         ({"symbol": "t"}, ["symbol", "sympy.Symbol"]),

@@ -253,6 +253,16 @@ def test_mass_where_the_target_has_none_has_its_price():
     assert otmd.lossy_frontier(p, law).output_law(0.1) == pytest.approx([0.1, 0.45, 0.45])
 
 
+def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
+    """Any share for a token that is never drafted would be lost."""
+    p = np.array([0.0, 0.5, 0.5, 0.0])
+    for law in (otmd.CertainTop([0.7, 0.1, 0.1, 0.1], 1), otmd.CertainTop([0.4, 0.1, 0.1, 0.4], 2)):
+        front = otmd.lossy_frontier(p, law)
+        output = front.output_law(0.3)
+        assert front.rate_at(0.3) == pytest.approx(0.3, abs=1e-12)
+        assert otmd.optimal_acceptance(output, law).rate == pytest.approx(0.3, abs=1e-12)
+
+
 def test_leading_axes_are_broadcast():
     rng = np.random.default_rng(4)
     p, q = rng.dirichlet(np.ones(6), size=(2, 1)), rng.dirichlet(np.ones(6), size=3)
@@ -270,13 +280,13 @@ def test_leading_axes_are_broadcast():
 def test_errors_name_what_was_wanted():
     p, q = np.random.default_rng(4).dirichlet(np.ones(3), size=2)
     law = otmd.WithReplacement(q, 2)
-    with pytest.raises(ValueError, match="divergence: got 'hellinger', wanted one of"):
+    with pytest.raises(ValueError, match="divergence: got 'hellinger', expected one of"):
         otmd.lossy_frontier(p, law, "hellinger")
-    with pytest.raises(ValueError, match="wanted a law with one draft distribution"):
+    with pytest.raises(ValueError, match="expected a law with one draft distribution"):
         otmd.lossy_frontier(p, otmd.Independent(np.stack([q, p])))
     with pytest.raises(ValueError, match="budget: got -1"):
         otmd.lossy_frontier(p, law).rate_at(-1)
-    with pytest.raises(ValueError, match=r"wanted numbers in \[1, inf\]"):
+    with pytest.raises(ValueError, match=r"expected numbers in \[1, inf\]"):
         otmd.lossy_frontier(p, law, "leniency").output_law(0.5)
     with pytest.raises(ValueError, match="rate: got 2"):
         otmd.lossy_frontier(p, law).divergence_at(2)

@@ -54,7 +54,7 @@ def test_the_targets_own_texts_pass(tmp_path):
 )
 def test_texts_of_others_are_refused(tmp_path, fault, said):
     with pytest.raises(
-        ValueError, match=f"target did not sample.*{said} than its samples.*, wanted"
+        ValueError, match=f"target did not sample.*{said} than its samples.*, expected"
     ):
         check(write_texts(tmp_path / "texts.npz", **fault))
 

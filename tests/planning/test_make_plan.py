@@ -6,9 +6,9 @@ import csv
 import json
 import re
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 
 from otmd.cli import main
 from otmd.harness import open_dataset
@@ -16,17 +16,17 @@ from otmd.planning import (
     CANDIDATES,
     Evidence,
     Settings,
-    chances_table,
     difference,
     make_plan,
+    probs_table,
     prompts_needed,
     read_latency,
     read_texts,
 )
 from otmd.planning.latency import Latency, measure_latency
 from otmd.planning.plan import advice
-from otmd.planning.positions import TOL
-from otmd.planning.ranking import shapes
+from otmd.planning.token_table import TOL
+from otmd.planning.tree_choices import shapes
 from otmd.probabilities import Processing
 
 VOCAB, LENGTH, PROMPTS = 12, 14, 8
@@ -318,12 +318,12 @@ def test_times_are_measured(monkeypatch, tmp_path):
 
 
 def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
-    from otmd.planning import positions
+    from otmd.planning import token_table
 
-    dataset, whole = open_dataset(dump), positions.text_table
+    dataset, whole = open_dataset(dump), token_table.text_table
     texts = read_texts(dataset)
     settings = Settings(("rejection", "sequoia"), (1, 2), Processing(), (Processing(),), 0)
-    wanted = chances_table(dataset, texts, settings, tmp_path / "a", workers=1)
+    wanted = probs_table(dataset, texts, settings, tmp_path / "a", workers=1)
     seen = []
 
     def stop_at_third(settings, job):
@@ -332,17 +332,17 @@ def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
         seen.append(job.number)
         return whole(settings, job)
 
-    monkeypatch.setattr(positions, "text_table", stop_at_third)
+    monkeypatch.setattr(token_table, "text_table", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
-        chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+        probs_table(dataset, texts, settings, tmp_path / "b", workers=1)
     monkeypatch.setattr(
-        positions, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
+        token_table, "text_table", lambda s, job: seen.append(job.number) or whole(s, job)
     )
-    found = chances_table(dataset, texts, settings, tmp_path / "b", workers=1)
+    found = probs_table(dataset, texts, settings, tmp_path / "b", workers=1)
     assert seen == list(range(len(texts)))
     assert found.equals(wanted)
     with pytest.raises(ValueError, match="other settings"):
-        chances_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
+        probs_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
 
 
 def test_shapes_are_within_budget():
@@ -386,16 +386,16 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({}, ["--rules", "magic"], "wanted some of one-hot"),
-        ({}, ["--depth", "40"], "wanted more than the depth 40"),
-        ({}, ["--top-k", "1"], "wanted those that the text was sampled with"),
+        ({}, ["--rules", "magic"], "expected some of one-hot"),
+        ({}, ["--depth", "40"], "expected more than the depth 40"),
+        ({}, ["--top-k", "1"], "expected those that the text was sampled with"),
         ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
-        ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "wanted consecutive ones"),
+        ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "expected consecutive ones"),
         ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "target_logits: got nan"),
-        ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "wanted the same"),
+        ({"draft_logits": np.zeros((PROMPTS * LENGTH, 5))}, [], "expected the same"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5, 2), int)}, [], "parents before their children"),
         ({"draft_paths": np.zeros((PROMPTS * LENGTH, 5))}, [], "draft_paths is float64 (112, 5)"),
-        ({"draft_paths": np.zeros((5, 5, 2), int)}, [], "wanted whole numbers (112, M, 2)"),
+        ({"draft_paths": np.zeros((5, 5, 2), int)}, [], "expected whole numbers (112, M, 2)"),
         ({"draft_paths": None}, ["--rules", "likeliest"], "the dataset has none (otmd collect --paths 10"),
     ],
 )  # fmt: skip
@@ -429,7 +429,7 @@ def test_the_order_is_an_option(dump, tmp_path, capsys):
     assert main([*command, "--order", "vllm"]) == 0
     assert "order='vllm'" in json.loads(capsys.readouterr().out)["about"]["texts sampled with"]
     assert main([*command, "--order", "vLLM"]) == 2
-    assert "order: got 'vLLM', wanted one of transformers" in capsys.readouterr().err
+    assert "order: got 'vLLM', expected one of transformers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -454,8 +454,8 @@ def test_few_prompts(tmp_path):
     dataset = open_dataset(write_texts(tmp_path / "texts.npz", prompts=2))
     settings = Settings(("rejection",), (1,), Processing(), (Processing(),), 0)
     texts = read_texts(dataset)
-    table = chances_table(dataset, texts, settings, tmp_path / "out", workers=1)
-    with pytest.raises(ValueError, match="got 2 prompts, wanted at least 4"):
+    table = probs_table(dataset, texts, settings, tmp_path / "out", workers=1)
+    with pytest.raises(ValueError, match="got 2 prompts, expected at least 4"):
         Evidence(table, table, texts, LENGTH, 3)
 
 
@@ -472,5 +472,5 @@ def test_numbers_of_any_integer_type(dump, tmp_path):
         )  # fmt: skip
     assert plans[0].to_dict()["ranking"] == plans[1].to_dict()["ranking"]
     for name in ("num_drafts", "budgets", "depth"):
-        with pytest.raises(ValueError, match=rf"^{name}: got 1\.5, wanted a whole number"):
+        with pytest.raises(ValueError, match=rf"^{name}: got 1\.5, expected a whole number"):
             make_plan(dataset, tmp_path / "bad", **{name: 1.5})

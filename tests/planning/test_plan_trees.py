@@ -6,16 +6,19 @@ import functools
 from itertools import product
 from types import SimpleNamespace
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from planning.test_make_plan import write_texts
 from scipy.stats import binom
 
 import otmd
 from otmd.harness import open_dataset
 from otmd.planning import Settings, make_plan
-from otmd.planning.candidates import (
+from otmd.planning.latency import Latency
+from otmd.planning.texts import Text, halves, steps_along
+from otmd.planning.token_table import Job, text_table
+from otmd.planning.tree_choices import (
     NEVER,
     Choice,
     IndependentPaths,
@@ -25,11 +28,6 @@ from otmd.planning.candidates import (
     draft_ranks,
     likeliest_trees,
 )
-from otmd.planning.copies import copies
-from otmd.planning.latency import Latency
-from otmd.planning.positions import Job, slot_of, text_table
-from otmd.planning.ranking import slots_of_rejection
-from otmd.planning.texts import Text, drafted_chance, halves, steps_along
 from otmd.probabilities import Processing
 from otmd.sequences import (
     LikeliestTree,
@@ -209,18 +207,23 @@ def test_static_trees_are_sequoias() -> None:
         assert total == pytest.approx(wanted, abs=1e-12)
 
 
-def drawn_chances(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
-    """P(a token was drafted | it is emitted) by recursive rejection without replacement, by enumeration."""
+def emission_probs(verifier: otmd.Verifier, p, law: otmd.DraftLaw, token: int, **options):
+    return verifier.prepare(p, law).emission_probs(token, **options)
+
+
+def slots_of_rejection(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
+    """P(a token is accepted as draft i | it is emitted), recursive rejection of n distinct drafts."""
     known: dict[Tokens, dict[int, np.ndarray]] = {}
     for context in {text[:t] for text in texts for t in range(len(text))}:
         p, q = target(context), draft(context)
         known[context] = {}
         for n in counts:
             law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros(VOCAB)
+            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros((VOCAB, n))
             for tokens, prob in zip(*law.enumerate(), strict=True):
-                drafted[tokens] += prob * prepared.conditional_law(tokens)[tokens]
-            known[context][n] = drafted / p
+                emitted = prob * prepared.conditional_law(tokens)[tokens]
+                drafted[tokens, range(tokens.size)] += emitted
+            known[context][n] = drafted / p[:, None]
     return {
         n: [np.array([known[text[:t]][n][y] for t, y in enumerate(text)]) for text in texts]
         for n in counts
@@ -229,19 +232,28 @@ def drawn_chances(target: TableModel, draft: TableModel, texts: list[Tokens], co
 
 @pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
 def test_static_trees_of_recursive_rejection(kind: str) -> None:
-    """Slots are those of enumeration, and the first step is as long as on the decoder's own tree."""
+    """Two drafts are exact, three unbiased; the first step is as long as on the decoder's own tree."""
     target, draft = models(kind, 11)
     texts = list(product(range(VOCAB), repeat=LEVELS))
     probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    slots = slots_of_rejection(drawn_chances(target, draft, texts, range(1, 4)))
-    q, p = draft(()), target(())
-    law = otmd.WithoutReplacement(q, min(3, np.count_nonzero(q)))
-    prepared = otmd.RecursiveRejection().prepare(p, law)
-    wanted = np.zeros((VOCAB, 3))
-    for tokens, prob in zip(*law.enumerate(), strict=True):
-        wanted[tokens, range(len(tokens))] += prob * prepared.conditional_law(tokens)[tokens]
-    for i, text in enumerate(texts):
-        assert slots[3][i][0] == pytest.approx(wanted[text[0]] / p[text[0]], abs=1e-12)
+    slots = slots_of_rejection(target, draft, texts, range(1, 4))
+    q, p, rng = draft(()), target(()), np.random.default_rng(0)
+    for n, count in ((2, 1), (3, 400)):
+        law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
+        for text, wanted in zip(texts, slots[n], strict=True):
+            if text[1:] == (0, 0):
+                found = np.array(
+                    [
+                        emission_probs(
+                            otmd.RecursiveRejection(), p, law, text[0], rng=rng, samples=1
+                        )
+                        for _ in range(count)
+                    ]
+                )
+                assert not found[:, :, 1:].any()
+                mean, error = found[:, :, 0].mean(axis=0), found[:, :, 0].std(axis=0)
+                apart = np.abs(mean - wanted[0, : mean.size])
+                assert (apart <= 4.5 * error / count**0.5 + 1e-12).all()
     grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
     for choice in grown.choices((1, 2, 4, 6)):
         assert choice.draft_temperature == 0.7
@@ -267,7 +279,9 @@ def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> 
         for text, own in zip(texts, slots[n], strict=True):
             for t, y in enumerate(text):
                 drafts = law(draft(text[:t]), n)
-                own[t, slot_of(drafts, y)] = drafted_chance(verifier, target(text[:t]), drafts, y)
+                found = emission_probs(verifier, target(text[:t]), drafts, y)
+                assert np.count_nonzero(found) <= 1
+                own[t] = found.sum(axis=1)
     grown = StaticTrees("", 1.0, slots, np.arange(len(texts)), LEVELS)
     choices = list(grown.choices((1, 4, 9)))
     assert {1, 3} <= {choice.shape[0] for choice in choices}
@@ -320,7 +334,7 @@ def test_copies_are_those_of_enumeration(name: str) -> None:
             wanted = np.zeros((count, count))
             for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
                 wanted[first, number - 1] = mass / p[token]
-            found = copies(verifier, p, otmd.WithReplacement(q, count), token)
+            found = emission_probs(verifier, p, otmd.WithReplacement(q, count), token)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 if twin is None else 1e-12)
 
 
@@ -337,7 +351,7 @@ def test_copies_where_nearly_all_cuts_are_tight() -> None:
             wanted = np.zeros((count, count))
             for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
                 wanted[first, number - 1] = mass / p[token]
-            found = copies(otmd.Optimal(), p, law, token)
+            found = emission_probs(otmd.Optimal(), p, law, token)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
@@ -346,13 +360,12 @@ def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
     rng = np.random.default_rng(4)
     p, q = rng.dirichlet(np.ones(6), 2)
     for token in range(6):
-        chances = {
-            n: [np.array([drafted_chance(otmd.RecursiveRejection(), p, law, token)])]
+        by_count = [
+            emission_probs(otmd.RecursiveRejection(), p, otmd.WithReplacement(q, n), token)
             for n in range(1, 5)
-            for law in [otmd.WithReplacement(q, n)]
-        }
-        slots = slots_of_rejection(chances)[4][0][0]
-        found = copies(otmd.RecursiveRejection(), p, otmd.WithReplacement(q, 4), token)
+        ]
+        slots = np.diff([0.0, *(probs.sum() for probs in by_count)])
+        found = by_count[-1]
         for i, j in product(range(4), repeat=2):
             wanted = slots[i] * binom.pmf(j, 3 - i, q[token])
             assert found[i, j] == pytest.approx(wanted, abs=1e-12)
@@ -367,21 +380,22 @@ def test_copies_of_many_tokens() -> None:
     order = np.argsort(otmd.Preference().prepare(p, law).choice.preferred(np.arange(1500))[0])
     one_by_one = otmd.Preference(lambda *_: order)
     for token in np.argsort(-p)[:12].tolist() + np.argsort(-q)[:12].tolist():
-        found = copies(otmd.Preference(), p, law, token)
-        np.testing.assert_allclose(found, copies(one_by_one, p, law, token), atol=1e-9)
+        found = emission_probs(otmd.Preference(), p, law, token)
+        wanted = emission_probs(one_by_one, p, law, token)
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", WITH_REPLACEMENT)
 def test_copies_of_a_token_of_hardly_any_mass(name: str) -> None:
     law = otmd.WithReplacement(np.array([0.6, 0.4, 1e-20]), 2)
-    found = copies(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
+    found = emission_probs(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
     assert 0.9 < found.sum() < 1.0 + 1e-12
 
 
 def of_texts(draft, target, verifier, texts, counts, axis):
-    """The chances of slots (axis 1) or numbers of paths (axis 0) along texts."""
+    """The probabilities of slots (axis 1) or numbers of paths (axis 0) along texts."""
     known = functools.cache(
-        lambda before, n, y: copies(
+        lambda before, n, y: emission_probs(
             verifier, target(before), otmd.WithReplacement(draft(before), n), y
         ).sum(axis=axis)
     )
@@ -435,21 +449,14 @@ def test_drafts_that_know_one_token() -> None:
     settings = Settings(rules, (3,), Processing(), (Processing(),), 0)
     for p in (np.array([[0.5, 0.4, 0.1]]), q):
         table = text_table(settings, Job(0, [1], p, q, "probs")).filter(num_drafts=3)
-        assert table["chance"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
+        assert table["prob"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
         for rule, parts in zip(table["rule"], table["parts"].to_list(), strict=True):
             wanted = [0.0, 0.0, 1.0] if "paths" in rule else [1.0, 0.0, 0.0]
             assert parts == pytest.approx(wanted, abs=1e-12)
 
 
-def test_slots_that_are_open() -> None:
-    q = np.array([0.4, 0.3, 0.2, 0.1])
-    assert (
-        slot_of(otmd.WithReplacement(q, 2), 0) is slot_of(otmd.WithoutReplacement(q, 2), 0) is None
-    )
-
-
 def test_best_shapes_against_all_trees() -> None:
-    """No tree of as many tokens is expected to accept more, if slots' chances depend on their number."""
+    """No tree of as many tokens is expected to accept more, if probabilities depend on the slots' number."""
     rates = {1: (0.6,), 2: (0.3, 0.55), 3: (0.5, 0.1, 0.3)}
     best = best_shapes(rates, 6, 3)
     for levels, budget in product(range(1, 4), range(7)):
@@ -498,11 +505,11 @@ def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
         ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
     ):
         monkeypatch.setattr(
-            "otmd.planning.candidates.draft_ranks", lambda *_, own=ranks: np.array(own)
+            "otmd.planning.tree_choices.draft_ranks", lambda *_, own=ranks: np.array(own)
         )
         (*_, choice) = certain_trees(None, texts, 3, 3).choices([3])
         assert set(choice.nodes) == nodes
-    monkeypatch.setattr("otmd.planning.candidates.draft_ranks", lambda *_: np.array([99, 99]))
+    monkeypatch.setattr("otmd.planning.tree_choices.draft_ranks", lambda *_: np.array([99, 99]))
     assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
 
 

@@ -9,16 +9,14 @@ import pytest
 
 import otmd
 from otmd.harness import open_dataset
-from otmd.planning.candidates import Choice, IndependentPaths, StaticTrees
-from otmd.planning.copies import copies
 from otmd.planning.texts import (
-    drafted_chance,
     longest_text,
     reached_by_block,
-    reached_by_chances,
+    reached_by_probs,
     read_texts,
     steps_along,
 )
+from otmd.planning.tree_choices import Choice, IndependentPaths, StaticTrees
 from otmd.sequences import (
     BlockVerification,
     IIDPaths,
@@ -57,17 +55,21 @@ def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
     return TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
 
 
-def chance_of(verifier, law):
-    """drafted_chance of p, q, a number of drafts and a token, computed once for each context."""
+def emission_probs(verifier, p, law, token, **options):
+    return verifier.prepare(p, law).emission_probs(token, **options)
+
+
+def drafted_prob_of(verifier, law):
+    """P(a token was drafted | it is emitted) of p, q, a number of drafts and the token, computed once."""
     known = {}
 
-    def chance(p, q, count, token):
+    def drafted_prob(p, q, count, token):
         key = (p.tobytes(), count, token)
         if key not in known:
-            known[key] = drafted_chance(verifier, p, law(q, count), token)
+            known[key] = emission_probs(verifier, p, law(q, count), token).sum()
         return known[key]
 
-    return chance
+    return drafted_prob
 
 
 def texts(target: TableModel, draft: TableModel, length: int):
@@ -78,7 +80,7 @@ def texts(target: TableModel, draft: TableModel, length: int):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_chance_is_that_of_enumeration(name):
+def test_drafted_probability_is_that_of_enumeration(name):
     verifier, law, count = RULES[name]
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -87,15 +89,15 @@ def test_chance_is_that_of_enumeration(name):
         prepared = verifier.prepare(p, drafts)
         emitted = np.zeros(5)
         for tokens, prob in zip(*drafts.enumerate(), strict=True):
-            own = np.unique(tokens)
-            emitted[own] += prob * prepared.conditional_law(tokens)[own]
+            drafted = np.unique(tokens)
+            emitted[drafted] += prob * prepared.conditional_law(tokens)[drafted]
         for token in np.flatnonzero(p > 1e-6):
-            assert drafted_chance(verifier, p, drafts, token) == pytest.approx(
+            assert prepared.emission_probs(token).sum() == pytest.approx(
                 emitted[token] / p[token], abs=1e-9
             )
 
 
-def test_sampled_chance_is_unbiased():
+def test_sampled_probability_is_unbiased():
     rng = np.random.default_rng(1)
     p, q = rng.dirichlet(np.ones(4), 2)
     law, verifier = otmd.WithoutReplacement(q, 3), otmd.RecursiveRejection()
@@ -105,12 +107,8 @@ def test_sampled_chance_is_unbiased():
         exact = (
             sum(w * prepared.conditional_law(x)[token] for x, w in pairs if token in x) / p[token]
         )
-        found = [drafted_chance(verifier, p, law, token, rng, samples=1) for _ in range(4000)]
+        found = [prepared.emission_probs(token, rng=rng, samples=1).sum() for _ in range(4000)]
         assert abs(np.mean(found) - exact) <= SIGMAS * np.std(found) / 4000**0.5 + 1e-12
-    with pytest.raises(ValueError, match="rng: got none"):
-        drafted_chance(verifier, p, law, 0)
-    with pytest.raises(ValueError, match="never emits"):
-        drafted_chance(verifier, np.array([1.0, 0, 0, 0]), law, 1)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -119,10 +117,10 @@ def test_first_steps_are_block_efficiency(name):
     (verifier, law, count), (target, draft) = RULES[name], small_pair()
     tree = TokenTree(draft, (count,) * DEPTH, law)
     wanted = block_efficiency(TokenLevel(verifier), target, tree)
-    total, chance = 0.0, chance_of(verifier, law)
+    total, drafted_prob = 0.0, drafted_prob_of(verifier, law)
     for prob, tokens, p, q in texts(target, draft, DEPTH):
-        chances = [chance(p[t], q[t], count, tokens[t]) for t in range(DEPTH)]
-        reached = reached_by_chances(np.repeat(chances, DEPTH).reshape(DEPTH, DEPTH))
+        probs = [drafted_prob(p[t], q[t], count, tokens[t]) for t in range(DEPTH)]
+        reached = reached_by_probs(np.repeat(probs, DEPTH).reshape(DEPTH, DEPTH))
         total += prob * steps_along(reached, DEPTH).tokens
     assert total == pytest.approx(wanted.value, abs=1e-9)
 
@@ -183,7 +181,7 @@ def reached_with_replacement(name, known, tokens, p, q):
         key = (p[t].tobytes(), n, tokens[t])
         if key not in known:
             law = otmd.WithReplacement(q[t], n)
-            known[key] = copies(RULES[rule][0], p[t], law, tokens[t]).sum(axis=axis)
+            known[key] = emission_probs(RULES[rule][0], p[t], law, tokens[t]).sum(axis=axis)
         return known[key]
 
     slots = {n: [np.array([own(n, t) for t in range(len(tokens))])] for n in (1, 2)}
@@ -205,7 +203,7 @@ def test_decoders_of_whole_texts(name):
     else:
         verifier, law, _ = RULES[name]
         rule, counts = TokenLevel(verifier), (2, 2, 1)
-        chance = chance_of(verifier, law)
+        drafted_prob = drafted_prob_of(verifier, law)
         make = lambda model: TokenTree(model, counts, law)  # noqa: E731
     make_law = lambda model: make(model)  # noqa: E731
     make_law.model = draft  # type: ignore[attr-defined]
@@ -221,8 +219,8 @@ def test_decoders_of_whole_texts(name):
         elif name in WITH_REPLACEMENT:
             reached = reached_with_replacement(name, known, tokens[:own], p, q)
         else:
-            chances = [[chance(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
-            reached = reached_by_chances(np.array(chances))
+            probs = [[drafted_prob(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
+            reached = reached_by_probs(np.array(probs))
         # A text that ends with its last token must not be taken for one that is cut there.
         ended = LENGTH + 1 if STOP in tokens and own == LENGTH else LENGTH
         found = steps_along(reached, ended, DEPTH + ended - LENGTH)
@@ -260,10 +258,10 @@ def test_texts_are_read_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"position": np.array([4, 5, 7, 1, 2, 3])}, "position 7 after 5, wanted consecutive"),
+        ({"position": np.array([4, 5, 7, 1, 2, 3])}, "position 7 after 5, expected consecutive"),
         ({"token": None}, "lacks tokens"),
         ({"token": np.array([0, 1, 2, 3, 4, 5])}, "lacks tokens in"),
-        ({"prompt_id": None}, "has one position, wanted a run"),
+        ({"prompt_id": None}, "has one position, expected a run"),
         ({"metadata": '{"mode": "text"}'}, "texts were given"),
     ],
 )

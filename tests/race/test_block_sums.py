@@ -1,8 +1,8 @@
 """Sums over blocks of a race against sums token by token."""
 
-import naive
 import numpy as np
 import pytest
+import race_twins
 
 from otmd.curve.blocks import NUM_GROUPS, fill_groups
 from otmd.race.containment import (
@@ -35,7 +35,7 @@ def race_of(q: np.ndarray) -> RaceScale:
 
 def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
     pairs = zip(p.tolist(), q.tolist(), strict=True)
-    rows = [naive.race_sums(*own, HEAVIEST, END, powers) for own in pairs]
+    rows = [race_twins.race_sums(*own, HEAVIEST, END, powers) for own in pairs]
     rows = np.array(rows).reshape(-1, POWER + powers)
     # The twin has q after q/(1 − q).
     rows[:, [1, 2]] = rows[:, [2, 1]]

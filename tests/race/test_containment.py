@@ -4,7 +4,7 @@ from time import process_time
 
 import numpy as np
 import pytest
-from naive import counts_of_arrivals
+from race_twins import counts_of_arrivals
 
 import otmd
 from otmd.kernel import every_kernel_compiled

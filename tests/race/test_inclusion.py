@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import unit
 
 import otmd
@@ -19,7 +19,7 @@ def test_every_tuple_in_fractions(n: int) -> None:
         rng = np.random.default_rng([67, n, seed])
         q = unit(10.0 ** rng.uniform(-1.0 - 7.0 * (seed % 3), 0.0, 7))
         exact = [Fraction(mass) / sum(map(Fraction, q.tolist())) for mass in q.tolist()]
-        wanted = np.array(naive.inclusion(naive.without_replacement(exact, n), 7), float)
+        wanted = np.array(reference.inclusion(reference.without_replacement(exact, n), 7), float)
         np.testing.assert_allclose(RaceInclusion(q, n).probs(n), wanted, rtol=1e-12)
         np.testing.assert_allclose(RaceInclusion(2.0**256 * q, n).probs(n), wanted, rtol=1e-12)
 
@@ -73,17 +73,17 @@ def test_heavy_tokens_are_missed_by_counts_of_the_others(num_heavy: int, num_dra
     rng = np.random.default_rng([89, num_heavy, num_drafts])
     present, slow = rng.random((num_heavy, 4)), rng.random((5, 4))
     weights, missed = rng.random(4), np.empty((num_drafts, num_heavy))
-    slow_counts = [naive.poisson_binomial(slow[:, t].tolist(), num_drafts) for t in range(4)]
+    slow_counts = [reference.poisson_binomial(slow[:, t].tolist(), num_drafts) for t in range(4)]
     at_most = np.cumsum(np.transpose(slow_counts), axis=0)
     counts = heavy_inclusion(1.0 - present, present, at_most, weights, missed)
     for t in range(4):
-        wanted = naive.poisson_binomial(present[:, t].tolist(), num_drafts)
+        wanted = reference.poisson_binomial(present[:, t].tolist(), num_drafts)
         assert counts[:, t].tolist() == pytest.approx(wanted, rel=1e-13)
     for i in range(num_heavy):
         for k in range(num_drafts):
             total = 0.0
             for t in range(4):
                 others = [*np.delete(present[:, t], i).tolist(), *slow[:, t].tolist()]
-                fewer = sum(naive.poisson_binomial(others, k + 1))
+                fewer = sum(reference.poisson_binomial(others, k + 1))
                 total += weights[t] * (1.0 - present[i, t]) * fewer
             assert missed[k, i] == pytest.approx(total, rel=1e-12)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
+import race_twins
 from scipy.special import comb
 
 from otmd.race.quadrature import latest_win, win_times
@@ -34,7 +34,7 @@ def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
     """P(N < n) at the end, an exact sum of positive terms, is at most n e^{−42}."""
     draft = draft_of(kind, V)
     latest = latest_win(draft, n)
-    left = sum(naive.counts_of_arrivals(draft.tolist(), latest, n))
+    left = sum(race_twins.counts_of_arrivals(draft.tolist(), latest, n))
     assert 0.0 <= left <= n * np.exp(-42.0) * (1.0 + 1e-6)
     assert latest <= 42.0 / np.sort(draft)[-n] * (1.0 + 1e-12)
 
@@ -44,7 +44,7 @@ def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
     for n in (2, 4, 8):
         latest = latest_win(draft_of("uniform", 3000), n)
         assert latest / 3000 < 0.05
-        assert sum(naive.counts_of_arrivals([1 / 3000] * 3000, 0.6 * latest, n)) > 1e-17
+        assert sum(race_twins.counts_of_arrivals([1 / 3000] * 3000, 0.6 * latest, n)) > 1e-17
 
 
 @pytest.mark.parametrize("n", range(2, 9))

@@ -26,8 +26,8 @@ from otmd.sequences import (
     output_law,
     target_law,
 )
-from otmd.sequences.chance import Chance
-from otmd.sequences.tree_rules import chance_of_stopping, leftover
+from otmd.sequences.random_choices import RandomChoices
+from otmd.sequences.tree_rules import leftover, stopping_prob
 from otmd.sequences.trees import Context, DraftTree, Model, Node, Prefix
 
 ROUNDING = 1e-12
@@ -64,7 +64,7 @@ CASES = [
 class BreaksAtFirstRejection(BlockVerification):
     """Block verification that stops at the first rejected index; the last accepted one should count."""
 
-    def emit(self, context: Context, tree: DraftTree, chance: Chance) -> Prefix:
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
         """See :class:`~otmd.sequences.SequenceRule`."""
         prefix: Prefix = ()
         reached, accepted, output = 1.0, prefix, context.target(prefix)
@@ -72,12 +72,12 @@ class BreaksAtFirstRejection(BlockVerification):
             target, node = context.target(prefix), tree.node(prefix)
             draft = context.draft(prefix) if node else np.zeros(target.size)
             left, after = leftover(reached, target, draft) if node else (reached, target)
-            warranted = chance_of_stopping(reached, left) if node else reached
-            if prefix and not chance.accepts(warranted):
-                return (*accepted, chance.token(output))
+            warranted = stopping_prob(reached, left) if node else reached
+            if prefix and not choices.accepts(warranted):
+                return (*accepted, choices.token(output))
             accepted, output = prefix, after
             if node is None:
-                return (*accepted, chance.token(output))
+                return (*accepted, choices.token(output))
             token = int(node.tokens[0])
             reached = min(reached * float(target[token]) / float(draft[token]), 1.0)
             prefix = (*prefix, token)
@@ -124,14 +124,14 @@ def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: 
 class SkippedDuplicates(TokenLevel):
     """Recursive rejection that passes over a draft it has refused before, and leaves the residual alone."""
 
-    def _decide(self, context: Context, prefix: Prefix, node: Node, chance: Chance) -> int:
+    def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:
         tokens = np.array(list(dict.fromkeys(node.tokens.tolist())))
         law = node.law.with_num_drafts(tokens.size)
         rule = self.verifier.prepare(context.target(prefix), law)
         for token, prob in zip(tokens.tolist(), rule.accept_probs(tokens), strict=True):
-            if chance.accepts(float(prob)):
+            if choices.accepts(float(prob)):
                 return token
-        return chance.token(rule.residual(tokens))
+        return choices.token(rule.residual(tokens))
 
 
 def test_rules_with_a_fault_are_caught() -> None:

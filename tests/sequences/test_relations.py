@@ -6,9 +6,9 @@ from collections import defaultdict
 from functools import partial
 from itertools import product
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from small_models import KINDS, along, model_pair
 
 import otmd
@@ -26,7 +26,7 @@ from otmd.sequences import (
     optimal_block_efficiency,
     sequence_program_size,
 )
-from otmd.sequences.chance import every_outcome
+from otmd.sequences.random_choices import every_outcome
 from otmd.sequences.trees import Context
 
 ROUNDING = 1e-9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import product
 
-import naive
 import numpy as np
 import pytest
+import reference as naive
 from small_models import along, model_pair
 
 import otmd
@@ -24,8 +24,8 @@ from otmd.sequences import (
     output_law,
     target_law,
 )
-from otmd.sequences.chance import Chance, every_outcome
 from otmd.sequences.optimum import _trees
+from otmd.sequences.random_choices import RandomChoices, every_outcome
 from otmd.sequences.tree_laws import Shape
 from otmd.sequences.trees import Context
 
@@ -105,13 +105,13 @@ def test_drafts_run_out_with_the_tokens() -> None:
     assert output_law(Traversal(), target, law) == pytest.approx(target_law(target, 3), abs=1e-12)
 
 
-# ---------------------------------------------------------------- chance
+# ---------------------------------------------------------------- choices
 
 
 def test_every_outcome_of_a_small_game() -> None:
-    def game(chance: Chance) -> tuple[int, bool]:
-        token = chance.token(np.array([0.2, 0.0, 0.8]))
-        return token, token == 2 and chance.accepts(0.25)
+    def game(choices: RandomChoices) -> tuple[int, bool]:
+        token = choices.token(np.array([0.2, 0.0, 0.8]))
+        return token, token == 2 and choices.accepts(0.25)
 
     found = dict(every_outcome(game))
     assert found == pytest.approx({(0, False): 0.2, (2, True): 0.2, (2, False): 0.6})
@@ -119,7 +119,7 @@ def test_every_outcome_of_a_small_game() -> None:
 
 def test_too_many_outcomes_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 10 outcomes"):
-        list(every_outcome(lambda chance: [chance.accepts(0.5) for _ in range(9)], most=10))
+        list(every_outcome(lambda choices: [choices.accepts(0.5) for _ in range(9)], most=10))
 
 
 def test_a_step_is_one_of_the_outcomes() -> None:
@@ -136,7 +136,7 @@ def test_a_step_is_one_of_the_outcomes() -> None:
 
 def test_rules_refuse_trees_that_they_do_not_serve() -> None:
     target, draft = model_pair("any", 0)
-    with pytest.raises(otmd.UnsupportedLaw, match="wanted a single path"):
+    with pytest.raises(otmd.UnsupportedLaw, match="expected a single path"):
         block_efficiency(BlockVerification(), target, IIDPaths(draft, 2, 2))
     message = "which may be equal, expected .* distinct drafts, such as drafts without replacement"
     with pytest.raises(otmd.UnsupportedLaw, match=message):
@@ -151,7 +151,7 @@ def test_input_that_makes_no_sense() -> None:
     for make, message in [
         (lambda: IIDPaths(draft, 0, 2), "num_paths: got 0"),
         (lambda: IIDPaths(draft, 1, 1.5), "depth: got 1.5"),
-        (lambda: TokenTree(draft, ()), r"branching: got \(\), wanted at least one draft"),
+        (lambda: TokenTree(draft, ()), r"branching: got \(\), expected at least one draft"),
         (lambda: TokenTree(draft, (2, 0)), "branching: got 0"),
         (lambda: TokenTree(draft, ((), 3)), "branching: got 3 in a shape"),
         (lambda: LikeliestTree(draft, 0, 2), "budget: got 0"),

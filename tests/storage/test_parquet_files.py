@@ -61,7 +61,7 @@ def test_one_row_with_all_the_values_of_a_group_costs_little(tmp_path, row):
     path = written(tmp_path / "a.parquet", {"target_probs": lists(lengths)})
     assert path.stat().st_size < 10_000
     peak, said = megabytes(path)
-    assert "numbers, wanted at most" in said or "write fewer rows a group" in said
+    assert "numbers, expected at most" in said or "write fewer rows a group" in said
     assert peak < MOST_MEGABYTES
 
 

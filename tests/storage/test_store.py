@@ -80,7 +80,9 @@ def test_overwrite_removes_another_run_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_nothing_is_written_into_a_foreign_folder(tmp_path, layout, overwrite):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"output: .* holds files.*\(thesis\.tex\), wanted a new"):
+    with pytest.raises(
+        ValueError, match=r"output: .* holds files.*\(thesis\.tex\), expected a new"
+    ):
         begin(tmp_path, layout=layout, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

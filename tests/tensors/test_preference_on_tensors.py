@@ -91,7 +91,7 @@ def test_batched_output_follows_the_target(strata: bool, broken: bool) -> None:
         rows = (len(drafts), Q.size)
         rule = prepared(np.broadcast_to(P, rows).copy(), np.broadcast_to(Q, rows).copy(), 3, strata)
         if broken:
-            rule._chance = torch.ones_like(rule._chance)
+            rule._accept_prob = torch.ones_like(rule._accept_prob)
         return rule.verify(torch.tensor(drafts), generator).token.numpy()
 
     rng = np.random.default_rng(12)
@@ -149,7 +149,7 @@ def test_positions_that_are_no_distribution_are_nan_or_refused() -> None:
 
 def test_too_few_tokens_with_mass() -> None:
     q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    with pytest.raises(ValueError, match="num_drafts: got 3 distinct drafts, wanted at most 2"):
+    with pytest.raises(ValueError, match="num_drafts: got 3 distinct drafts, expected at most 2"):
         stratify(q, 3)
     assert stratify(q, 3, validate=False).inclusion.isnan().all(dim=-1).tolist() == [True, False]
     with pytest.raises(ValueError, match="sharpness"):
@@ -208,10 +208,10 @@ def test_drafts_of_a_wrong_form_are_named(validate: bool) -> None:
     for rule in rules:
         for wrong in ([1, 4], [1, 4, 0, 2], [[1, 4, 0]], [1.0, 4.0, 0.0], 1):
             with pytest.raises(
-                ValueError, match=r"^draft_tokens: got .*wanted torch.int64 of shape \(3,\)"
+                ValueError, match=r"^draft_tokens: got .*expected torch.int64 of shape \(3,\)"
             ):
                 rule.verify(torch.tensor(wrong))
-        with pytest.raises(ValueError, match=r"^draft_tokens: got device meta, wanted cpu"):
+        with pytest.raises(ValueError, match=r"^draft_tokens: got device meta, expected cpu"):
             rule.verify(torch.tensor([1, 4, 0], device="meta"))
 
 

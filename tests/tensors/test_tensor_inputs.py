@@ -25,10 +25,10 @@ TAKERS: dict[str, Callable[..., object]] = {
 }
 takers = pytest.mark.parametrize("taker", TAKERS)
 BAD_FORM = {
-    "an array": (P.numpy(), "got ndarray, wanted a torch.Tensor"),
+    "an array": (P.numpy(), "got ndarray, expected a torch.Tensor"),
     "whole numbers": (torch.tensor([1, 0, 0]), "got dtype torch.int64"),
     "complex numbers": (P.to(torch.complex64), "got dtype torch.complex64"),
-    "no axis": (torch.tensor(1.0), r"got shape \(\), wanted \(…, V\)"),
+    "no axis": (torch.tensor(1.0), r"got shape \(\), expected \(…, V\)"),
     "no tokens": (torch.zeros(2, 0), r"got shape \(2, 0\)"),
 }
 BAD_VALUES = {
@@ -53,11 +53,11 @@ def test_a_wrong_form_is_named(bad: str, taker: str) -> None:
 
 @takers
 def test_what_does_not_fit_is_named(taker: str) -> None:
-    with pytest.raises(ValueError, match=r"^draft_probs: got 2 tokens, wanted 3, the vocabulary"):
+    with pytest.raises(ValueError, match=r"^draft_probs: got 2 tokens, expected 3, the vocabulary"):
         TAKERS[taker](P, Q[:2])
     with pytest.raises(ValueError, match=r"^draft_probs: got leading axes \(4,\).*\(2,\)"):
         TAKERS[taker](P.expand(2, 3), Q.expand(4, 3))
-    with pytest.raises(ValueError, match=r"^draft_probs: got device meta, wanted cpu, that of"):
+    with pytest.raises(ValueError, match=r"^draft_probs: got device meta, expected cpu, that of"):
         TAKERS[taker](P, Q.to("meta"))
 
 
@@ -67,7 +67,7 @@ def test_num_drafts_is_named(count: object) -> None:
     calls = [curve.optimal_rates, curve.recursive_rejection_rates, curve.k_sequential_rates]
     calls += [lambda n: greedy_rates(P, Q, n), lambda n: target_only_rates(P, Q, n)]
     for call in calls:
-        with pytest.raises(ValueError, match=r"^num_drafts: got .*wanted a whole number"):
+        with pytest.raises(ValueError, match=r"^num_drafts: got .*expected a whole number"):
             call(count)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_no_distribution_is_nan_in_its_place_or_an_error(
     assert isinstance(right, torch.Tensor)
     assert torch.equal(got[0], right[0])
     assert got[1].isnan().all()
-    said = rf"^{side}_probs: got a row at index \(1,\) that sums to .*, wanted finite numbers ≥ 0"
+    said = rf"^{side}_probs: got a row at index \(1,\) that sums to .*, expected finite numbers ≥ 0"
     with pytest.raises(ValueError, match=said):
         TAKERS[taker](*pair)
 
@@ -106,7 +106,7 @@ def test_logits_are_not_taken_for_probabilities(taker: str) -> None:
 
 def test_a_sum_within_rounding_is_divided_out() -> None:
     p, q = (x.astype(np.float32) * np.float32(1.0001) for x in model_like(2, 300, 4))
-    with pytest.raises(ValueError, match=r"sums to 1\.000.*wanted .* 1 within 1\.5e-08"):
+    with pytest.raises(ValueError, match=r"sums to 1\.000.*expected .* 1 within 1\.5e-08"):
         TensorRatioCurve(torch.from_numpy(p).double(), torch.from_numpy(q).double())
     got = TensorRatioCurve(torch.from_numpy(p), torch.from_numpy(q)).optimal_rates(3)
     assert_same(got, otmd.RatioCurve(p, q).optimal_rates(3), 1e-6)

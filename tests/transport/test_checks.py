@@ -171,13 +171,13 @@ def test_a_program_too_large_names_its_size_and_the_form_that_fits():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"form": "fast"}, "form: got 'fast', wanted one of full, compact, dual, max_flow"),
-        ({"solver": "fast"}, "solver: got 'fast', wanted one of highs, cvxpy, networkx, dinic"),
-        ({"solver": "dinic"}, "form: got 'compact', wanted 'max_flow'"),
-        ({"solver": "networkx", "form": "dual"}, "form: got 'dual', wanted 'max_flow'"),
-        ({"method": "magic"}, "method: got 'magic', wanted one of simplex, ipm"),
+        ({"form": "fast"}, "form: got 'fast', expected one of full, compact, dual, max_flow"),
+        ({"solver": "fast"}, "solver: got 'fast', expected one of highs, cvxpy, networkx, dinic"),
+        ({"solver": "dinic"}, "form: got 'compact', expected 'max_flow'"),
+        ({"solver": "networkx", "form": "dual"}, "form: got 'dual', expected 'max_flow'"),
+        ({"method": "magic"}, "method: got 'magic', expected one of simplex, ipm"),
         ({"options": {"magic": 1}}, "options: HiGHS takes no 'magic'"),
-        ({"solver": "cvxpy", "method": "MAGIC"}, "method: got 'MAGIC', wanted one of "),
+        ({"solver": "cvxpy", "method": "MAGIC"}, "method: got 'MAGIC', expected one of "),
         ({"solver": "dinic", "form": "max_flow", "method": "x"}, "solver='dinic' takes none"),
         ({"solver": "networkx", "form": "max_flow", "method": "x"}, "method, options: got 'x'"),
     ],
@@ -191,11 +191,11 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_wrong_problems_are_named():
     with pytest.raises(ValueError, match=r"leading axes .*one position"):
         solve_transport([P, P], LAW)
-    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), wanted one position"):
+    with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), expected one position"):
         solve_transport(P, otmd.WithReplacement([P, P], 2))
-    with pytest.raises(ValueError, match="law: got int, wanted a DraftLaw"):
+    with pytest.raises(ValueError, match="law: got int, expected a DraftLaw"):
         solve_transport(P, 3)
-    with pytest.raises(ValueError, match="target_probs: got 2 tokens, wanted 4"):
+    with pytest.raises(ValueError, match="target_probs: got 2 tokens, expected 4"):
         solve_transport([0.5, 0.5], LAW)
     with pytest.raises(ValueError, match="target_probs"):
         solve_transport([0.5, 0.2, 0.2, np.nan], LAW)
@@ -210,9 +210,9 @@ def test_wrong_problems_are_named():
         ({"supply": np.full(10, 0.05)}, "supply: got a sum"),
         ({"supply": np.full(10, np.nan)}, "supply: got entries"),
         ({"target": np.zeros(4)}, "target"),
-        ({"tokens": np.full(16, 4)}, "tokens: wanted ids"),
+        ({"tokens": np.full(16, 4)}, "tokens: expected ids"),
         ({"starts": np.zeros(11, np.int64)}, "starts: got an empty draft set"),
-        ({"starts": np.arange(11)}, "starts: wanted to run from 0 to 16"),
+        ({"starts": np.arange(11)}, "starts: expected to run from 0 to 16"),
     ],
 )
 def test_a_corrupted_problem_is_refused(changes, message):

@@ -6,9 +6,9 @@ import re
 import subprocess
 import sys
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import LAWS, instances, package_law, twin_law
 
 import otmd
@@ -54,7 +54,7 @@ def check(solution, problem: TransportProblem, rate: float, where: str) -> None:
 def test_forms_agree_with_the_smallest_cut_of_all_subsets(form, solver, methods):
     for instance in INSTANCES:
         law = package_law(instance, instance.law)
-        rate = naive.optimal_by_masks(instance.p, twin_law(instance, instance.law))
+        rate = reference.optimal_by_masks(instance.p, twin_law(instance, instance.law))
         problem = TransportProblem.of(instance.target_probs, law)
         for method in methods:
             solution = solve_transport(instance.target_probs, law, form, solver, method=method)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
+import plan_twins
 import pytest
+import reference
 from strategies import instances, package_law, twin_law
 
 import otmd
@@ -52,10 +53,10 @@ def test_plans_follow_their_twin_tuple_by_tuple():
         mass = np.random.default_rng(seed).normal(scale=0.3, size=problem.num_arcs)
         arcs = [tuple(problem.tuples[row].tolist()) for row in problem.arc_sets]
         accepted = dict(zip(zip(arcs, problem.tokens.tolist(), strict=True), mass, strict=True))
-        rule = naive.plan_rule(instance.p, twin_law(instance, instance.law), accepted)
+        rule = plan_twins.plan_rule(instance.p, twin_law(instance, instance.law), accepted)
         plan = TransportPlan(problem, mass)
         for tokens in arcs:
-            wanted = naive.conditional(rule(tokens), instance.vocab_size)
+            wanted = reference.conditional(rule(tokens), instance.vocab_size)
             assert np.abs(plan.conditional_law(tokens) - wanted).max() < 1e-12, instance
 
 

@@ -290,7 +290,7 @@ def test_errors_name_what_was_wanted():
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"clocks: got shape \(2,\)"):
         coupling.output_token(p, np.ones(2))
-    with pytest.raises(ValueError, match="wanted 3 or more"):
+    with pytest.raises(ValueError, match="expected 3 or more"):
         coupling.draft_tokens(p, coupling.clocks(rng, 3, 3))
     with pytest.raises(ValueError, match="no closed form given the drafts"):
         coupling.output_law(p, otmd.WithoutReplacement(p, 2))

@@ -119,7 +119,7 @@ def test_what_it_serves() -> None:
 
 @pytest.mark.parametrize("tol", [0.0, -1.0, np.nan, True, "1e-6", None])
 def test_a_wrong_tolerance_is_named(tol: object) -> None:
-    with pytest.raises(ValueError, match=r"^tol: got .*, wanted a positive number"):
+    with pytest.raises(ValueError, match=r"^tol: got .*, expected a positive number"):
         otmd.Optimal(tol)  # type: ignore[arg-type]
 
 

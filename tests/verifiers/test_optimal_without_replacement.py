@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import naive
 import numpy as np
 import pytest
+import reference
 from strategies import KINDS, Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
@@ -77,7 +77,7 @@ def test_eight_drafts_of_ten_tokens(kind: str, tol: float) -> None:
         law = otmd.WithoutReplacement(draft, 8)
         optimal = Remembering(tol)
         rule, output = optimal.prepare(target, law), np.zeros(10)
-        chances = naive.drawn_set(draft.tolist(), 8)
+        chances = reference.drawn_set(draft.tolist(), 8)
         for number in np.flatnonzero(chances):
             tokens = np.flatnonzero((number >> np.arange(10)) & 1)
             output += chances[number] * rule.conditional_law(tokens)
@@ -146,8 +146,8 @@ def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> N
     first = np.flatnonzero(target)[0]
     if not level:
         target[-1], target[first] = target[-1] + target[first], 0.0
-    best = naive.optimal_by_masks(
-        target.tolist(), naive.without_replacement(law.draft_probs.tolist(), n)
+    best = reference.optimal_by_masks(
+        target.tolist(), reference.without_replacement(law.draft_probs.tolist(), n)
     )
     if list(counts) == sorted(counts):
         # These prefixes are in the order of p/q, so no other set is better.
@@ -254,7 +254,7 @@ def standard_errors(plan: ChoicePlan, law: otmd.WithoutReplacement) -> Array:
     """How far sampled mean chances of the 20 likeliest tokens of each side are from the plan, in σ."""
     sums, said = np.zeros(law.vocab_size), plan.accepted
     for tokens in law.sample(np.random.default_rng(3), size=2000):
-        sums[tokens] += plan.chances(tokens)
+        sums[tokens] += plan.choice_probs(tokens)
     own = [np.flatnonzero(side) for side in (plan.subset, ~plan.subset)]
     likeliest = np.concatenate([tokens[np.argsort(-said[tokens])[:20]] for tokens in own])
     # A chance is at most 1, so its variance is at most this.

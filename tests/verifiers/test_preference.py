@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
-import naive
 import numpy as np
 import pytest
+import reference
 import strategies
 
 import otmd
@@ -37,6 +37,11 @@ def enumerated(rule: otmd.Verifier, target: np.ndarray, law: otmd.DraftLaw) -> f
     tuples, probs = law.enumerate()
     hits = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
     return float(probs @ hits)
+
+
+def test_an_order_that_is_no_function_is_named() -> None:
+    with pytest.raises(TypeError, match="order: got list, expected a function"):
+        otmd.Preference([2, 1, 0])
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["default order", "random orders"])
@@ -115,7 +120,7 @@ def test_it_decides_as_its_twin() -> None:
             cases.append((otmd.WithReplacement(q, n), [q] * n, False))
         if instance.draft_support >= n:
             law = otmd.Stratified(q, n)
-            table = naive.slots_of_strata(law.strata.tolist(), law.inclusion_probs().tolist())
+            table = reference.slots_of_strata(law.strata.tolist(), law.inclusion_probs().tolist())
             cases.append((law, table, True))
         for law, table, by_strata in cases:
             twins = best_twins(p, table, by_strata)
@@ -135,29 +140,32 @@ def test_it_decides_as_its_twin() -> None:
 
 def best_twins(p: list, table: list, by_strata: bool) -> list:
     """The twin in its default order, or two twins if two orders are equally good."""
-    law = naive.independent(table)
-    rules = [naive.preference(p, table, o) for o in naive.default_preferences(p, table, by_strata)]
-    rates = [naive.judged(law, rule, len(p))[0] for rule in rules]
+    law = reference.independent(table)
+    rules = [
+        reference.preference(p, table, o)
+        for o in reference.default_preferences(p, table, by_strata)
+    ]
+    rates = [reference.judged(law, rule, len(p))[0] for rule in rules]
     return [rule for rule, rate in zip(rules, rates, strict=True) if rate > max(rates) - 1e-12]
 
 
 def decided(twin: Callable, tokens: np.ndarray, size: int) -> np.ndarray:
-    return np.array(naive.conditional(twin(tuple(tokens.tolist())), size), float)
+    return np.array(reference.conditional(twin(tuple(tokens.tolist())), size), float)
 
 
 def test_exactly_lossless_in_fractions_and_not_without_thinning() -> None:
     """The twin in fractions has the output law p exactly; without thinning it has not."""
     rng, wrong = np.random.default_rng(2), 0
     for _ in range(60):
-        p, q = (naive.exact(rng.integers(1, 12, 6).tolist()) for _ in range(2))
-        number, inclusion = naive.strata(q, 3)
-        table = naive.slots_of_strata(number, inclusion)
-        law = naive.independent(table)
-        for order in (*naive.default_preferences(p, table, True), rng.permutation(6).tolist()):
-            rate, output = naive.judged(law, naive.preference(p, table, order), 6)
+        p, q = (reference.exact(rng.integers(1, 12, 6).tolist()) for _ in range(2))
+        number, inclusion = reference.strata(q, 3)
+        table = reference.slots_of_strata(number, inclusion)
+        law = reference.independent(table)
+        for order in (*reference.default_preferences(p, table, True), rng.permutation(6).tolist()):
+            rate, output = reference.judged(law, reference.preference(p, table, order), 6)
             assert output == p
-            assert rate <= naive.optimal_by_subsets(p, law)[0]
-        _, faulty = naive.judged(law, naive.preference(p, table, order, thinned=False), 6)
+            assert rate <= reference.optimal_by_subsets(p, law)[0]
+        _, faulty = reference.judged(law, reference.preference(p, table, order, thinned=False), 6)
         wrong += max(abs(a - b) for a, b in zip(faulty, p, strict=True)) > Fraction(1, 100)
     assert wrong > 40
 
@@ -165,10 +173,10 @@ def test_exactly_lossless_in_fractions_and_not_without_thinning() -> None:
 def test_the_rate_is_that_of_the_twin_in_fractions() -> None:
     rng = np.random.default_rng(3)
     for _ in range(60):
-        p, q = (naive.exact(rng.integers(1, 500, 7).tolist()) for _ in range(2))
-        number, inclusion = naive.strata(q, 3)
-        table = naive.slots_of_strata(number, inclusion)
-        rate, _ = naive.judged(naive.independent(table), best_twins(p, table, True)[0], 7)
+        p, q = (reference.exact(rng.integers(1, 500, 7).tolist()) for _ in range(2))
+        number, inclusion = reference.strata(q, 3)
+        table = reference.slots_of_strata(number, inclusion)
+        rate, _ = reference.judged(reference.independent(table), best_twins(p, table, True)[0], 7)
         floats = [np.array([float(x) for x in side]) for side in (p, q)]
         law = otmd.Stratified(floats[1], 3)
         if law.strata.tolist() == number:

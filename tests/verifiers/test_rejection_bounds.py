@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from naive import exact, judged, rrsw, without_replacement
+from reference import exact, judged, rrsw, without_replacement
 
 import otmd
 from otmd.drafts import Race

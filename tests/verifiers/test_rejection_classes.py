@@ -1,8 +1,8 @@
 """Classes of similar draft mass, and their tokens by ratio, against plain loops."""
 
-import naive
 import numpy as np
 import pytest
+import rejection_twins
 
 from otmd.curve._kernels import ratios_of
 from otmd.verifiers.rejection_classes import classes_of_mass, masses_by_class, tokens_by_class
@@ -18,7 +18,7 @@ def test_classes(widest: float) -> None:
         mass = np.sort(rng.dirichlet(np.full(size, 0.4)))[::-1].copy()
         mass[size // 2 :] = mass[size // 2]
         starts = size - classes_of_mass(mass[::-1], widest)
-        assert starts[:-1].tolist() == naive.classes_of_mass(mass.tolist(), widest)
+        assert starts[:-1].tolist() == rejection_twins.classes_of_mass(mass.tolist(), widest)
         assert starts[-1] == size
 
 
@@ -41,13 +41,13 @@ def test_tokens_by_class(size: int, interval: tuple[float, float]) -> None:
     kept = masses_by_class(p, q, (1.0, *interval), smallest[::-1].copy(), merged)
     for c, own in enumerate(merged):
         here = [i for i in range(size) if level[i] == c]
-        wanted = naive.merged_masses(p[here].tolist(), q[here].tolist(), interval)
+        wanted = rejection_twins.merged_masses(p[here].tolist(), q[here].tolist(), interval)
         np.testing.assert_allclose(own[[0, 1, 3]], wanted, rtol=1e-12)
     starts = np.append(0, np.cumsum(1 + kept))
     ratio, before = np.empty(starts[-1]), np.empty((2, starts[-1] + smallest.size))
     low = smallest[::-1].copy()
     tokens_by_class(p, q, tokens, low, starts, merged, 1.0, ratio, *before)
-    dealt = naive.tokens_by_class(level, p.tolist(), q.tolist(), interval)
+    dealt = rejection_twins.tokens_by_class(level, p.tolist(), q.tolist(), interval)
     assert ratio.tolist() == dealt[0]
     np.testing.assert_allclose(before, dealt[1:], rtol=1e-12)
 

@@ -1,8 +1,9 @@
 """The curve with merged tokens against sums over all of them."""
 
-import naive
 import numpy as np
 import pytest
+import reference
+import rejection_twins
 
 from otmd.drafts import Race
 from otmd.race.quadrature import RATE_UNIT
@@ -27,10 +28,10 @@ def test_merged_tokens_and_tails(size: int, interval: tuple[float, float]) -> No
     # In the unit of the class, where every product with a power of two is exact.
     position.interval = ONE, ONE * interval[0], ONE * interval[1]
     tokens, ratios = position._kept
-    merged = naive.merged_masses(p.tolist(), q.tolist(), interval)
+    merged = rejection_twins.merged_masses(p.tolist(), q.tolist(), interval)
     with np.errstate(divide="ignore"):
         ratio = np.where(q > 0, p / q, np.inf)
-    wanted = [y for y in range(size) if naive.part_of_ratio(ratio[y], interval) is None]
+    wanted = [y for y in range(size) if rejection_twins.part_of_ratio(ratio[y], interval) is None]
     assert sorted(tokens) == wanted
     assert ratios[2:-1].tolist() == sorted(ratio[wanted] * ONE)
     for mass, tail, column in ((p, 1, 0), (q, 2, 1)):
@@ -46,11 +47,13 @@ def test_the_curve_is_exact_where_it_is_read(num_drafts: int) -> None:
     for seed in range(20):
         p, q = pair(40, seed)
         position = RejectionPosition(p, Race(q, num_drafts))
-        first = naive.hockey_stick(p.tolist(), q.tolist(), 1.0)
+        first = reference.hockey_stick(p.tolist(), q.tolist(), 1.0)
         for C in (
             0.0,
             1.0,
             *np.linspace(1.0 + first, min(RATE_UNIT * position.interval[-1], 9.0), 20),
         ):
             found = state_between(position.curve, C / RATE_UNIT, C / RATE_UNIT).W_low
-            assert found == pytest.approx(naive.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14)
+            assert found == pytest.approx(
+                reference.hockey_stick(p.tolist(), q.tolist(), C), abs=1e-14
+            )

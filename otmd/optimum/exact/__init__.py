@@ -5,7 +5,7 @@ from exact numbers: ``exact.WithReplacement(["1/3", "2/3"], 2)``.
 
 Rates of the optimum and of recursive rejection are fractions. K-SEQ's scale and rate are algebraic numbers,
 and the optimum as a function of a symbol is a piecewise rational function. These two need sympy
-(``pip install 'otmd[exact]'``), which is imported when they are called.
+(``pip install -e ".[exact]"`` in a clone), which is imported when they are called.
 """
 
 from otmd.optimum.exact.laws import (

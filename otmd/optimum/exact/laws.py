@@ -76,7 +76,7 @@ def require_sympy() -> Any:
         return import_module("sympy")
     except ImportError as error:
         raise ImportError(
-            "algebraic numbers and symbols need sympy: pip install 'otmd[exact]'"
+            'algebraic numbers and symbols need sympy: pip install -e ".[exact]" in a clone of otmd'
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Random choices: drawn by a generator, or enumerated.
 
-A rule asks a :class:`Chance` for each of its random choices. So the same code samples, with
+A verifier of trees asks :class:`RandomChoices` for each of its random choices. So the same code samples, with
 :class:`Sampled`, and computes exact probabilities, in :func:`every_outcome`.
 """
 
@@ -18,7 +18,7 @@ from otmd.probabilities import FloatArray, IntArray, wrong
 Result = TypeVar("Result")
 
 
-class Chance(ABC):
+class RandomChoices(ABC):
     """Makes the random choices of a procedure."""
 
     @abstractmethod
@@ -34,7 +34,7 @@ class Chance(ABC):
         """Draw the drafts of one position, shape (n,)."""
 
 
-class Sampled(Chance):
+class Sampled(RandomChoices):
     """Choices by a random generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -50,7 +50,7 @@ class Sampled(Chance):
         return law.sample(self.rng)
 
 
-class _Scripted(Chance):
+class _Scripted(RandomChoices):
     """Repeats the choices in ``script``, and makes the first possible choice each time after its end.
 
     ``others`` then holds a script for each choice that was possible there and not made. ``prob`` is the
@@ -83,7 +83,7 @@ class _Scripted(Chance):
 
 
 def every_outcome(
-    run: Callable[[Chance], Result], most: int = 2_000_000
+    run: Callable[[RandomChoices], Result], most: int = 2_000_000
 ) -> Iterator[tuple[Result, float]]:
     """Run a procedure once for each sequence of its random choices; yield results and probabilities.
 
@@ -93,11 +93,11 @@ def every_outcome(
     listed = cache(lambda law: law.enumerate())
     done = 0
     while scripts:
-        chance = _Scripted(scripts.pop(), listed)
-        result = run(chance)
-        scripts += chance.others
+        choices = _Scripted(scripts.pop(), listed)
+        result = run(choices)
+        scripts += choices.others
         done += 1
         if done + len(scripts) > most:
             wanted = "a smaller vocabulary, depth or number of drafts; or ask for num_samples"
             raise wrong("model", f"more than {most} outcomes to list", wanted)
-        yield result, chance.prob
+        yield result, choices.prob

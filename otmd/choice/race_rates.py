@@ -1,11 +1,11 @@
-"""How often each class is chosen among the winners of an exponential race: drafts without replacement.
+"""Probabilities that each class is chosen among the winners of an exponential race of n drafts.
 
-The first n tokens to arrive, the winners, are the drafts. ℓ_i(s) = E[e^{−s w_i}] is the probability that
-token i's clock has not rung by time s. Given s and the time t of the n-th arrival, the other tokens are
-independent, so the number of winners has a generating function in z with one factor for each token. The
-factors of heavy tokens, the few with a large q, are multiplied one by one. The other tokens are the tail.
-There y = e^{q t} − 1 is small, and the logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m, whose sum
-over the tail needs only the moments Σ share^a q^r (docs/optimal_verifier.md).
+The first n tokens to arrive, the winners, are the drafts without replacement. ℓ_i(s) = E[e^{−s w_i}] is the
+probability that token i's clock has not rung by time s. Given s and the time t of the n-th arrival, the other
+tokens are independent, so the number of winners has a generating function in z with one factor for each
+token. The factors of heavy tokens, the few with a large q, are multiplied one by one. The other tokens are
+the tail. There y = e^{q t} − 1 is small, and the logarithm of the factor 1 + z y ℓ is a series in y^m ℓ^m,
+whose sum over the tail needs only the moments Σ share^a q^r (docs/optimal_verifier.md).
 """
 
 from abc import ABC, abstractmethod
@@ -59,7 +59,9 @@ class RaceWeights(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClassRates(ABC):
-    """How often each class on one side of the cut is chosen, as a function of the log weights.
+    """The rates of the classes on one side of the cut, as a function of the log weights.
+
+    A rate is the probability that a token of the class is chosen.
 
     The log weights are, in this order, those of the nodes and of the heavy tokens that can be chosen, marked
     by ``able_nodes`` (G,) and ``able_heavy`` (M,), and if ``rejects`` that of the rejection.
@@ -75,15 +77,19 @@ class ClassRates(ABC):
 
         A node without tokens gets an interpolated weight, since tokens may move there.
         """
-        weights, count = np.exp(log_weights), np.count_nonzero(self.able_nodes)
-        nodes, heavy = np.zeros(self.able_nodes.size), np.zeros(self.able_heavy.size)
+        weights = np.exp(log_weights)
+        count = np.count_nonzero(self.able_nodes)
+        nodes = np.zeros(self.able_nodes.size)
+        heavy = np.zeros(self.able_heavy.size)
         if count:
-            places = self.tail.nodes
-            nodes[1:] = np.exp(np.interp(places[1:], places[self.able_nodes], log_weights[:count]))
+            node_ratios = self.tail.nodes
+            nodes[1:] = np.exp(
+                np.interp(node_ratios[1:], node_ratios[self.able_nodes], log_weights[:count])
+            )
         heavy[self.able_heavy] = weights[count : count + np.count_nonzero(self.able_heavy)]
         return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
 
-    def _answer(
+    def _with_rejection(
         self, rates: FloatArray, coupling: FloatArray, rejected: float, both: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """The rates and couplings of the classes, with those of the rejection appended if there is one."""
@@ -100,6 +106,18 @@ class ClassRates(ABC):
     @abstractmethod
     def node_values(self, log_weights: FloatArray) -> NodeValues:
         """The probability that a tail token is chosen if its class is the node below it, or above it."""
+
+
+class DraftedProbs(NamedTuple):
+    """Probabilities of the drafts on one side of the cut, where some tokens are blocked.
+
+    ``total`` is P(no blocked token is drafted). ``heavy`` (M,) is P(none is, and the heavy token is drafted);
+    ``tail`` is that of a tail token, divided by its q and to first order in q.
+    """
+
+    total: float
+    tail: float
+    heavy: FloatArray
 
 
 class RaceChoice(NamedTuple):
@@ -127,20 +145,17 @@ class TimedRace:
     blocked: float
     quadrature: Quadrature
 
-    def whole(self, sums: FloatArray) -> tuple[float, float, FloatArray]:
-        """P(no blocked token is drafted), and P(none is, and a given token of this side is drafted).
-
-        The latter is returned for a tail token, divided by its q and to first order in q, and for each heavy
-        token (M,). The tail has the power sums Σ q^r (R,).
-        """
+    def drafted_probs(self, sums: FloatArray) -> DraftedProbs:
+        """Probabilities of the drafts, where the tail has the power sums Σ q^r (R,)."""
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
         # At s = 0 no clock has rung.
-        found = self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
-        return float(found.expected[0]), float(found.tail[:, 1, 0].sum()), found.heavy[0]
+        silent = self.choice(np.ones((1, self.heavy_rates.size)), np.ones((1, 2)), moments)
+        tail = float(silent.tail[:, 1, 0].sum())
+        return DraftedProbs(float(silent.expected[0]), tail, silent.heavy[0])
 
     @cached_property
-    def chances(self) -> tuple[FloatArray, FloatArray]:
-        """e^{−q t} and 1 − e^{−q t} of the heavy tokens, each of shape (M, T)."""
+    def arrival_probs(self) -> tuple[FloatArray, FloatArray]:
+        """P(a heavy token has not arrived by t) = e^{−q t} and 1 − e^{−q t}, each of shape (M, T)."""
         growth = np.outer(self.heavy_rates, self.quadrature.times)
         return np.exp(-growth), -np.expm1(-growth)
 
@@ -151,11 +166,12 @@ class TimedRace:
 
         ``moments`` (G − 1, n + 1, R) are those of :class:`TailSums`.
         """
-        order, times = self.num_drafts, self.quadrature.times
+        order = self.num_drafts
+        times = self.quadrature.times
         powers = times ** np.arange(POWERS)[:, None]
         # Σ ℓ^m q^r over the tail, each of shape (J, R).
         mixed = [mixture_powers(m, node_silent) for m in range(order + 1)]
-        sums = [np.tensordot(own, moments[:, : own.shape[2]]) for own in mixed]
+        sums = [np.tensordot(powers_m, moments[:, : powers_m.shape[2]]) for powers_m in mixed]
         logs = np.zeros((order, node_silent.shape[0], times.size))
         last = np.empty_like(logs)
         for m in range(order):
@@ -163,12 +179,22 @@ class TimedRace:
             if m:
                 logs[m] = (sums[m] * series) @ powers
             last[m] = (-1) ** m * ((sums[m + 1][:, 1:] * series[:-1]) @ powers[:-1])
-        nobody = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * times)
-        count = exponential_series(logs, nobody)
-        start = [np.moveaxis(each, 0, 1).copy() for each in (count, product_of_series(last, count))]
-        heavy = self.heavy_rates, np.ascontiguousarray(heavy_silent), *self.chances
-        expected, slopes, by_count, by_last = silent_winners(*heavy, self.quadrature.steps, *start)
-        tail = _tail_slopes(start[0], start[1], by_count, by_last, powers)
+        none = np.exp(-(self.blocked + float(moments[:, 0, 1].sum())) * times)
+        count = exponential_series(logs, none)
+        start_count = np.moveaxis(count, 0, 1).copy()
+        start_last = np.moveaxis(product_of_series(last, count), 0, 1).copy()
+        silent = np.ascontiguousarray(heavy_silent)
+        absent, present = self.arrival_probs
+        expected, slopes, by_count, by_last = silent_winners(
+            self.heavy_rates,
+            silent,
+            absent,
+            present,
+            self.quadrature.steps,
+            start_count,
+            start_last,
+        )
+        tail = _tail_slopes(start_count, start_last, by_count, by_last, powers)
         return RaceChoice(expected, slopes, tail)
 
 
@@ -189,7 +215,8 @@ def _tail_slopes(
     powers: FloatArray,
 ) -> FloatArray:
     """The coefficients (n, R, J) of ℓ^m q^r in the derivative of E[Π ℓ] by a tail token's ℓ."""
-    order, most = count.shape[1], len(powers)
+    order = count.shape[1]
+    most = len(powers)
     slopes = np.zeros((order, most, count.shape[0]))
     for m in range(order):
         sign = (-1) ** m
@@ -215,7 +242,8 @@ class TimedRates(ClassRates):
         """See :class:`ClassRates`. The race is run again only if it was last run at other log weights."""
         if not self.last or (self.last[0][0] != log_weights).any():
             self(log_weights)
-        weights, slopes = self.weights(log_weights), self.last[0][1]
+        weights = self.weights(log_weights)
+        slopes = self.last[0][1]
         times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
         silent = np.exp(-np.outer(times, weights.nodes))
         rings = weights.nodes * silent * (steps * np.exp(-weights.rejection * times))[:, None]
@@ -229,7 +257,8 @@ class TimedRates(ClassRates):
 
     def _node_slopes(self, tail: FloatArray, silent: FloatArray) -> FloatArray:
         """The derivative of E[Π ℓ] by ℓ of each class, shape (J, G)."""
-        slopes, moments = np.zeros(silent.shape), self.tail.moments
+        slopes = np.zeros(silent.shape)
+        moments = self.tail.moments
         for m in range(self.race.num_drafts):
             mixed = mixture_powers(m, silent)
             of_low = moments[:, 1 : m + 2] @ tail[m]
@@ -242,35 +271,37 @@ class TimedRates(ClassRates):
         """See :class:`ClassRates`."""
         weights = self.weights(log_weights)
         times, steps = quadrature_for_weights(log_weights, self.race.num_drafts)
-        heavy, nodes = (np.exp(-np.outer(times, own)) for own in (weights.heavy, weights.nodes))
+        heavy = np.exp(-np.outer(times, weights.heavy))
+        nodes = np.exp(-np.outer(times, weights.nodes))
         choice = self.race.choice(heavy, nodes, self.tail.moments)
         self.last[:] = [(log_weights.copy(), choice.tail)]
-        of_nodes, of_heavy = nodes * self._node_slopes(choice.tail, nodes), heavy * choice.heavy
+        of_nodes = nodes * self._node_slopes(choice.tail, nodes)
+        of_heavy = heavy * choice.heavy
         waiting = steps * np.exp(-weights.rejection * times)
         drafted = np.hstack([of_nodes[:, self.able_nodes], of_heavy[:, self.able_heavy]])
         drafted *= np.append(weights.nodes[self.able_nodes], weights.heavy[self.able_heavy])
         rates = waiting @ drafted
         coupling = self._coupling(drafted, of_heavy, choice.expected, waiting * times)
         rejected = weights.rejection * waiting
-        return self._answer(
-            rates, coupling, rejected @ choice.expected, (rejected * times) @ drafted
-        )
+        both = (rejected * times) @ drafted
+        return self._with_rejection(rates, coupling, rejected @ choice.expected, both)
 
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray
     ) -> FloatArray:
-        """−∂rates/∂log weights off the diagonal, with Hájek's approximation of how often two are drafted.
+        """−∂rates/∂log weights off the diagonal, with Hájek's approximation of P(both are drafted).
 
         For samples of a fixed size, π_gh ≈ π_g π_h (1 − (1 − π_g)(1 − π_h)/Σ π(1 − π)) (Hájek 1964). The
         approximation only directs the steps of the search: the rates are exact.
         """
         audible = (expected > _INAUDIBLE)[:, None]
-        share, certain = np.zeros_like(drafted), np.zeros_like(of_heavy)
+        share = np.zeros_like(drafted)
+        heavy_share = np.zeros_like(of_heavy)
         np.divide(drafted, expected[:, None], out=share, where=audible)
-        np.divide(of_heavy, expected[:, None], out=certain, where=audible)
+        np.divide(of_heavy, expected[:, None], out=heavy_share, where=audible)
         varied = share.copy()
-        varied[:, np.count_nonzero(self.able_nodes) :] *= 1.0 - certain[:, self.able_heavy]
-        spread = np.maximum(self.race.num_drafts - (certain**2).sum(axis=1), 1e-3)
+        varied[:, np.count_nonzero(self.able_nodes) :] *= 1.0 - heavy_share[:, self.able_heavy]
+        spread = np.maximum(self.race.num_drafts - (heavy_share**2).sum(axis=1), 1e-3)
         pair = strength * expected
         independent = (share * pair[:, None]).T @ share
         repelled = (varied * (pair / spread)[:, None]).T @ varied
@@ -292,17 +323,23 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
     """
     num_times, order, num_nodes = start_count.shape
     size = rates.size
-    expected, slopes = np.empty(num_times), np.empty((num_times, size))
-    grad_count, grad_last = np.empty(start_count.shape), np.empty(start_last.shape)
+    expected = np.empty(num_times)
+    slopes = np.empty((num_times, size))
+    grad_count = np.empty(start_count.shape)
+    grad_last = np.empty(start_last.shape)
     count = np.empty((size + 1, order, num_nodes))
     last = np.empty((size + 1, order, num_nodes))
-    by_count, by_last = np.empty((order, num_nodes)), np.empty((order, num_nodes))
+    by_count = np.empty((order, num_nodes))
+    by_last = np.empty((order, num_nodes))
     for j in range(num_times):
         copy_numbers(start_count[j].ravel(), count[0].ravel())
         copy_numbers(start_last[j].ravel(), last[0].ravel())
         for i in range(size):
-            token = silent[j, i], rates[i], absent[i], present[i]
-            _multiply(*token, count[i], last[i], count[i + 1], last[i + 1])
+            _multiply(
+                silent[j, i], rates[i], absent[i], present[i],
+                count[i], last[i], count[i + 1], last[i + 1],
+            )  # fmt: skip
+        # E[Π ℓ] = ∫ last[n − 1](t) dt : total
         total = 0.0
         for k in range(num_nodes):
             total += steps[k] * last[size, order - 1, k]
@@ -312,8 +349,9 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
         for k in range(num_nodes):
             by_last[order - 1, k] = steps[k]
         for i in range(size - 1, -1, -1):
-            token = silent[j, i], rates[i], absent[i], present[i]
-            slopes[j, i] = _take_back(*token, count[i], last[i], by_count, by_last)
+            slopes[j, i] = _multiply_adjoint(
+                silent[j, i], rates[i], absent[i], present[i], count[i], last[i], by_count, by_last
+            )
         copy_numbers(by_count.ravel(), grad_count[j].ravel())
         copy_numbers(by_last.ravel(), grad_last[j].ravel())
     return expected, slopes, grad_count, grad_last
@@ -322,26 +360,37 @@ def silent_winners(rates, silent, absent, present, steps, start_count, start_las
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _multiply(ell, rate, absent, present, count, last, next_count, next_last):
     """Multiply one token onto the two series (n, T)."""
+    # With a = absent, b = present and the rate λ: c_m ← c_m a + c_{m−1} b ℓ,
+    # d_m ← (d_m + λ ℓ c_m) a + d_{m−1} b ℓ, where c = count and d = last
     order, num_nodes = count.shape
     for m in range(order):
-        c, d, new_c, new_d = count[m], last[m], next_count[m], next_last[m]
+        c = count[m]
+        d = last[m]
+        c_next = next_count[m]
+        d_next = next_last[m]
         for k in range(num_nodes):
-            new_c[k] = c[k] * absent[k]
-            new_d[k] = (d[k] + rate * ell * c[k]) * absent[k]
+            c_next[k] = c[k] * absent[k]
+            d_next[k] = (d[k] + rate * ell * c[k]) * absent[k]
         if m > 0:
             c, d = count[m - 1], last[m - 1]
             for k in range(num_nodes):
-                new_c[k] += c[k] * present[k] * ell
-                new_d[k] += d[k] * present[k] * ell
+                c_next[k] += c[k] * present[k] * ell
+                d_next[k] += d[k] * present[k] * ell
 
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
-def _take_back(ell, rate, absent, present, count, last, by_count, by_last):
-    """Return the derivative by one token's ℓ; ``by_…`` become those by the series without the token."""
+def _multiply_adjoint(ell, rate, absent, present, count, last, by_count, by_last):
+    """Return the derivative by one token's ℓ; ``by_…`` become those by the series without the token.
+
+    The adjoint of :func:`_multiply`, line by line.
+    """
     order, num_nodes = count.shape
     slope = 0.0
     for m in range(order):
-        c, d, of_c, of_d = count[m], last[m], by_count[m], by_last[m]
+        c = count[m]
+        d = last[m]
+        of_c = by_count[m]
+        of_d = by_last[m]
         for k in range(num_nodes):
             slope += of_d[k] * rate * absent[k] * c[k]
             of_c[k] = (of_c[k] + of_d[k] * rate * ell) * absent[k]

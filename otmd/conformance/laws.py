@@ -1,0 +1,290 @@
+"""Checks that a law of drafts keeps what its interface promises.
+
+All drafts are enumerated, so it is for small vocabularies. Samples are compared with probabilities by an
+exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
+"""
+
+import copy
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import numpy as np
+
+from otmd.audit.draft_samples import counts_of_tuples
+from otmd.conformance.comparisons import NUM_SAMPLES, SAME, SAME_RATE, agree, follows, within
+from otmd.drafts import DraftLaw, Race, Slots, Structure
+from otmd.drafts.base import validate_law
+from otmd.optimum import OptimalAcceptance, optimal_acceptance
+from otmd.optimum.bounds import draft_probability_bound
+from otmd.probabilities import FloatArray
+
+# How many tuples are tried, and up to which vocabulary all subsets.
+_MOST_TRIED, _MOST_SUBSETS = 100, 10
+Drafts = tuple[int, ...]
+
+
+def check_law(law: DraftLaw, *, rng: int | np.random.Generator = 0) -> None:
+    """Fail unless all methods of a law of drafts agree with each other, and its samples with them.
+
+    Parameters
+    ----------
+    law : DraftLaw
+        A law that can be enumerated, with a small vocabulary. With leading axes, each of its positions is
+        checked, and all together are compared with them.
+    rng : int or numpy.random.Generator
+        Draws the samples, and the subsets and tuples where there are too many to try all.
+
+    Raises
+    ------
+    AssertionError
+        Names the method, its input, and what was given and expected.
+    ValueError, TypeError
+        For a law that is too large to enumerate; for what is not a law.
+    """
+    validate_law(law)
+    rng = np.random.default_rng(rng)
+    if law.batch_shape:
+        _check_axes_of_law(law, rng)
+    for index in np.ndindex(law.batch_shape):
+        position = law[index]
+        _check_probs(position, rng)
+        _check_sets(position, rng)
+        _check_structure(position)
+        _check_optimum(position, rng)
+        _check_samples(position, rng)
+        _check_copies(position)
+        for fewer in smaller_laws(position)[:-1]:
+            _check_probs(fewer, rng)
+            _check_sets(fewer, rng)
+            _check_structure(fewer)
+
+
+def hostile_targets(law: DraftLaw, rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Target distributions (V,) on which verifiers have been seen to fail, for a law at a single position."""
+    inclusion, size = law.inclusion_probs(), law.vocab_size
+    mixed = rng.dirichlet(np.ones(size))
+    masses = {
+        "random": mixed,
+        "zeros": np.where(rng.random(size) < 0.5, mixed, 0.0),
+        "one-hot, often drafted": np.eye(size)[inclusion.argmax()],
+        "one-hot, rarely drafted": np.eye(size)[inclusion.argmin()],
+        "the inclusion probabilities": inclusion,
+        "disjoint from the drafts": np.where(inclusion > 0, 0.0, mixed),
+        "ties": rng.integers(1, 3, size).astype(np.float64),
+        "masses of 1e-300": np.where(rng.permutation(size) < size / 2, 1e-300, mixed),
+    }
+    return {name: mass / mass.sum() for name, mass in masses.items() if mass.any()}
+
+
+def _check_probs(law: DraftLaw, rng: np.random.Generator) -> None:
+    """The probabilities of tuples, and of each draft given those before it."""
+    tuples, probs = law.enumerate()
+    drawn = dict(zip(map(tuple, tuples.tolist()), probs.tolist(), strict=True))
+    agree(f"enumerate() of {law!r} lists tuples once", len(drawn), len(tuples), 0)
+    agree(f"sum of the probabilities of {law!r}", probs.sum(), 1.0, SAME)
+    listed = tuples[rng.permutation(len(tuples))[:_MOST_TRIED]]
+    others = rng.integers(law.vocab_size, size=(_MOST_TRIED, law.num_drafts))
+    for draft_tokens in np.concatenate([listed, others]):
+        drafts = tuple(draft_tokens.tolist())
+        where, expected = f"{drafts} of {law!r}", drawn.get(drafts, 0.0)
+        agree(f"tuple_prob of {where}", law.tuple_prob(draft_tokens), expected, SAME)
+        factors = _factors(law, drafts)
+        agree(f"product of next_draft_probs of {where}", np.prod(factors), expected, SAME)
+        # The probability of drafts that can be drawn may underflow to 0; its factors need not.
+        able = expected > 0 or (len(factors) == law.num_drafts and min(factors) > 0)
+        if able or np.prod(factors) == 0:
+            agree(f"can_draw of {where}", law.can_draw(draft_tokens), able, 0)
+
+
+def _factors(law: DraftLaw, drafts: Drafts) -> list[float]:
+    """The probability of each draft given those before it, up to the first that is 0."""
+    factors: list[float] = []
+    for k, token in enumerate(drafts):
+        probs = law.next_draft_probs(drafts[:k])
+        where = f"next_draft_probs({drafts[:k]}) of {law!r}"
+        agree(f"sum of {where}", probs.sum(), 1.0, SAME)
+        agree(f"mass below 0 of {where}", np.minimum(probs, 0.0), np.zeros(law.vocab_size), 0)
+        factors.append(float(probs[token]))
+        if factors[-1] == 0:
+            break
+    return factors
+
+
+def _check_sets(law: DraftLaw, rng: np.random.Generator) -> None:
+    """Containment, inclusion, hit rates and the number of sets."""
+    tuples, probs = law.enumerate()
+    size = law.vocab_size
+    subsets = subsets_of(size, rng)
+    contained = [probs[subset[tuples].all(axis=-1)].sum() for subset in subsets]
+    by_law = np.asarray(law.containment(subsets))
+    for subset, given, expected in zip(subsets, by_law, contained, strict=True):
+        where = f"containment({np.flatnonzero(subset).tolist()}) of {law!r}"
+        agree(where, given, expected, SAME_RATE)
+    drafted = np.array([probs[(tuples == token).any(axis=-1)].sum() for token in range(size)])
+    agree(f"inclusion_probs() of {law!r}", law.inclusion_probs(), drafted, SAME_RATE)
+    target = rng.dirichlet(np.ones(size))
+    where = f"hit_rates({target.tolist()}) of {law!r}"
+    agree(where, law.hit_rates(target, [law.num_drafts]), [target @ drafted], SAME_RATE)
+    for merge in (True, False):
+        counted = law.count_sets(merge)
+        sets = [frozenset(drafts) for drafts in tuples.tolist()]
+        sets = set(sets) if merge else sets
+        expected = len(sets), sum(map(len, sets))
+        # Tuples whose probability underflows are not enumerated, and may be counted.
+        if counted is not None and probs.min() > 1e-200:
+            agree(f"count_sets({merge}) of {law!r}", counted, expected, 0)
+
+
+def _check_structure(law: DraftLaw) -> None:
+    """The structure draws the same tokens; in the same order, where none is deterministic."""
+    structure = law.position_structure()
+    in_order = structure.deterministic.size == 0
+    given = _merged(_draws(structure), in_order)
+    tuples, probs = law.enumerate()
+    expected = _merged(zip(map(tuple, tuples.tolist()), probs.tolist(), strict=True), in_order)
+    for drafts in sorted({*given, *expected}):
+        where = f"probability of {drafts} by the structure of {law!r}"
+        agree(where, given[drafts], expected[drafts], SAME_RATE)
+
+
+def _merged(draws: Iterator[tuple[Drafts, float]] | zip, in_order: bool) -> dict[Drafts, float]:
+    """The sum of the probabilities of equal draws, in any order of the tokens unless ``in_order``."""
+    merged: dict[Drafts, float] = defaultdict(float)
+    for drafts, prob in draws:
+        merged[drafts if in_order else tuple(sorted(drafts))] += prob
+    return merged
+
+
+def _draws(structure: Structure) -> Iterator[tuple[Drafts, float]]:
+    """Draws of a structure: the deterministic tokens, then the others, with their probabilities."""
+    first, random = tuple(structure.deterministic.tolist()), structure.random
+    if random is None:
+        yield first, 1.0
+    elif isinstance(random, Slots):
+        rows = np.repeat(np.atleast_2d(random.dense), random.copies, axis=0)
+        for drafts in product(*(np.flatnonzero(row).tolist() for row in rows)):
+            yield first + drafts, float(rows[np.arange(len(drafts)), drafts].prod())
+    elif isinstance(random, Race):
+        for drafts in permutations(np.flatnonzero(random.probs).tolist(), random.num_drafts):
+            tokens = np.array(drafts)
+            left = [random.mass_left(tokens[None, :k])[0] for k in range(len(drafts))]
+            yield first + drafts, float(np.prod(random.probs[tokens] / left))
+    else:
+        tuples, probs = random.enumerate()
+        for drafts, prob in zip(tuples.tolist(), probs.tolist(), strict=True):
+            yield first + tuple(drafts), prob
+
+
+def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
+    """α* is the minimum over all subsets, at most that over those tried, and the value of its own subset."""
+    subsets = subsets_of(law.vocab_size, rng)
+    contained = np.asarray(law.containment(subsets))
+    smaller = smaller_laws(law)
+    for name, target in hostile_targets(law, rng).items():
+        where = f"optimal_acceptance of {law!r} for {target.tolist()} ({name})"
+        best = _optimum(where, target, law)
+        lowest = float((1.0 + subsets @ target - contained).min())
+        if law.vocab_size <= _MOST_SUBSETS:
+            agree(where, best.rate, min(lowest, 1.0), SAME_RATE)
+        within(where, float(best.rate), 0.0, lowest, SAME_RATE)
+        upper = float(draft_probability_bound(target, law))
+        within(where, float(best.rate), 0.0, upper, SAME_RATE)
+        cut = 1.0 + target[best.subset].sum() - law.containment(best.subset)
+        agree(f"the value of the subset of {where}", cut, best.rate, SAME_RATE)
+        if len(smaller) == law.num_drafts:
+            every_n = optimal_acceptance(target, law, every_n=True).rate
+            alone = [float(_optimum(where, target, fewer).rate) for fewer in smaller]
+            agree(f"every_n=True, {where}", every_n, alone, SAME_RATE)
+
+
+def _optimum(what: str, target: FloatArray, law: DraftLaw) -> OptimalAcceptance:
+    """The optimum; an optimum that its own cut contradicts is a failure of the law."""
+    try:
+        best = optimal_acceptance(target, law)
+        agree(f"shape of the subset, {what}", best.subset.shape[-1:], (law.vocab_size,), 0)
+    except ArithmeticError as reason:
+        raise AssertionError(f"{what}: {reason}") from reason
+    return best
+
+
+def _check_samples(law: DraftLaw, rng: np.random.Generator) -> None:
+    seed = int(rng.integers(2**32))
+    drawn = [law.sample(np.random.default_rng(seed), NUM_SAMPLES) for _ in range(2)]
+    agree(f"sample of {law!r} with equal seeds", drawn[0], drawn[1], 0)
+    if drawn[0].dtype != np.int64:
+        raise AssertionError(f"sample of {law!r}: got {drawn[0].dtype}, expected int64")
+    for size, axes in ((None, ()), ((2, 3), (2, 3)), (0, (0,))):
+        shape = (*axes, law.num_drafts)
+        agree(f"shape of sample({size}) of {law!r}", law.sample(rng, size).shape, shape, 0)
+    tuples, counts = np.unique(drawn[0], axis=0, return_counts=True)
+    for draft_tokens in tuples:
+        agree(f"can_draw of the sample {draft_tokens} of {law!r}", law.can_draw(draft_tokens), 1, 0)
+    for seen, probs in counts_of_tuples(law, tuples, counts):
+        follows(f"sample of {law!r}", seen, probs, rng)
+
+
+def _check_copies(law: DraftLaw) -> None:
+    tuples, probs = law.enumerate()
+    copies = {
+        "copy": copy.copy(law),
+        "pickle": pickle.loads(pickle.dumps(law)),
+        "with_num_drafts(its own number)": law.with_num_drafts(law.num_drafts),
+    }
+    for name, other in copies.items():
+        agree(f"the {name} of {law!r}: its tuples", other.enumerate()[0], tuples, 0)
+        agree(f"the {name} of {law!r}: its probabilities", other.enumerate()[1], probs, 0)
+
+
+def smaller_laws(law: DraftLaw) -> list[DraftLaw]:
+    """The laws of the same family with 1, 2, … n drafts, as far as they exist."""
+    smaller = []
+    for number in range(1, law.num_drafts + 1):
+        try:
+            fewer = law.with_num_drafts(number)
+        except ValueError:
+            continue
+        agree(f"num_drafts of with_num_drafts({number}) of {law!r}", fewer.num_drafts, number, 0)
+        smaller.append(fewer)
+    return smaller
+
+
+def _check_axes_of_law(law: DraftLaw, rng: np.random.Generator) -> None:
+    """All positions together give what each of them gives."""
+    tokens = law.sample(rng, 20)
+    shape = (20, *law.batch_shape, law.num_drafts)
+    agree(f"shape of sample(20) of {law!r}", tokens.shape, shape, 0)
+    subsets = subsets_of(law.vocab_size, rng)[:50]
+    spread = np.expand_dims(subsets, tuple(range(1, 1 + len(law.batch_shape))))
+    target = rng.dirichlet(np.ones(law.vocab_size))
+    where = f"optimal_acceptance of {law!r} for {target.tolist()}"
+    best = _optimum(where, target, law)
+    given = {
+        "inclusion_probs": law.inclusion_probs(),
+        "tuple_prob": np.moveaxis(law.tuple_prob(tokens), 0, -1),
+        "containment": np.moveaxis(np.asarray(law.containment(spread)), 0, -1),
+        "optimal_acceptance": np.asarray(best.rate),
+        "optimal subset": best.subset,
+    }
+    for index in np.ndindex(law.batch_shape):
+        position = law[index]
+        agree(f"leading axes of {law!r}[{index}]", position.batch_shape, (), 0)
+        alone = optimal_acceptance(target, position)
+        expected = {
+            "inclusion_probs": position.inclusion_probs(),
+            "tuple_prob": position.tuple_prob(tokens[(slice(None), *index)]),
+            "containment": position.containment(subsets),
+            "optimal_acceptance": alone.rate,
+            "optimal subset": alone.subset,
+        }
+        for name, values in given.items():
+            agree(f"{name} of {law!r} at {index}", values[index], expected[name], SAME)
+
+
+def subsets_of(vocab_size: int, rng: np.random.Generator) -> np.ndarray:
+    """All subsets of a small vocabulary, else some at random, as rows (S, V) of booleans."""
+    if vocab_size <= _MOST_SUBSETS:
+        return (np.arange(2**vocab_size)[:, None] >> np.arange(vocab_size)) & 1 == 1
+    share = rng.random((2**_MOST_SUBSETS, 1))
+    return rng.random((2**_MOST_SUBSETS, vocab_size)) < share

@@ -1,0 +1,252 @@
+"""Checks that a verifier or a rule for draft trees is lossless, and that its rates are those of its output.
+
+All drafts are enumerated, so it is for small vocabularies. Samples are compared with probabilities by an
+exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
+"""
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.audit.by_samples import losslessness
+from otmd.conformance.comparisons import (
+    FALSE_ALARM,
+    NUM_SAMPLES,
+    SAME,
+    SAME_RATE,
+    agree,
+    follows,
+    within,
+)
+from otmd.conformance.laws import hostile_targets, smaller_laws
+from otmd.drafts import DraftLaw
+from otmd.drafts.base import validate_law, validate_target
+from otmd.optimum import optimal_acceptance
+from otmd.probabilities import FloatArray
+from otmd.sequences import (
+    SequenceRule,
+    TreeLaw,
+    block_efficiency,
+    optimal_block_efficiency,
+    output_law,
+    target_law,
+)
+from otmd.sequences.trees import Model
+from otmd.verifiers import InvariantCoupling, UnsupportedLaw, Verifier
+from otmd.verifiers.base import validate_verifier
+
+# The bounds of a rate must hold whatever they are asked to be apart at most.
+_TOLERANCES = (0.3, 1e-3, 1e-8)
+
+
+def check_verifier(
+    verifier: Verifier,
+    law: DraftLaw,
+    *,
+    target_probs: ArrayLike | None = None,
+    rng: int | np.random.Generator = 0,
+) -> None:
+    """Fail unless a verifier is lossless for a law of drafts, and its rates are those of its decisions.
+
+    A law that the verifier does not support must be an UnsupportedLaw error from every method.
+
+    Parameters
+    ----------
+    verifier : Verifier
+        An :class:`~otmd.verifiers.InvariantCoupling` is sampled, any other verifier is enumerated.
+    law : DraftLaw
+        A law that can be enumerated, with a small vocabulary. With leading axes, each of its positions is
+        checked, and all together are compared with them.
+    target_probs : array_like, shape (V,), optional
+        The target. By default targets are made for the law: random, with zeros and ties, one-hot, the
+        inclusion probabilities, disjoint from the drafts, and with masses of 1e-300.
+    rng : int or numpy.random.Generator
+        Makes the targets and draws the samples.
+
+    Raises
+    ------
+    AssertionError
+        Names the method, its input, and what was given and expected.
+    ValueError, TypeError
+        For an invalid target or a law that is too large to enumerate; for what is no verifier or law.
+    """
+    validate_verifier(verifier)
+    validate_law(law)
+    rng = np.random.default_rng(rng)
+    if not verifier.supports(law):
+        _check_refusal(verifier, law, rng)
+        return
+    for index in np.ndindex(law.batch_shape):
+        position = law[index]
+        targets = hostile_targets(position, rng)
+        if target_probs is not None:
+            targets = {"given": validate_target(target_probs, position)}
+        for name, target in targets.items():
+            where = f"{verifier!r} for {position!r} and the target {target.tolist()} ({name})"
+            _check_position(verifier, position, target, where)
+        sampled = next(name for name in ("given", "zeros", "random") if name in targets)
+        _check_decisions(verifier, position, targets[sampled], rng)
+        _check_axes(verifier, position, np.stack([*targets.values()]))
+    if law.batch_shape:
+        axes = (2, *(1 for _ in law.batch_shape))
+        _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
+
+
+def check_tree_verifier(rule: SequenceRule, tree: TreeLaw, target_model: Model) -> None:
+    """Fail unless a rule for draft trees is lossless, and emits no more tokens than the optimum.
+
+    A law of trees that the rule does not serve must be an UnsupportedLaw error.
+
+    Parameters
+    ----------
+    rule : SequenceRule
+    tree : TreeLaw
+        The law of the draft trees, small enough for all outcomes to be listed.
+    target_model : callable
+        Takes a prefix and returns the target distribution (V,).
+
+    Raises
+    ------
+    AssertionError
+        Names the rule and the law, and what was given and expected.
+    ValueError
+        For a tree that is too large.
+    """
+    where = f"{rule!r} for {tree!r}"
+    try:
+        output = output_law(rule, target_model, tree)
+    except UnsupportedLaw:
+        _refuses(f"block_efficiency of {where}", lambda: block_efficiency(rule, target_model, tree))
+        return
+    agree(f"output_law of {where}", output, target_law(target_model, tree.depth + 1), SAME)
+    emitted = block_efficiency(rule, target_model, tree).value
+    best = optimal_block_efficiency(target_model, tree).value
+    within(f"tokens per step of {where}", emitted, 1.0, best, 1e-8)
+
+
+def _check_refusal(verifier: Verifier, law: DraftLaw, rng: np.random.Generator) -> None:
+    target, tokens = np.full(law.vocab_size, 1.0 / law.vocab_size), law.sample(rng)
+    calls: dict[str, Callable[[], object]] = {
+        "acceptance_rate": lambda: verifier.acceptance_rate(target, law),
+        "acceptance_bounds": lambda: verifier.acceptance_bounds(target, law),
+        "certificate": lambda: verifier.certificate(target, law),
+        "output_law": lambda: verifier.output_law(target, law),
+        "prepare": lambda: verifier.prepare(target, law),
+        "verify": lambda: verifier.verify(target, law, tokens, rng=rng),
+    }
+    for name, call in calls.items():
+        _refuses(f"{name} of {verifier!r} for {law!r}", call)
+
+
+def _refuses(what: str, call: Callable[[], object]) -> None:
+    try:
+        given = call()
+    except UnsupportedLaw:
+        return
+    raise AssertionError(f"{what}: got {given!r}, expected an UnsupportedLaw error")
+
+
+def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where: str) -> None:
+    """The output is the target, and the bounds hold the rate; neither is above the optimum."""
+    before = target.copy()
+    best = float(optimal_acceptance(target, law).rate)
+    rate = best
+    if not isinstance(verifier, InvariantCoupling):
+        rate = _enumerated_rate(verifier, law, target, where)
+        within(f"rate of {where}", rate, 0.0, best, SAME_RATE)
+    for tol in _TOLERANCES:
+        low, high = map(float, verifier.acceptance_bounds(target, law, tol))
+        what = f"acceptance_bounds(tol={tol:g}) of {where}"
+        within(f"the lower end of {what}", low, 0.0, min(high, best), SAME_RATE)
+        within(f"the upper end of {what}", high, low, 1.0, SAME_RATE)
+        if not isinstance(verifier, InvariantCoupling):
+            within(f"the enumerated rate in {what}", rate, low, high, SAME_RATE)
+    agree(f"the target after the calls of {where}", target, before, 0)
+
+
+def _enumerated_rate(verifier: Verifier, law: DraftLaw, target: FloatArray, where: str) -> float:
+    """The acceptance rate by enumeration, once the output has been compared with the target."""
+    prepared = verifier.prepare(target, law)
+    unpickled = pickle.loads(pickle.dumps(prepared))
+    output, rate = np.zeros(target.size), 0.0
+    for i, (tokens, prob) in enumerate(zip(*law.enumerate(), strict=True)):
+        given = prepared.conditional_law(tokens)
+        what = f"conditional_law({tokens.tolist()}) of {where}"
+        within(f"the least of {what}", float(given.min()), 0.0, 1.0, SAME)
+        agree(f"the sum of {what}", given.sum(), 1.0, SAME)
+        agree(f"{what} where p = 0", given[target == 0], np.zeros((target == 0).sum()), 0)
+        if i < 5:
+            agree(f"{what} after a pickle", unpickled.conditional_law(tokens), given, 0)
+        output += prob * given
+        rate += prob * float(given[np.unique(tokens)].sum())
+    agree(f"the distribution of the output of {where}", output, target, SAME)
+    return rate
+
+
+def _check_decisions(
+    verifier: Verifier, law: DraftLaw, target: FloatArray, rng: np.random.Generator
+) -> None:
+    """Samples of verify follow the target, are accepted as often as the bounds say, and name their draft."""
+    where = f"verify of {verifier!r} for {law!r} and the target {target.tolist()}"
+    audit = losslessness(verifier, target, law, NUM_SAMPLES, FALSE_ALARM * 3, rng=rng)
+    if audit.faulty:
+        raise AssertionError(f"{where}: {audit}")
+    low, high = map(float, verifier.acceptance_bounds(target, law))
+    accepted = audit.acceptance
+    if accepted.low > high + SAME_RATE or accepted.high < low - SAME_RATE:
+        found = f"an acceptance rate between {accepted.low:.6f} and {accepted.high:.6f}"
+        raise AssertionError(f"{where}: got {found}, expected one in [{low:.6f}, {high:.6f}]")
+    tokens = law.sample(rng, (2, 10))
+    verdict = verifier.verify(target, law, tokens, rng=rng)
+    agree(f"shape of the tokens of {where}", np.shape(verdict.token), (2, 10), 0)
+    output_tokens = np.ravel(verdict.token).tolist()
+    draft_indices = np.ravel(verdict.draft_index).tolist()
+    drafts = tokens.reshape(-1, law.num_drafts).tolist()
+    for drafted, token, draft_index in zip(drafts, output_tokens, draft_indices, strict=True):
+        named = drafted[draft_index] if draft_index >= 0 else token
+        if named != token or (draft_index < 0 and token in drafted):
+            got = f"the token {token} as draft {draft_index} of {drafted}"
+            raise AssertionError(f"{where}: got {got}, expected the index of the token, or -1")
+    if not isinstance(verifier, InvariantCoupling):
+        _check_given_drafts(verifier, law, target, rng)
+
+
+def _check_given_drafts(
+    verifier: Verifier, law: DraftLaw, target: FloatArray, rng: np.random.Generator
+) -> None:
+    """Given the most likely drafts, samples follow the conditional distribution."""
+    tuples, probs = law.enumerate()
+    drafts = tuples[probs.argmax()]
+    expected = verifier.prepare(target, law).conditional_law(drafts)
+    repeated = np.tile(drafts, (NUM_SAMPLES, 1))
+    output_tokens = verifier.verify(target, law, repeated, rng=rng).token
+    seen = np.bincount(output_tokens, minlength=target.size)
+    where = f"verify of {verifier!r} for {law!r} and the target {target.tolist()}, given {drafts}"
+    follows(where, seen, expected, rng)
+
+
+def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
+    """Targets along leading axes, and all numbers of drafts at once, give what each of them gives."""
+    axes = np.broadcast_shapes(targets.shape[:-1], law.batch_shape)
+    where = f"{verifier!r} for {law!r} with leading axes {axes}"
+    bounds = np.stack(verifier.acceptance_bounds(targets, law))
+    if not isinstance(verifier, InvariantCoupling):
+        output = verifier.output_law(targets, law)
+        agree(f"output_law of {where}", output, np.broadcast_to(targets, output.shape), SAME)
+    every_n = np.empty((2, *axes, 0))
+    smaller = smaller_laws(law)
+    if len(smaller) == law.num_drafts and all(map(verifier.supports, smaller)):
+        every_n = np.stack(verifier.acceptance_bounds(targets, law, every_n=True))
+        agree(f"shape of every_n of {where}", every_n.shape, (2, *axes, law.num_drafts), 0)
+    for index in np.ndindex(axes):
+        position = law[index[len(index) - len(law.batch_shape) :]]
+        target = np.broadcast_to(targets, (*axes, law.vocab_size))[index]
+        what = f"{where} at {index}, target {target.tolist()}"
+        alone = np.stack(verifier.acceptance_bounds(target, position))
+        agree(f"acceptance_bounds of {what}", bounds[:, *index], alone, SAME)
+        for i in range(every_n.shape[-1]):
+            alone = np.stack(verifier.acceptance_bounds(target, position.with_num_drafts(i + 1)))
+            what_n = f"acceptance_bounds(every_n=True) for {i + 1} drafts of {what}"
+            agree(what_n, every_n[:, *index, i], alone, SAME)
