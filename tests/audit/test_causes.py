@@ -99,7 +99,9 @@ def test_too_few_rows_confirm_nothing():
     explanation = Explanation("a mistake", 10.0, fit)
     assert not fit.refuted
     assert not explanation.stands
-    assert str(explanation).startswith("Most likely cause, not confirmed: a mistake; 12 held-out rows")
+    assert str(explanation).startswith(
+        "Most likely cause, not confirmed: a mistake; 12 held-out rows"
+    )
     assert causes._fit([], rng) == Fit(0, 1.0, 0.01, 1.0, 0.0)
 
 
