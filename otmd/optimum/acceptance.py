@@ -43,8 +43,8 @@ class OptimalAcceptance:
         """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
 
         With and without replacement it is worked out at the first access. Then α* is computed once more,
-        over the subset and by the law's own containment, as it is at once for other laws. If it differs, that
-        is an ArithmeticError.
+        over the subset and by the law's own containment, as it is at once for other laws. If it differs, as
+        after a change of the target, that is an ArithmeticError.
         """
         if callable(self._subset):
             self._subset = self._subset()
@@ -86,8 +86,7 @@ def optimal_acceptance(
     in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. Other
     laws take a maximum flow over their tuples.
     """
-    # Copied, since the subset is worked out later.
-    p = validate_target(target_probs, law, copy=True)
+    p = validate_target(target_probs, law)
     if every_n:
         return optimal_rates(p, law, numbers_of_drafts(law))
     best = optimal_rates(p, law, [law.num_drafts])
@@ -148,7 +147,8 @@ def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, fou
     if abs(rate - found) > _CERTIFICATE_TOLERANCE:
         raise ArithmeticError(
             f"optimal_acceptance: the search found {float(found)!r} and its cut gives {rate!r}, which "
-            f"should agree to {_CERTIFICATE_TOLERANCE:g}; please report the target and draft distributions"
+            f"should agree to {_CERTIFICATE_TOLERANCE:g}; unless the target was changed in between, please "
+            "report the target and draft distributions"
         )
     return min(max(rate, 0.0), 1.0)
 

@@ -284,4 +284,4 @@ def test_fractions_need_no_sympy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "1/2"
     assert "ImportError" in done.stderr
-    assert "pip install 'otmd[exact]'" in done.stderr
+    assert 'pip install -e ".[exact]"' in done.stderr

@@ -223,7 +223,7 @@ def test_a_corrupted_problem_is_refused(changes, message):
 @pytest.mark.parametrize(("solver", "form"), [("cvxpy", "compact"), ("networkx", "max_flow")])
 def test_missing_packages_are_named(monkeypatch, solver, form):
     monkeypatch.setitem(sys.modules, solver, None)
-    with pytest.raises(ImportError, match=r"pip install 'otmd\[modeling\]'"):
+    with pytest.raises(ImportError, match=r'pip install -e "\.\[modeling\]"'):
         solve_transport(P, LAW, form, solver)
 
 
