@@ -75,8 +75,8 @@ class DraftLaw(ABC):
     ================================  ========  =======================================================
 
     Enumeration goes through ``len(position_support()) ** n`` tuples, so it is for small vocabularies and for
-    laws that draw only a few of the tokens. The optimum, verifiers and audits look at
-    :meth:`position_structure` alone: a law that says how it draws is served by all that serve this way.
+    laws that draw only a few of the tokens. The optimum and verifiers go by :meth:`position_structure`: a law
+    that declares its structure is served by every verifier for that structure.
     """
 
     num_drafts: int
