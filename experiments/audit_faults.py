@@ -62,7 +62,7 @@ def measure(control: audit.Control, num_samples: int, seeds: int) -> dict[str, A
         "fixed_for_half": audit.samples_to_detect(
             control.target_probs,
             control.law,
-            exact.output_law,
+            exact.output_distribution,
             power=0.5,
             false_alarm=FALSE_ALARM,
         ),

@@ -20,7 +20,7 @@ from lp_tables import print_tables
 from progress_store import ProgressStore, progress_store
 
 from otmd import probs_from_logits
-from otmd.harness import Dataset, open_dataset
+from otmd.models import Dataset, open_dataset
 
 OUTPUT = Path("paper_figures/results/lp_scaling.parquet")
 Pair = tuple[np.ndarray, np.ndarray]

@@ -15,7 +15,7 @@ from otmd.storage.store import Layout, Store
 class ProgressStore:
     """Named parts of one table; a stored part is not made again.
 
-    Unlike in ``otmd.measurement.run_sweep``, parts are named by what they hold, not by the code that made
+    Unlike in ``otmd.study.run_sweep``, parts are named by what they hold, not by the code that made
     them, and a part may depend on earlier ones. A finished table also tells later runs what is stored.
 
     Parameters

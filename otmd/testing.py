@@ -8,7 +8,7 @@ from otmd.audit.by_enumeration import enumerated
 from otmd.audit.by_samples import losslessness
 from otmd.audit.counts import lower_bound, upper_bound
 from otmd.conformance import check_law, check_tree_verifier, check_verifier
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 from claims_words import ROUNDING, command, holds, interval, listed, theorem
 
-from otmd.measurement import summarise
+from otmd.study import summarise
 
 COUPLINGS = Path("paper_figures/results/invariance.parquet")
 LOSSY = Path("paper_figures/results/lossy_rules.parquet")

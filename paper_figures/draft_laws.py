@@ -13,7 +13,7 @@ import polars as pl
 from figure_files import grid, headline, write
 from law_choices import PAIRS, RESULTS, read_choices
 
-from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
+from otmd.study.style import INK, MARKS, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

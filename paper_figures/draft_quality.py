@@ -16,7 +16,7 @@ from figure_files import grid, headline, read, write
 from optimum_range import largest_optimum
 from position_rates import CHOICES, read_positions, side_by_side
 
-from otmd.measurement.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS
+from otmd.study.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

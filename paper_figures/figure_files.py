@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from otmd.measurement.style import FAINT, save_figure
+from otmd.study.style import FAINT, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 from figure_files import headline, write
 
-from otmd.measurement import load_results, summarise
-from otmd.measurement.style import FAINT, INK, QUIET, TWO_COLUMNS
+from otmd.study import load_results, summarise
+from otmd.study.style import FAINT, INK, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ result file.
 import sys
 from pathlib import Path
 
-from otmd.measurement import draw_gaps, load_results, summarise
+from otmd.study import draw_gaps, load_results, summarise
 
 RESULTS = Path("runs/demo/results/results.parquet")
 FIGURES = (Path("runs/figures/gaps.png"), Path("runs/figures/gaps.pdf"))

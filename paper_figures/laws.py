@@ -12,7 +12,7 @@ import polars as pl
 from figure_files import grid, headline, write
 from position_rates import PAIR, RESULTS, means, read_positions, side_by_side
 
-from otmd.measurement.style import INK, QUIET, TWO_COLUMNS
+from otmd.study.style import INK, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ import polars as pl
 from figure_files import headline, write
 from figure_labels import LABEL_HEIGHT, THREAD, spread
 
-from otmd.measurement.style import FAINT, INK, TWO_COLUMNS, Mark
+from otmd.study.style import FAINT, INK, TWO_COLUMNS, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

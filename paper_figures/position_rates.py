@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from otmd.measurement import summarise
+from otmd.study import summarise
 
 RESULTS = Path("paper_figures/results/real_positions.parquet")
 PAIR = "skip:13,15,17"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from figure_files import grid, headline, read, write
 
-from otmd.measurement.style import INK, ONE_COLUMN, Mark
+from otmd.study.style import INK, ONE_COLUMN, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from otmd.measurement.style import INK, MARKS, Mark
+from otmd.study.style import INK, MARKS, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

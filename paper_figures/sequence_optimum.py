@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from figure_files import headline, read, write
 from sequence_figures import ERRORS, RULE_MARKS
 
-from otmd.measurement.style import FAINT, ONE_COLUMN
+from otmd.study.style import FAINT, ONE_COLUMN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

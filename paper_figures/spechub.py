@@ -14,7 +14,7 @@ import polars as pl
 from figure_files import grid, headline, read, write
 from position_rates import PAIR, means, read_positions, side_by_side
 
-from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
+from otmd.study.style import INK, MARKS, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

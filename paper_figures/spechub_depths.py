@@ -14,7 +14,7 @@ import polars as pl
 from figure_files import grid, headline, read, write
 from sequence_figures import PUBLISHED, line
 
-from otmd.measurement.style import ONE_COLUMN, QUIET
+from otmd.study.style import ONE_COLUMN, QUIET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

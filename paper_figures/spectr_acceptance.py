@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from figure_files import grid, headline, read, write
 
-from otmd.measurement.style import INK, MARKS, QUIET, TWO_COLUMNS
+from otmd.study.style import INK, MARKS, QUIET, TWO_COLUMNS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

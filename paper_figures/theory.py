@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import otmd
-from otmd.measurement.style import FAINT, INK, MARKS, QUIET, save_figure
+from otmd.study.style import FAINT, INK, MARKS, QUIET, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,10 +141,10 @@ def string() -> "Figure":
     axes.text(0.53, 0.32, "slope 1: p itself", color=QUIET)
     output = otmd.lossy_frontier(target, law)
     budget = 1 - loss - float(otmd.optimal_acceptance(target, law).rate)
-    output_law = output.output_law(budget)
-    order = np.argsort(-output_law / target)
+    output_distribution = output.output_distribution(budget)
+    order = np.argsort(-output_distribution / target)
     across = np.concatenate([[0], np.cumsum(target[order])])
-    along = np.concatenate([[0], np.cumsum(output_law[order])])
+    along = np.concatenate([[0], np.cumsum(output_distribution[order])])
     axes.plot(across, along, color=OUTSIDE)
     axes.text(0.0, 0.7, "the string: its slopes are p′/p", color=OUTSIDE)
     return figure

@@ -18,10 +18,10 @@ import polars as pl
 import pytest
 
 import otmd
-import otmd.harness
+import otmd.models
 from otmd.cli import main
-from otmd.harness import DatasetError, collect, load_prompts, open_dataset
-from otmd.measurement.rows import SCHEMA
+from otmd.models import DatasetError, collect, load_prompts, open_dataset
+from otmd.study.rows import SCHEMA
 
 REAL = {"collect": collect, "load_prompts": load_prompts}
 COMMANDS = ("collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup")
@@ -248,14 +248,14 @@ def test_a_warning_is_one_line_and_no_failure(monkeypatch, capsys):
 
 def test_collect_and_demo_call_the_harness_as_it_is(fake_models, tmp_path, monkeypatch):
     """The fakes take any arguments; the calls must also fit the real functions."""
-    for name, real in ((n, getattr(otmd.harness, n)) for n in ("collect", "load_prompts")):
+    for name, real in ((n, getattr(otmd.models, n)) for n in ("collect", "load_prompts")):
         signature = inspect.signature(REAL[name])
 
         def checked(*args, signature=signature, real=real, **kwargs):
             signature.bind(*args, **kwargs)
             return real(**signature.bind(*args, **kwargs).arguments)
 
-        monkeypatch.setattr(f"otmd.harness.{name}", checked)
+        monkeypatch.setattr(f"otmd.models.{name}", checked)
     small = ["--quiet", "--positions", "2", "--per-domain", "1"]
     assert main(["collect", str(tmp_path / "data"), *small]) == 0
     demo = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
@@ -280,11 +280,11 @@ def test_the_command_measures_what_the_function_does_by_default():
     from otmd.cli.options import LAWS, VERIFIERS, read_verifiers
 
     names = [VERIFIERS[name].class_name for name in DEFAULT_VERIFIERS.split(",")]
-    assert names == [rule.__name__ for rule in otmd.measurement.DEFAULT_VERIFIERS]
+    assert names == [rule.__name__ for rule in otmd.study.DEFAULT_VERIFIERS]
     rules = read_verifiers("gumbel-top,optimal")
     assert rules == [otmd.GumbelTop, otmd.Optimal]
     names = [LAWS[name].class_name for name in DEFAULT_LAWS.split(",")]
-    assert names == [law.__name__ for law in otmd.measurement.DEFAULT_LAWS]
+    assert names == [law.__name__ for law in otmd.study.DEFAULT_LAWS]
 
 
 def test_measure_in_json_and_its_default_folder(dump, capsys):
@@ -502,9 +502,9 @@ class FakeModels:
 @pytest.fixture
 def fake_models(dump, monkeypatch) -> FakeModels:
     fake = FakeModels(dump)
-    monkeypatch.setattr("otmd.harness.collect", fake.collect)
-    monkeypatch.setattr("otmd.harness.open_dataset", fake.open_dataset)
-    monkeypatch.setattr("otmd.harness.load_prompts", lambda **_: ["prompt"])
+    monkeypatch.setattr("otmd.models.collect", fake.collect)
+    monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
+    monkeypatch.setattr("otmd.models.load_prompts", lambda **_: ["prompt"])
     return fake
 
 

@@ -14,7 +14,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.cli import main
-from otmd.drafts import Greedy, Stratified, TopThen
+from otmd.laws import Greedy, Stratified, TopThen
 from otmd.probabilities import Processing
 
 

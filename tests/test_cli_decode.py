@@ -6,23 +6,21 @@ import json
 
 import numpy as np
 import pytest
-from harness.conftest import make_llama, make_tokenizer
+from models.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
 from otmd.cli.decode import RULES, read_rule, read_tree
 from otmd.cli.options import LAWS
-from otmd.harness import LanguageModel, NGram, NGramDraft, decode_in_turn
+from otmd.models import LanguageModel, NGram, NGramDraft, decode_in_turn
 
 
 @pytest.fixture
 def tiny(monkeypatch) -> LanguageModel:
     model = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
     counts = NGram.fit([np.random.default_rng(0).integers(0, 62, 400)], 62, 3)
-    monkeypatch.setattr("otmd.harness.load_target", lambda *_, **__: model)
-    monkeypatch.setattr(
-        "otmd.harness.load_draft", lambda *_: NGramDraft(counts, model.tokenizer, 4)
-    )
-    monkeypatch.setattr("otmd.harness.collection.held_out_corpus", lambda *_: None)
+    monkeypatch.setattr("otmd.models.load_target", lambda *_, **__: model)
+    monkeypatch.setattr("otmd.models.load_draft", lambda *_: NGramDraft(counts, model.tokenizer, 4))
+    monkeypatch.setattr("otmd.models.collection.held_out_corpus", lambda *_: None)
     return model
 
 
@@ -46,7 +44,7 @@ def tiny(monkeypatch) -> LanguageModel:
     ],
 )
 def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
-    monkeypatch.setattr("otmd.harness.load_target", None)
+    monkeypatch.setattr("otmd.models.load_target", None)
     assert main(["decode", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -103,7 +101,7 @@ def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypa
         yield from list(decode_in_turn(target, prompts, ways, *rest))[:finished]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("otmd.harness.decode_in_turn", interrupted)
+    monkeypatch.setattr("otmd.models.decode_in_turn", interrupted)
     assert main(["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]) == 130
     out, err = capsys.readouterr()
     assert f"interrupted. {finished} of 3 texts in each way were finished" in err

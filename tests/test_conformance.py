@@ -10,20 +10,20 @@ from conformance import REGISTERED, VARIANTS
 from strategies import KINDS, unit
 
 import otmd
-from otmd.drafts import ProposalLaw, Slots, Structure, Table
-from otmd.drafts.structure import all_random
+from otmd.laws import ProposalLaw, Slots, Structure, Table
+from otmd.laws.structure import all_random
 from otmd.registry import VERIFIERS
-from otmd.sequences import (
+from otmd.testing import check_law, check_tree_verifier, check_verifier
+from otmd.trees import (
     BlockVerification,
     IIDPaths,
-    LikeliestTree,
+    MostLikelyTree,
     TableModel,
     TokenLevel,
     TokenTree,
     Traversal,
     TreeLaw,
 )
-from otmd.testing import check_law, check_tree_verifier, check_verifier
 from otmd.verifiers import PreparedVerifier, Verdict
 
 Array = np.ndarray
@@ -106,13 +106,13 @@ TREES: dict[str, Callable[[TableModel], TreeLaw]] = {
     "hub": lambda draft: TokenTree(draft, (2,), otmd.Hub),
     "one path": lambda draft: IIDPaths(draft, 1, 2),
     "two paths": lambda draft: IIDPaths(draft, 2, 2),
-    "likely paths": lambda draft: LikeliestTree(draft, 3, 2, 2),
+    "likely paths": lambda draft: MostLikelyTree(draft, 3, 2, 2),
 }
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("name", TREES)
-def test_rules_for_trees(rule: otmd.sequences.SequenceRule, name: str) -> None:
+def test_rules_for_trees(rule: otmd.trees.TreeVerifier, name: str) -> None:
     target, draft = (TableModel.random(3, 1, np.random.default_rng(seed)) for seed in (1, 2))
     zeros = TableModel([[0.5, 0.5, 0.0], [[0.0, 1.0, 0.0], [0.2, 0.0, 0.8], [0.4, 0.3, 0.3]]])
     for model in (target, zeros):
@@ -466,7 +466,7 @@ def test_a_rule_for_trees_with_a_fault_is_caught() -> None:
     tree = IIDPaths(draft, 2, 1)
     # Fewer tokens are lossless, and nobody's fault.
     check_tree_verifier(StopsEarly(otmd.TargetOnly()), tree, target)
-    with pytest.raises(AssertionError, match="output_law of"):
+    with pytest.raises(AssertionError, match="output_distribution of"):
         check_tree_verifier(RepeatsItself(otmd.TargetOnly()), tree, target)
     with pytest.raises(AssertionError, match="expected an UnsupportedLaw"):
         check_tree_verifier(AnswersNow(otmd.TargetOnly()), tree, target)

@@ -50,7 +50,7 @@ def test_no_stratum_is_empty_where_rounding_could_make_it_so(engine) -> None:
             assert number.unique().tolist() == list(range(n))
 
 
-def of_the_page(p: np.ndarray, slots: otmd.drafts.Slots) -> np.ndarray:
+def of_the_page(p: np.ndarray, slots: otmd.laws.Slots) -> np.ndarray:
     """First the liked tokens, then the others, both from the tail."""
     return np.lexsort((-slots.number, p < slots.token_probs))
 

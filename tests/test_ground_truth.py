@@ -69,7 +69,9 @@ def test_verifier(row: Row, name: str) -> None:
     drafts = family(floats(row.draft), num_drafts=row.num_drafts)
     rate = otmd.acceptance_rate(rule(), target, drafts)
     assert rate == pytest.approx(float(row.values[name]), rel=0, abs=TOLERANCE)
-    np.testing.assert_allclose(rule().output_law(target, drafts), target, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(
+        rule().output_distribution(target, drafts), target, rtol=0, atol=TOLERANCE
+    )
     low, high = otmd.acceptance_bounds(rule(), target, drafts)
     assert low <= float(row.values[name]) + TOLERANCE
     assert high >= float(row.values[name]) - TOLERANCE
@@ -85,7 +87,7 @@ def test_k_sequential() -> None:
     rule = otmd.KSequential().prepare(target, drafts)
     assert rule.accept_probs(np.array([0, 0]))[0] == pytest.approx(1 / K_SEQ_RHO, rel=0, abs=1e-6)
     np.testing.assert_allclose(
-        otmd.KSequential().output_law(target, drafts), target, rtol=0, atol=TOLERANCE
+        otmd.KSequential().output_distribution(target, drafts), target, rtol=0, atol=TOLERANCE
     )
 
 
@@ -117,7 +119,7 @@ def test_skipped_duplicates_are_not_lossless() -> None:
     faulty = skipping(target, drafts)
     np.testing.assert_allclose(faulty, [float(x) for x in SKIPPED_OUTPUT], rtol=0, atol=TOLERANCE)
     assert np.abs(faulty - target).sum() / 2 == pytest.approx(0.06, abs=TOLERANCE)
-    sound = otmd.RecursiveRejection().output_law(target, drafts)
+    sound = otmd.RecursiveRejection().output_distribution(target, drafts)
     np.testing.assert_allclose(sound, target, rtol=0, atol=TOLERANCE)
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(faulty, target, rtol=0, atol=TOLERANCE)

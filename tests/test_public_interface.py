@@ -61,7 +61,7 @@ TAKERS: dict[str, Callable[[np.ndarray], object]] = {
     "verify": lambda p: otmd.KSequential().verify(
         p, otmd.WithReplacement(Q, 2), np.array([0, 1]), rng=np.random.default_rng(0)
     ),
-    "output_law": lambda p: otmd.SpecHub().output_law(p, otmd.Hub(Q)),
+    "output_distribution": lambda p: otmd.SpecHub().output_distribution(p, otmd.Hub(Q)),
     "RatioCurve": lambda p: otmd.RatioCurve(p, Q),
     "draft_probability_bound": lambda p: draft_probability_bound(p, otmd.WithReplacement(Q, 2)),
 }
@@ -129,7 +129,7 @@ def test_what_is_asked_leaves_the_target_alone(rule: otmd.Verifier) -> None:
     before = target.copy()
     otmd.optimal_acceptance(target, drafts, every_n=True)
     rule.acceptance_rate(target, drafts)
-    rule.output_law(target, drafts)
+    rule.output_distribution(target, drafts)
     np.testing.assert_array_equal(target, before)
     prepared = rule.prepare(target, drafts)
     rate = prepared.conditional_law(np.array([0, 1]))
@@ -418,7 +418,7 @@ def test_import_stays_light_and_opens_no_socket(use: str) -> None:
 def test_every_module_of_the_mathematics_imports_without_a_socket() -> None:
     code = BLOCKED + (
         "import importlib, pkgutil, otmd\n"
-        "for part in ('curve', 'race', 'drafts', 'optimum', 'choice', 'verifiers'):\n"
+        "for part in ('curve', 'laws', 'laws.race', 'optimum', 'verifiers', 'verifiers.optimal', 'trees'):\n"
         "    package = importlib.import_module('otmd.' + part)\n"
         "    for module in pkgutil.iter_modules(package.__path__, package.__name__ + '.'):\n"
         "        importlib.import_module(module.name)\n"

@@ -135,7 +135,7 @@ def test_every_verifier_equals_enumeration_and_is_lossless(start: int) -> None:
                 agree.hold(f"{label} width", case, high - low, width / 2, width / 2 + 1e-15)
                 inside = np.clip(rate, low - RATE_TOLERANCE, high + RATE_TOLERANCE)
                 agree.hold(f"{label} rate within [{low}, {high}]", case, inside, rate, 0)
-                output = rule.output_law(instance.target_probs, drafts)
+                output = rule.output_distribution(instance.target_probs, drafts)
                 agree.hold(f"{label} output law", case, output, instance.p, RATE_TOLERANCE)
                 assert output.dtype == np.float64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from otmd.harness import load_draft, load_target
+from otmd.models import load_draft, load_target
 
 TEXT = "In the morning the farmer went to the"
 NAMED = 12

@@ -27,14 +27,14 @@ import polars as pl
 import sweep_script
 
 import otmd
-from otmd.drafts import Slots
-from otmd.drafts.stratified import _likeliest_first, _starts
-from otmd.harness import Prompt, load_draft, load_prompts, load_target
-from otmd.harness.collection import held_out_corpus
-from otmd.harness.continuations import continuations
-from otmd.harness.models import sample_token
-from otmd.harness.progress import progress_bar
-from otmd.harness.prompts import prompt_tokens
+from otmd.laws import Slots
+from otmd.laws.stratified import _likeliest_first, _starts
+from otmd.models import Prompt, load_draft, load_prompts, load_target
+from otmd.models.collection import held_out_corpus
+from otmd.models.continuations import continuations
+from otmd.models.language_models import sample_token
+from otmd.models.progress import progress_bar
+from otmd.models.prompts import prompt_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
 from otmd.verifiers.taking import Cells, TakenInCells

@@ -16,7 +16,7 @@ import polars as pl
 import sweep_script
 
 import otmd
-from otmd.measurement.rows import (
+from otmd.study.rows import (
     DEFAULT_LAWS,
     DEFAULT_VERIFIERS,
     Settings,

@@ -1,7 +1,8 @@
 """The ceiling: how much any law that sees only q could accept.
 
-The bounds are those of ``otmd.planning.ceiling``, for π ∝ q and for a fitted π. The fitted one is evaluated
-on the prompts that it was not fitted on (somewhat too low) and on those that it was fitted on (too high).
+The bounds are those of ``otmd.study.planning.ceiling``, for π ∝ q and for a fitted π. The fitted one is
+evaluated on the prompts that it was not fitted on (somewhat too low) and on those that it was fitted on
+(too high).
 
 With a dynamic budget, π ∝ q and n depends on the draft's entropy. There are more drafts where the bound gains
 most from them on the other half of the prompts, and n has the same mean.
@@ -12,8 +13,8 @@ import polars as pl
 from draft_laws import COUNTS, PAIRS, chosen_prompts, text_file
 
 import otmd
-from otmd.planning.ceiling import newsvendor, proportional, quantiles
 from otmd.probabilities import FloatArray, IntArray
+from otmd.study.planning.ceiling import newsvendor, proportional, quantiles
 
 CEILING_AT = (0.6, 1.0, 1.5)
 NAMES = ("ceiling, π ∝ q", "ceiling, fitted", "ceiling, fitted on itself", "ceiling, dynamic n")

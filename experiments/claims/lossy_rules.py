@@ -117,7 +117,7 @@ def certain_ways(count: int) -> list[Way]:
 
     def way(name: str, rule: lossy.LossyRule) -> Way:
         def output(p: np.ndarray, q: np.ndarray) -> Output:
-            return rule.output_law(p, q, count)
+            return rule.output_distribution(p, q, count)
 
         return Way(name, "certain", count, lambda q: rule.law(q, count), output)
 

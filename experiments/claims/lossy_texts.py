@@ -23,13 +23,13 @@ from lossy_rules import Way, certain_ways, sampled_ways
 
 import otmd
 from otmd.engines.catalogue import distances
-from otmd.harness import load_draft, load_target
-from otmd.harness.continuations import Continuations, continuations
-from otmd.harness.prompts import prompt_tokens
-from otmd.measurement import jackknife
+from otmd.models import load_draft, load_target
+from otmd.models.continuations import Continuations, continuations
+from otmd.models.prompts import prompt_tokens
 from otmd.optimum.lossy import LossyFrontier
 from otmd.probabilities import FloatArray
-from otmd.sequences.trees import Prefix
+from otmd.study import jackknife
+from otmd.trees.base import Prefix
 
 NUM_DRAFTS = 4
 MEASURED = ("rate", "lossless", "total_variation", "kl", "least_kl", "strata_least_kl", "log_ratio")

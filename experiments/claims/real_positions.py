@@ -19,9 +19,9 @@ import polars as pl
 import sweep_script
 
 import otmd
-from otmd.harness import collect, load_prompts, open_dataset
-from otmd.measurement.rows import DEFAULT_VERIFIERS, Settings, make_settings, position_rows
-from otmd.measurement.run import describe_dataset
+from otmd.models import collect, load_prompts, open_dataset
+from otmd.study.rows import DEFAULT_VERIFIERS, Settings, make_settings, position_rows
+from otmd.study.run import describe_dataset
 
 PAIRS = Path("runs/pairs")
 DOMAINS = ("code", "maths", "chat", "prose")

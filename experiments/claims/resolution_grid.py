@@ -20,7 +20,7 @@ import sweep_script
 from real_positions import collected, folder_of
 
 import otmd
-from otmd.harness import open_dataset
+from otmd.models import open_dataset
 
 sys.path.append(str(Path(__file__).parents[1] / "performance"))
 from global_resolution import resolve

@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from otmd.measurement import Sweep, read_tasks, run_sweep
 from otmd.storage.parquet import write_parquet
+from otmd.study import Sweep, read_tasks, run_sweep
 
 RESULTS = Path("paper_figures/results")
 
@@ -28,7 +28,7 @@ def run(
     Parameters
     ----------
     function : callable
-        See :class:`otmd.measurement.Sweep`. The tasks stand in a TOML file beside its module.
+        See :class:`otmd.study.Sweep`. The tasks stand in a TOML file beside its module.
     about : str
         For ``--help``.
     seconds_a_task : float

@@ -15,15 +15,15 @@ import numpy as np
 import polars as pl
 
 import otmd
-from otmd.harness import LanguageModel, load_draft, load_prompts, load_target, pack_weights
-from otmd.harness.collection import held_out_corpus
-from otmd.harness.continuations import CachedContinuations, continuations
-from otmd.harness.draft_models import Draft
-from otmd.harness.prompts import prompt_tokens
-from otmd.sequences import IIDPaths, TokenLevel, TokenTree
-from otmd.sequences.random_choices import Sampled
-from otmd.sequences.trees import Context, DraftTree
+from otmd.models import LanguageModel, load_draft, load_prompts, load_target, pack_weights
+from otmd.models.collection import held_out_corpus
+from otmd.models.continuations import CachedContinuations, continuations
+from otmd.models.draft_models import Draft
+from otmd.models.prompts import prompt_tokens
 from otmd.storage.parquet import write_parquet
+from otmd.trees import IIDPaths, TokenLevel, TokenTree
+from otmd.trees.base import Context, DraftTree
+from otmd.trees.random_choices import Sampled
 
 OUTPUT = Path("paper_figures/results/decoding.parquet")
 WAYS = {

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from otmd.choice.choice_plan import clock_quadrature
-from otmd.choice.independent_plan import ClassDrafts, choice_rates
+from otmd.verifiers.optimal.choice_plan import clock_quadrature
+from otmd.verifiers.optimal.independent_plan import ClassDrafts, choice_rates
 
 MOST_SETS = 20_000
 TOLERANCE = 1e-6

@@ -23,8 +23,8 @@ import polars as pl
 from global_resolution import resolve
 
 import otmd
-from otmd.harness import open_dataset
 from otmd.kernel import every_kernel_compiled
+from otmd.models import open_dataset
 from otmd.storage.parquet import write_parquet
 
 OUTPUT = Path("paper_figures/results/optimal_plan.parquet")

@@ -23,19 +23,19 @@ import numpy as np
 import polars as pl
 
 import otmd
-from otmd.harness import Speculation, decode, load_draft, load_prompts, load_target, open_dataset
-from otmd.harness.collection import held_out_corpus
-from otmd.harness.prompts import prompt_tokens
-from otmd.measurement import jackknife
-from otmd.planning.candidates import CANDIDATES
-from otmd.planning.ceiling import ceilings
-from otmd.planning.ranking import Choice, Evidence
-from otmd.planning.texts import longest_text, read_texts
-from otmd.planning.token_table import Settings, probs_table
-from otmd.planning.tree_choices import likeliest_trees
+from otmd.models import Speculation, decode, load_draft, load_prompts, load_target, open_dataset
+from otmd.models.collection import held_out_corpus
+from otmd.models.prompts import prompt_tokens
 from otmd.probabilities import FloatArray
-from otmd.sequences import IIDPaths, LikeliestTree, TokenLevel, TokenTree, TreeLaw
 from otmd.storage.parquet import read_parquet, write_parquet
+from otmd.study import jackknife
+from otmd.study.planning.candidates import CANDIDATES
+from otmd.study.planning.ceiling import ceilings
+from otmd.study.planning.ranking import Choice, Evidence
+from otmd.study.planning.texts import longest_text, read_texts
+from otmd.study.planning.token_table import Settings, probs_table
+from otmd.study.planning.tree_choices import most_likely_trees
+from otmd.trees import IIDPaths, MostLikelyTree, TokenLevel, TokenTree, TreeLaw
 
 DEPTH = 6
 # The tree of the eight likeliest nodes is the same, however many more than eight were grown.
@@ -73,7 +73,7 @@ def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     parts = dataset.path / "-".join(["plan", *rules])
     table = probs_table(dataset, texts, settings, parts, workers, True)
     cut_at = longest_text(dataset.metadata, texts)
-    paths = likeliest_trees(dataset, texts, DEPTH)
+    paths = most_likely_trees(dataset, texts, DEPTH)
     trees = {("likeliest", "", 1.0): paths} if paths else {}
     bounds = ceilings(dataset, texts, settings)
     return Evidence(table, bounds, texts, cut_at, DEPTH, trees), cut_at
@@ -142,7 +142,7 @@ def counted(target, draft, tokens, rule: str, choice: Choice, cut_at: int, seed:
         if candidate.paths:
             return IIDPaths(model, choice.shape[0], len(choice.shape))
         if choice.budget and not choice.nodes:
-            return LikeliestTree(model, choice.budget, DEPTH)
+            return MostLikelyTree(model, choice.budget, DEPTH)
         shape = nested(choice.nodes) if choice.nodes else choice.shape
         return TokenTree(model, shape, candidate.variants[choice.variant])
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from target_texts import Pair, Text, sample_texts
 
-from otmd.harness import (
+from otmd.models import (
     DEFAULT_DRAFT,
     DOMAINS,
     Prompt,

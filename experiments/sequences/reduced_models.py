@@ -11,11 +11,11 @@ from itertools import product
 
 import numpy as np
 
-from otmd.drafts.base import draw_tokens
-from otmd.harness.continuations import Continuations
+from otmd.laws.base import draw_tokens
+from otmd.models.continuations import Continuations
 from otmd.probabilities import FloatArray
-from otmd.sequences import TableModel
-from otmd.sequences.trees import Prefix
+from otmd.trees import TableModel
+from otmd.trees.base import Prefix
 
 
 def reduced_models(

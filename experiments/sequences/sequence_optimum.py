@@ -19,8 +19,10 @@ from target_texts import Pair, Text
 
 import otmd
 from otmd import Processing
-from otmd.harness.continuations import continuations
-from otmd.sequences import (
+from otmd.models.continuations import continuations
+from otmd.storage.parquet import write_parquet
+from otmd.transport import SolverError
+from otmd.trees import (
     BlockVerification,
     IIDPaths,
     TableModel,
@@ -31,8 +33,6 @@ from otmd.sequences import (
     block_efficiency,
     optimal_block_efficiency,
 )
-from otmd.storage.parquet import write_parquet
-from otmd.transport import SolverError
 
 # The program's own tolerance.
 SLACK = 1e-7

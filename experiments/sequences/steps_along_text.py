@@ -11,8 +11,8 @@ import numpy as np
 from target_texts import Laws
 
 import otmd
-from otmd.planning import reached_by_block, step_begins
 from otmd.probabilities import FloatArray
+from otmd.study.planning import reached_by_block, step_begins
 
 
 def emission_and_rate(
@@ -118,7 +118,7 @@ def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth
 def block_starts(text: Laws, depth: int) -> Starts:
     """Steps of block verification, with one path.
 
-    See :func:`otmd.planning.reached_by_block`.
+    See :func:`otmd.study.planning.reached_by_block`.
     """
     every = np.arange(len(text.tokens))
     ratios = text.draft[every, text.tokens] / text.target[every, text.tokens]

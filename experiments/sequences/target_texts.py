@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from otmd import Processing
-from otmd.harness import Draft, LanguageModel, Prompt
-from otmd.harness.continuations import continuations
-from otmd.harness.models import sample_token
-from otmd.harness.prompts import prompt_tokens
+from otmd.models import Draft, LanguageModel, Prompt
+from otmd.models.continuations import continuations
+from otmd.models.language_models import sample_token
+from otmd.models.prompts import prompt_tokens
 from otmd.probabilities import FloatArray
-from otmd.sequences.trees import Prefix
+from otmd.trees.base import Prefix
 
 
 @dataclass(frozen=True)

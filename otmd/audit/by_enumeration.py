@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.audit import samples
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, validate_probs, validate_tol, wrong
 from otmd.verifiers import Verifier
 
@@ -40,7 +40,7 @@ class EnumeratedAudit:
     """
 
     target_probs: FloatArray
-    output_law: FloatArray
+    output_distribution: FloatArray
     tol: float
     acceptance: float
     ceiling: float
@@ -49,8 +49,8 @@ class EnumeratedAudit:
 
     @property
     def deviation(self) -> FloatArray:
-        """``output_law − target_probs``, shape (V,)."""
-        return self.output_law - self.target_probs
+        """``output_distribution − target_probs``, shape (V,)."""
+        return self.output_distribution - self.target_probs
 
     @property
     def total_variation(self) -> float:
@@ -134,7 +134,7 @@ def enumerated(
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
     return EnumeratedAudit(
         target_probs=p,
-        output_law=output,
+        output_distribution=output,
         tol=tol,
         acceptance=accepted,
         ceiling=samples.acceptance_ceiling(p, law),

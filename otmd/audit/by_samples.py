@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit import counts, samples
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -185,7 +185,7 @@ def judge_tokens(
 def samples_to_detect(
     target_probs: ArrayLike,
     law: DraftLaw,
-    output_law: ArrayLike | None = None,
+    output_distribution: ArrayLike | None = None,
     *,
     total_variation: float | None = None,
     power: float = 0.9,
@@ -197,10 +197,11 @@ def samples_to_detect(
     ----------
     target_probs, law
         As for :func:`losslessness`; the law decides which tokens share a cell.
-    output_law : array_like, shape (V,), optional
+    output_distribution : array_like, shape (V,), optional
         The distribution of the output token of the faulty verifier.
     total_variation : float, optional
-        In place of ``output_law``: the least total variation, on the cells, of a deviation to be found.
+        In place of ``output_distribution``: the least total variation, on the cells, of a deviation to be
+        found.
     power : float
         With which probability the deviation must be found.
     false_alarm : float
@@ -214,7 +215,8 @@ def samples_to_detect(
     Raises
     ------
     ValueError, TypeError
-        As :func:`losslessness`, and unless one of ``output_law`` and ``total_variation`` is given, not both.
+        As :func:`losslessness`, and unless exactly one of ``output_distribution`` and ``total_variation`` is
+        given.
 
     Notes
     -----
@@ -225,15 +227,17 @@ def samples_to_detect(
     samples.validate_fraction("power", power)
     level = samples.validate_level(false_alarm) / NUM_STATEMENTS
     order = counts.ratio_order(p, law.inclusion_probs())
-    if (output_law is None) == (total_variation is None):
-        raise wrong("output_law", "both or neither of it and total_variation", "exactly one")
+    if (output_distribution is None) == (total_variation is None):
+        raise wrong(
+            "output_distribution", "both or neither of it and total_variation", "exactly one"
+        )
     output = p
-    if output_law is None:
+    if output_distribution is None:
         total_variation = samples.validate_fraction("total_variation", total_variation)
     else:
-        output = validate_probs("output_law", output_law)
+        output = validate_probs("output_distribution", output_distribution)
     if output.shape != p.shape:
-        raise wrong("output_law", f"shape {output.shape}", p.shape)
+        raise wrong("output_distribution", f"shape {output.shape}", p.shape)
 
     def power_of(number: int) -> float:
         cells = counts.token_cells(p, order, number)

@@ -15,7 +15,7 @@ from otmd.audit.faulty_verifiers import RejectionSteps
 from otmd.audit.mistakes import Explanation, Fit, Side, best_settings
 from otmd.audit.output_mistakes import OUTPUT_MISTAKES, OutputMistake
 from otmd.audit.positions import Position, PositionReader, Records
-from otmd.drafts.base import draw_tokens
+from otmd.laws.base import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers import KSequential, Preference, Verifier
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, chdtri, chndtrinc, gammaln, xlogy
 
-from otmd.drafts.base import validate_rng
+from otmd.laws.base import validate_rng
 from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 
 # The label of an outcome that has probability zero.

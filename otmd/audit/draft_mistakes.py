@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from otmd.audit.mistakes import DISTRIBUTIONS, Side
-from otmd.drafts import DraftLaw, ProposalLaw, Stratified, WithReplacement
-from otmd.drafts.base import draw_tokens
+from otmd.laws import DraftLaw, ProposalLaw, Stratified, WithReplacement
+from otmd.laws.base import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.registry import LAWS
 

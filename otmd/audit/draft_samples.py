@@ -12,7 +12,7 @@ from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
 from otmd.audit.mistakes import Explanation, best_settings
 from otmd.audit.samples import derived_rng, num_tuples, validate_law, validate_level
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
 # Drafts that depend on each other come from related parts of the vocabulary; so many, about equally likely.

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from otmd.audit.samples import next_draft_probs
-from otmd.drafts import DraftLaw, WithoutReplacement, WithReplacement
+from otmd.laws import DraftLaw, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, probs_from_logits
 
 

@@ -10,7 +10,7 @@ from otmd.audit.draft_mistakes import with_draft_probs
 from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
 from otmd.audit.mistakes import DISTRIBUTIONS, DISTRIBUTIONS_OF_ROW, Side, Variants
 from otmd.audit.positions import Position
-from otmd.drafts import ProposalLaw, WithoutReplacement, WithReplacement
+from otmd.laws import ProposalLaw, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from otmd.audit import samples
 from otmd.audit.mistakes import Side, Variants
 from otmd.audit.records import NOT_DECIDED, Record
-from otmd.drafts import DraftLaw
 from otmd.engines.lossy import CertainTop
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
 
 _MOST_POSITIONS = {"drafts": 400, "output": 2_000}

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd import drafts
-from otmd.drafts.base import draw_tokens, validate_rng
+from otmd import laws
+from otmd.laws.base import draw_tokens, validate_rng
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -30,7 +30,7 @@ Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to the distribution of the output token (V,)."""
-LawMaker = Callable[[FloatArray, int], drafts.DraftLaw]
+LawMaker = Callable[[FloatArray, int], laws.DraftLaw]
 """From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
@@ -68,16 +68,16 @@ class TokenDeviation:
     expected: float
 
 
-def validate_law(law: object, array: ArrayLike) -> drafts.DraftLaw:
+def validate_law(law: object, array: ArrayLike) -> laws.DraftLaw:
     """Return the law; TypeError for a class, or if it is swapped with the ``array``; else ValueError."""
-    if isinstance(law, type) and issubclass(law, drafts.DraftLaw):
+    if isinstance(law, type) and issubclass(law, laws.DraftLaw):
         raise TypeError(
             f"law: got the class {law.__name__}, expected an instance: {law.__name__}(…)"
         )
-    if isinstance(array, drafts.DraftLaw):
+    if isinstance(array, laws.DraftLaw):
         swapped = f"{type(law).__name__}, and {type(array).__name__} for the array before it"
         raise TypeError(f"law: got {swapped}: are the two swapped?")
-    if not isinstance(law, drafts.DraftLaw):
+    if not isinstance(law, laws.DraftLaw):
         raise wrong("law", type(law).__name__, "a DraftLaw")
     if law.batch_shape:
         raise wrong("law", f"leading axes {law.batch_shape}", "one position")
@@ -191,7 +191,7 @@ def law_name(law: object) -> str:
 # n-grams, the argmax, the most likely tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
-    "independent": drafts.WithReplacement,
+    "independent": laws.WithReplacement,
     "fixed": None,
 }
 
@@ -208,7 +208,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 class DeclaredLaw(NamedTuple):
     """The law of a row's drafts, and the distribution (V,) of each given those before it."""
 
-    law: drafts.DraftLaw
+    law: laws.DraftLaw
     next_draft_probs: list[FloatArray]
 
 
@@ -223,7 +223,7 @@ def declared_law(
     except ValueError:
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
         return "draft_never"
-    if not isinstance(law, drafts.ProposalLaw):
+    if not isinstance(law, laws.ProposalLaw):
         raise wrong("law", repr(law), "a ProposalLaw, made of the one distribution that a row has")
     law = law.with_ties_as(draft_tokens)
     probs = next_draft_probs(law, draft_tokens)
@@ -231,7 +231,7 @@ def declared_law(
     return DeclaredLaw(law, probs) if possible else "draft_never"
 
 
-def next_draft_probs(law: drafts.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
+def next_draft_probs(law: laws.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The distribution (V,) of each of the drafts (n,) given those before it; zero if none can follow."""
     return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
 
@@ -241,18 +241,18 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
     return (draft_tokens == output_tokens[:, None]).any(axis=-1)
 
 
-def acceptance_ceiling(target: FloatArray, law: drafts.DraftLaw) -> float:
+def acceptance_ceiling(target: FloatArray, law: laws.DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    if isinstance(law, drafts.ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
+    if isinstance(law, laws.ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + SLACK)
 
 
-def num_tuples(law: drafts.DraftLaw) -> int:
+def num_tuples(law: laws.DraftLaw) -> int:
     """The number of tuples of drafts in an enumeration of a law at a single position."""
-    if isinstance(law, drafts.Joint):
+    if isinstance(law, laws.Joint):
         return len(law.tuples)
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 

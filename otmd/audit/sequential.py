@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from otmd.audit import counts, samples
 from otmd.audit.bets import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets, mean_wealth
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray, from_tensor, wrong
 
 _RARE_MASS = 1e-6

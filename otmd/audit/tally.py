@@ -13,7 +13,7 @@ from otmd.audit.dependence import Dependence, DrawnToken
 from otmd.audit.evidence import MOST_GROUPS, Evidence, Grouping
 from otmd.audit.metrics import PooledAcceptance, RecordedPosition
 from otmd.audit.records import NOT_DECIDED, Record, as_kept, mass_of_choice
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, IntArray
 
 BY_RATIO = (

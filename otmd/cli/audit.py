@@ -70,8 +70,8 @@ def audit(
     """
     from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.audit.samples import MAKERS
-    from otmd.drafts import TopThen
-    from otmd.measurement.page import Table
+    from otmd.laws import TopThen
+    from otmd.study.page import Table
 
     known = [*MAKERS, "top-then"]
     if law not in known:

@@ -64,8 +64,8 @@ def collect(
     batch_size : int
         How many prompts the target answers together.
     """
-    from otmd.harness import collect as run
-    from otmd.harness import load_prompts
+    from otmd.models import collect as run
+    from otmd.models import load_prompts
 
     show = not (quiet or json_output)
     if consecutive is not None:

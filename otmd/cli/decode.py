@@ -12,9 +12,9 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
-    from otmd.harness import Decoded, Draft, LanguageModel, Prompt, Speculation
+    from otmd.models import Decoded, Draft, LanguageModel, Prompt, Speculation
     from otmd.probabilities import Processing
-    from otmd.sequences import SequenceRule, TreeLaw
+    from otmd.trees import TreeLaw, TreeVerifier
 
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *PATH_RULES)
@@ -100,9 +100,9 @@ def decode(
     show : bool
         Also print the texts of the first repeat.
     """
-    from otmd import harness
-    from otmd.harness.progress import progress_bar
-    from otmd.harness.prompts import prompt_tokens
+    from otmd import models
+    from otmd.models.progress import progress_bar
+    from otmd.models.prompts import prompt_tokens
 
     processing = o.processing("", temperature, top_k, top_p, None, order)
     figures = o.figures(figure)
@@ -111,17 +111,17 @@ def decode(
     tree = read_tree(paths, branching, law, likeliest, depth, top)
     named_rule = read_rule(rule, tree)
     # This imports torch, so the options are checked first.
-    from otmd.harness.collection import held_out_corpus
+    from otmd.models.collection import held_out_corpus
 
     progress = not (quiet or json_output)
     if prompt:
-        chosen = [harness.Prompt("prompt", "prompt", prompt, continuation=True)]
+        chosen = [models.Prompt("prompt", "prompt", prompt, continuation=True)]
     else:
         names = o.split("--prompts", prompts)
-        chosen = harness.load_prompts(names, per_domain, seed, progress=progress)
+        chosen = models.load_prompts(names, per_domain, seed, progress=progress)
     model = _target(target, device, model_dtype, threads, progress)
     corpus = held_out_corpus(draft, model, chosen, progress)
-    drafter = harness.load_draft(draft, model, corpus)
+    drafter = models.load_draft(draft, model, corpus)
     ways = ways_of_decoding(drafter, tree, *named_rule, processing)
     texts: list[dict[str, Decoded]] = []
     total = len(chosen) * repeats
@@ -129,7 +129,7 @@ def decode(
         tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
         with progress_bar("decoding", total, progress) as update:
             for repeat in range(repeats):
-                for text in harness.decode_in_turn(
+                for text in models.decode_in_turn(
                     model, tokens, ways, max_new_tokens, processing, seed + repeat
                 ):
                     texts.append(text)
@@ -146,8 +146,8 @@ def decode(
 def _target(
     name: str, device: str | None, dtype: str | None, threads: int | None, progress: bool
 ) -> "LanguageModel":
-    from otmd.harness import load_target, pack_weights
-    from otmd.harness.variants import can_pack
+    from otmd.models import load_target, pack_weights
+    from otmd.models.variants import can_pack
 
     if threads is not None:
         import torch
@@ -165,7 +165,7 @@ def _report(
     figures: list[Path],
     json_output: bool,
 ) -> None:
-    from otmd.measurement import decoding_costs, decoding_json, draw_decoding, print_decoding
+    from otmd.study import decoding_costs, decoding_json, draw_decoding, print_decoding
 
     # The unfinished last repeat of an interrupted run is left out.
     repeats = max(1, len(texts) // len(prompts))
@@ -216,7 +216,7 @@ def read_tree(
     top: int = 1,
 ) -> Tree:
     """Read the options of a tree: at most one of ``paths``, ``branching`` and ``likeliest``."""
-    from otmd.sequences import IIDPaths, LikeliestTree, TokenTree
+    from otmd.trees import IIDPaths, MostLikelyTree, TokenTree
 
     given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
     named = [option for option, value in given.items() if value is not None]
@@ -238,20 +238,20 @@ def read_tree(
         return Tree("paths", label, length, lambda model: IIDPaths(model, paths, length))
     budget = likeliest or DEFAULT_LIKELIEST
     label = f"likeliest {budget}, depth {length}"
-    return Tree("likeliest", label, length, lambda model: LikeliestTree(model, budget, length))
+    return Tree("likeliest", label, length, lambda model: MostLikelyTree(model, budget, length))
 
 
-def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
+def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
     """Read the name of a rule, by default the one for this kind of tree; UsageError if it does not serve."""
-    from otmd import sequences
+    from otmd import trees
 
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
     if chosen not in RULES:
         raise UsageError(f"--rule: got {chosen!r}, expected one of {', '.join(RULES)}")
     if chosen in PATH_RULES:
-        rule = getattr(sequences, PATH_RULES[chosen])()
+        rule = getattr(trees, PATH_RULES[chosen])()
     else:
-        rule = sequences.TokenLevel(o.VERIFIERS[chosen].load()())
+        rule = trees.TokenLevel(o.VERIFIERS[chosen].load()())
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
     try:
         rule.step(lambda _: toy, tree.law(lambda _: toy), rng=np.random.default_rng(0))
@@ -261,12 +261,12 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, SequenceRule]":
 
 
 def ways_of_decoding(
-    draft: "Draft", tree: Tree, rule_name: str, rule: "SequenceRule", processing: "Processing"
+    draft: "Draft", tree: Tree, rule_name: str, rule: "TreeVerifier", processing: "Processing"
 ) -> "dict[str, Speculation | None]":
     """The ways, by their names in tables: the target alone, a path as deep as the tree, and the tree."""
-    from otmd.harness import Speculation
+    from otmd.models import Speculation
     from otmd.probabilities import Processing
-    from otmd.sequences import IIDPaths, TokenLevel
+    from otmd.trees import IIDPaths, TokenLevel
     from otmd.verifiers import Preference
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731

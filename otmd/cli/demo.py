@@ -11,7 +11,7 @@ from otmd.cli.measure import measure_into
 from otmd.storage.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
-    from otmd.harness import Dataset
+    from otmd.models import Dataset
 
 EXAMPLES = """
 otmd demo
@@ -50,9 +50,9 @@ def demo(
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
-    from otmd.measurement import draw_gaps, print_report, recommend, report_json, summarise
-    from otmd.measurement.run import LAYOUT, RESULTS
     from otmd.storage.store import Store
+    from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
+    from otmd.study.run import LAYOUT, RESULTS
 
     progress, started = not (quiet or json_output), time.monotonic()
     settings = {
@@ -93,7 +93,7 @@ def demo(
 
 def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
-    from otmd import harness
+    from otmd import models
 
     record, place = folder / "demo.json", folder / "dataset"
     if record.exists():
@@ -107,15 +107,15 @@ def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
             )
         try:
             if place.exists():
-                return harness.open_dataset(place)
-        except harness.DatasetError as unfinished:
+                return models.open_dataset(place)
+        except models.DatasetError as unfinished:
             print(f"collecting again: {unfinished}", file=sys.stderr)
     write_atomically(record, json.dumps(wanted).encode())
     with o.kept_when_stopped(lambda: f"What was collected is kept in {place}"):
-        return harness.collect(
+        return models.collect(
             wanted["target"],
             wanted["draft"],
-            harness.load_prompts(per_domain=wanted["per_domain"], progress=progress),
+            models.load_prompts(per_domain=wanted["per_domain"], progress=progress),
             place,
             positions_per_prompt=wanted["positions"],
             progress=progress,

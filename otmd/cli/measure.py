@@ -55,8 +55,8 @@ def measure(
         Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
         torch.
     """
-    from otmd.measurement import print_report, recommend, report_json, summarise
-    from otmd.measurement.run import RESULTS
+    from otmd.study import print_report, recommend, report_json, summarise
+    from otmd.study.run import RESULTS
 
     settings = {
         "laws": o.read_laws(law, top),
@@ -82,8 +82,8 @@ def measure_into(
     dataset: Any, folder: Path, settings: dict[str, Any], progress: bool
 ) -> "pl.DataFrame":
     """Measure into a folder; an interrupt's message says what was kept."""
-    from otmd.measurement import measure as run
-    from otmd.measurement import positions_stored
+    from otmd.study import measure as run
+    from otmd.study import positions_stored
 
     said = lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"  # noqa: E731
     with o.kept_when_stopped(said):

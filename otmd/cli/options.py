@@ -21,9 +21,9 @@ from otmd.registry import LAWS, VERIFIERS, Entry, find
 from otmd.storage.files import shortened, write_atomically
 
 if TYPE_CHECKING:
-    from otmd.drafts import DraftLaw
-    from otmd.measurement.page import Table
+    from otmd.laws import DraftLaw
     from otmd.probabilities import Processing
+    from otmd.study.page import Table
 
 
 Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
@@ -90,7 +90,7 @@ MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
 def independent(draft_probs: np.ndarray, num_drafts: int) -> "DraftLaw":
     """Independent drafts: one from each row (n, V), or ``num_drafts`` from one distribution (V,)."""
-    from otmd.drafts import Independent
+    from otmd.laws import Independent
 
     if np.ndim(draft_probs) == 1:
         draft_probs = np.broadcast_to(draft_probs, (num_drafts, len(draft_probs)))
@@ -130,7 +130,7 @@ def _known(option: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:
     """Read ``1,2,4`` as whole numbers ≥ 1; with ``ranges``, also ``1-4``, and as a set in order."""
-    from otmd.drafts.base import MOST_DRAFTS
+    from otmd.laws.base import MOST_DRAFTS
 
     found: list[int] = []
     for piece in split(option, text):
@@ -202,7 +202,7 @@ def split(option: str, text: str) -> list[str]:
 
 def figures(paths: list[Path] | None) -> list[Path]:
     """The files of ``--figure``, whose endings name known formats."""
-    from otmd.measurement.style import figure_paths
+    from otmd.study.style import figure_paths
 
     try:
         return figure_paths(paths or [], "--figure")
@@ -243,7 +243,7 @@ class Pages:
         table: "Table",
     ) -> None:
         """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
-        from otmd.measurement.page import to_csv, to_html, to_markdown
+        from otmd.study.page import to_csv, to_html, to_markdown
 
         about = {**about, "otmd": __version__, "made again by": shlex.join(["otmd", *sys.argv[1:]])}
         for path, text in (

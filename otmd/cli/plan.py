@@ -10,8 +10,8 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
-    from otmd.measurement.page import Table
-    from otmd.planning.latency import Latency
+    from otmd.study.page import Table
+    from otmd.study.planning.latency import Latency
 
 EXAMPLES = """
 otmd collect runs/texts --consecutive 48 --per-domain 8
@@ -74,9 +74,9 @@ def plan(
         The length of the text that times are for, in tokens; by default 256 to measure, else the table's
         smallest.
     """
-    from otmd.harness import open_dataset
-    from otmd.planning.candidates import CANDIDATES
-    from otmd.planning.plan import DEFAULT_RULES, make_plan
+    from otmd.models import open_dataset
+    from otmd.study.planning.candidates import CANDIDATES
+    from otmd.study.planning.plan import DEFAULT_RULES, make_plan
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:
@@ -114,8 +114,8 @@ def plan(
 def _latency(
     given: Path | None, measured: Path | None, context: int | None, metadata: dict, budget: int
 ) -> "Latency | None":
-    from otmd.planning.latency import measure_latency, read_latency
     from otmd.storage.files import write_atomically
+    from otmd.study.planning.latency import measure_latency, read_latency
 
     if given and measured:
         raise UsageError("--latency: got it beside --measure-latency, expected one table of times")
@@ -130,7 +130,7 @@ def _latency(
 def _show(said: "list[str]", ranking: "Table") -> None:
     from rich.console import Console
 
-    from otmd.measurement.style import print_table
+    from otmd.study.style import print_table
 
     console = Console()
     for sentence in said:

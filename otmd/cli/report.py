@@ -31,7 +31,7 @@ def report(
     confidence : float
         Coverage of the intervals.
     """
-    from otmd.measurement import (
+    from otmd.study import (
         draw_gaps,
         load_results,
         print_report,
@@ -39,9 +39,9 @@ def report(
         report_json,
         summarise,
     )
-    from otmd.measurement.page import Table
-    from otmd.measurement.report import report_tables
-    from otmd.measurement.summary import DEFAULT_BY
+    from otmd.study.page import Table
+    from otmd.study.report import report_tables
+    from otmd.study.summary import DEFAULT_BY
 
     figures = o.figures(figure)
     _refuse_other_files(results)

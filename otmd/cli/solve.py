@@ -13,7 +13,7 @@ from otmd.storage.arrays import read_npy, read_npz
 from otmd.storage.files import parse_json
 
 if TYPE_CHECKING:
-    from otmd.drafts import DraftLaw
+    from otmd.laws import DraftLaw
 
 FIELDS = ("target_probs", "draft_probs")
 SUFFIXES = (".npy", ".npz", ".json")
@@ -142,7 +142,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
 def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from otmd.measurement.style import make_table
+    from otmd.study.style import make_table
 
     console = Console(highlight=False)
     tokens = answer["subset"]

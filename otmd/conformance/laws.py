@@ -14,8 +14,8 @@ import numpy as np
 
 from otmd.audit.draft_samples import counts_of_tuples
 from otmd.conformance.comparisons import NUM_SAMPLES, SAME, SAME_RATE, agree, follows, within
-from otmd.drafts import DraftLaw, Race, Slots, Structure
-from otmd.drafts.base import validate_law
+from otmd.laws import DraftLaw, Race, Slots, Structure
+from otmd.laws.base import validate_law
 from otmd.optimum import OptimalAcceptance, optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import FloatArray

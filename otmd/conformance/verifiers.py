@@ -21,19 +21,19 @@ from otmd.conformance.comparisons import (
     within,
 )
 from otmd.conformance.laws import hostile_targets, smaller_laws
-from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_law, validate_target
+from otmd.laws import DraftLaw
+from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
 from otmd.probabilities import FloatArray
-from otmd.sequences import (
-    SequenceRule,
+from otmd.trees import (
     TreeLaw,
+    TreeVerifier,
     block_efficiency,
     optimal_block_efficiency,
-    output_law,
-    target_law,
+    output_distribution,
+    target_distribution,
 )
-from otmd.sequences.trees import Model
+from otmd.trees.base import Model
 from otmd.verifiers import InvariantCoupling, UnsupportedLaw, Verifier
 from otmd.verifiers.base import validate_verifier
 
@@ -94,14 +94,14 @@ def check_verifier(
         _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
 
 
-def check_tree_verifier(rule: SequenceRule, tree: TreeLaw, target_model: Model) -> None:
+def check_tree_verifier(rule: TreeVerifier, tree: TreeLaw, target_model: Model) -> None:
     """Fail unless a rule for draft trees is lossless, and emits no more tokens than the optimum.
 
     A law of trees that the rule does not serve must be an UnsupportedLaw error.
 
     Parameters
     ----------
-    rule : SequenceRule
+    rule : TreeVerifier
     tree : TreeLaw
         The law of the draft trees, small enough for all outcomes to be listed.
     target_model : callable
@@ -116,11 +116,16 @@ def check_tree_verifier(rule: SequenceRule, tree: TreeLaw, target_model: Model) 
     """
     where = f"{rule!r} for {tree!r}"
     try:
-        output = output_law(rule, target_model, tree)
+        output = output_distribution(rule, target_model, tree)
     except UnsupportedLaw:
         _refuses(f"block_efficiency of {where}", lambda: block_efficiency(rule, target_model, tree))
         return
-    agree(f"output_law of {where}", output, target_law(target_model, tree.depth + 1), SAME)
+    agree(
+        f"output_distribution of {where}",
+        output,
+        target_distribution(target_model, tree.depth + 1),
+        SAME,
+    )
     emitted = block_efficiency(rule, target_model, tree).value
     best = optimal_block_efficiency(target_model, tree).value
     within(f"tokens per step of {where}", emitted, 1.0, best, 1e-8)
@@ -132,7 +137,7 @@ def _check_refusal(verifier: Verifier, law: DraftLaw, rng: np.random.Generator) 
         "acceptance_rate": lambda: verifier.acceptance_rate(target, law),
         "acceptance_bounds": lambda: verifier.acceptance_bounds(target, law),
         "certificate": lambda: verifier.certificate(target, law),
-        "output_law": lambda: verifier.output_law(target, law),
+        "output_distribution": lambda: verifier.output_distribution(target, law),
         "prepare": lambda: verifier.prepare(target, law),
         "verify": lambda: verifier.verify(target, law, tokens, rng=rng),
     }
@@ -233,8 +238,10 @@ def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
     where = f"{verifier!r} for {law!r} with leading axes {axes}"
     bounds = np.stack(verifier.acceptance_bounds(targets, law))
     if not isinstance(verifier, InvariantCoupling):
-        output = verifier.output_law(targets, law)
-        agree(f"output_law of {where}", output, np.broadcast_to(targets, output.shape), SAME)
+        output = verifier.output_distribution(targets, law)
+        agree(
+            f"output_distribution of {where}", output, np.broadcast_to(targets, output.shape), SAME
+        )
     every_n = np.empty((2, *axes, 0))
     smaller = smaller_laws(law)
     if len(smaller) == law.num_drafts and all(map(verifier.supports, smaller)):

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
-from otmd.drafts import (
+from otmd.engines import lossy
+from otmd.engines.lossy import LossyRule
+from otmd.laws import (
     CertainTop,
     DraftLaw,
     Greedy,
@@ -16,8 +18,6 @@ from otmd.drafts import (
     WithoutReplacement,
     WithReplacement,
 )
-from otmd.engines import lossy
-from otmd.engines.lossy import LossyRule
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, validate_count, validate_probs, validate_same_vocabulary
 from otmd.verifiers import Preference, RecursiveRejection, TargetOnly, Verifier
@@ -89,7 +89,7 @@ class EngineRule:
         laws = [WithReplacement(q, num_drafts), Greedy(q, count), Stratified(q, count)]
         best = max(float(optimal_acceptance(p, law).rate) for law in laws)
         if isinstance(self.rule, LossyRule):
-            output, rate = self.rule.output_law(p, q, num_drafts)
+            output, rate = self.rule.output_distribution(p, q, num_drafts)
             total_variation, divergence = distances(output, p)
             return EngineVerdict(self.name, rate, best, output, total_variation, divergence)
         assert self.drafts is not None

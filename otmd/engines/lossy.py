@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.drafts import CertainTop, DraftLaw, WithReplacement
+from otmd.laws import CertainTop, DraftLaw, WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.verifiers import PreparedVerifier
 from otmd.verifiers.prepared import accept_prob, normalised
@@ -34,7 +34,7 @@ class LossyRule(NamedTuple):
         accept, residual = self.decide(target, draft_probs)
         return _Prepared(target, law, accept, residual)
 
-    def output_law(
+    def output_distribution(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int
     ) -> tuple[FloatArray, float]:
         """Exact distribution of the output token (V,), and P(it is a draft), with p and q of shape (V,)."""

@@ -6,16 +6,16 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd import drafts
+from otmd import laws
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
 from otmd.curve.blocks import SLACK, BlockedCurve
-from otmd.drafts.base import validate_target
 from otmd.kernel import in_threads
+from otmd.laws.base import validate_target
+from otmd.laws.race.containment import RaceCurve
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
-from otmd.race.containment import RaceCurve
 
 # How far the rate computed from a cut may differ from the one found by the search.
 _CERTIFICATE_TOLERANCE = 1e-10
@@ -59,7 +59,7 @@ class OptimalAcceptance:
 
 
 def optimal_acceptance(
-    target_probs: ArrayLike, law: drafts.DraftLaw, every_n: bool = False
+    target_probs: ArrayLike, law: laws.DraftLaw, every_n: bool = False
 ) -> OptimalAcceptance:
     """The largest acceptance rate of any lossless verifier, for a law of drafts.
 
@@ -97,7 +97,7 @@ def optimal_acceptance(
 
 
 def optimal_rates(
-    target: FloatArray, law: drafts.DraftLaw, counts: Sequence[int]
+    target: FloatArray, law: laws.DraftLaw, counts: Sequence[int]
 ) -> OptimalAcceptance:
     """α* of the laws of one family for N numbers of drafts, which ascend; the input is known to be valid.
 
@@ -131,7 +131,7 @@ def optimal_rates(
     return OptimalAcceptance(rate, cuts)
 
 
-def from_one_distribution(laws: Sequence[drafts.DraftLaw]) -> drafts.Slots | drafts.Race | None:
+def from_one_distribution(laws: Sequence[laws.DraftLaw]) -> laws.Slots | laws.Race | None:
     """How the largest of the laws draws, if all draw every draft from the same q at random; else None."""
     structures = [law.shared_structure() for law in laws]
     kinds = [None if each is None else each.single or each.race for each in structures]
@@ -141,7 +141,7 @@ def from_one_distribution(laws: Sequence[drafts.DraftLaw]) -> drafts.Slots | dra
     return last
 
 
-def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, found: float) -> float:
+def _recomputed(target: FloatArray, law: laws.DraftLaw, subset: BoolArray, found: float) -> float:
     """1 + p(H) − g(H) of the cut (V,) at a single position, after a check that the search found the same."""
     rate = 1.0 + float(sum_where(target, subset) - law.position_containment(subset))
     if abs(rate - found) > _CERTIFICATE_TOLERANCE:
@@ -155,27 +155,27 @@ def _recomputed(target: FloatArray, law: drafts.DraftLaw, subset: BoolArray, fou
 
 def _cuts(
     target: FloatArray,
-    law: drafts.DraftLaw,
-    random: drafts.Slots | drafts.Race,
+    law: laws.DraftLaw,
+    random: laws.Slots | laws.Race,
     counts: Sequence[int],
 ) -> tuple[FloatArray, FloatArray]:
     """The smallest best cuts of drafts from one distribution, see :meth:`RatioCurve.cuts`.
 
     The law has the most drafts, and ``random`` is its shared structure.
     """
-    if isinstance(random, drafts.Slots):
+    if isinstance(random, laws.Slots):
         return RatioCurve.unchecked(target, random.probs).cuts(counts)
 
-    def cuts(p: FloatArray, at: drafts.DraftLaw) -> list[tuple[float, float]]:
+    def cuts(p: FloatArray, at: laws.DraftLaw) -> list[tuple[float, float]]:
         race = at.position_structure().random
-        assert isinstance(race, drafts.Race)
+        assert isinstance(race, laws.Race)
         smallest = RaceCurve(p, race.arrivals, counts).smallest_cuts()
         return [(cut.value, cut.end) for cut in smallest]
 
     return pairs_by_position(target, law, len(counts), cuts)
 
 
-def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
+def numbers_of_drafts(law: laws.DraftLaw) -> list[int]:
     """1, 2, … n, or a ValueError for a law that does not exist for each of them."""
     try:
         law.with_num_drafts(1)
@@ -187,8 +187,8 @@ def numbers_of_drafts(law: drafts.DraftLaw) -> list[int]:
 
 
 def positions(
-    target: FloatArray, law: drafts.DraftLaw
-) -> Iterator[tuple[tuple[int, ...], FloatArray, drafts.DraftLaw]]:
+    target: FloatArray, law: laws.DraftLaw
+) -> Iterator[tuple[tuple[int, ...], FloatArray, laws.DraftLaw]]:
     """Each position of the broadcast leading axes: its index, target distribution and law."""
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
     # NumPy's ndindex takes microseconds to begin.
@@ -199,9 +199,9 @@ def positions(
 
 def pairs_by_position(
     target: FloatArray,
-    law: drafts.DraftLaw,
+    law: laws.DraftLaw,
     size: int,
-    pairs: Callable[[FloatArray, drafts.DraftLaw], Sequence[tuple[float, float]]],
+    pairs: Callable[[FloatArray, laws.DraftLaw], Sequence[tuple[float, float]]],
 ) -> tuple[FloatArray, FloatArray]:
     """Two arrays (…, N) from a function that gives the N pairs of one position."""
     every = list(positions(target, law))
@@ -216,7 +216,7 @@ def pairs_by_position(
     return one, other
 
 
-def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, float]:
+def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, float]:
     """The smallest best cut (V,) and its rate at a single position.
 
     The cut is empty, or it holds all deterministic tokens and the best cut of the random drafts.
@@ -235,30 +235,30 @@ def _smallest_cut(target: FloatArray, law: drafts.DraftLaw) -> tuple[BoolArray, 
 
 
 def _random_cut(
-    target: FloatArray, random: drafts.Slots | drafts.Race | drafts.Table | None
+    target: FloatArray, random: laws.Slots | laws.Race | laws.Table | None
 ) -> tuple[BoolArray, float] | None:
     """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""
     match random:
         case None:
             return np.zeros(target.size, dtype=bool), -1.0
-        case drafts.Slots(is_single=True, num_drafts=1):
+        case laws.Slots(is_single=True, num_drafts=1):
             subset = target < random.probs
             return subset, float(sum_where(target, subset) - sum_where(random.probs, subset))
-        case drafts.Slots(is_single=True):
+        case laws.Slots(is_single=True):
             curve = RatioCurve.unchecked(target, random.probs)
             values, ends = curve.cuts([random.num_drafts])
             return curve.subsets_below(ends)[0], float(values[0])
-        case drafts.Slots(disjoint=True) if random.num_drafts == random.copies.size:
+        case laws.Slots(disjoint=True) if random.num_drafts == random.copies.size:
             cut = stratified_cut(target, random)
             subset = np.zeros(target.size, dtype=bool)
             below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
             subset[random.tokens] = np.concatenate(list(below))
             return subset, cut.value
-        case drafts.Race():
+        case laws.Race():
             (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)
             return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case drafts.Table(probs=q, prefix_containment=contained) if q is not None and contained:
+        case laws.Table(probs=q, prefix_containment=contained) if q is not None and contained:
             order = RatioCurve.unchecked(target, q).order
             return best_prefix(target, order, contained(order))
     return None

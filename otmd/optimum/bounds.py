@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
-from otmd.drafts.base import validate_target
+from otmd.laws import DraftLaw
+from otmd.laws.base import validate_target
 from otmd.probabilities import FloatArray, validate_count
 
 

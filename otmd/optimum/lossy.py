@@ -15,10 +15,10 @@ from scipy.special import kl_div
 
 from otmd.curve._kernels import SLACK, ratios_of
 from otmd.curve.ratio_curve import RatioCurve
-from otmd.drafts import DraftLaw, Race, Slots, Structure, Table
-from otmd.drafts.base import validate_law, validate_target
-from otmd.drafts.proposal import ProposalLaw, order_from
 from otmd.kernel import kernel
+from otmd.laws import DraftLaw, Race, Slots, Structure, Table
+from otmd.laws.base import validate_law, validate_target
+from otmd.laws.proposal import ProposalLaw, order_from
 from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
 from otmd.probabilities import FloatArray, IntArray, accumulated, wrong
@@ -81,16 +81,16 @@ class LossyFrontier:
         """
         return self._each(self._budget(budget), lambda string, each: 1.0 - string.within(each).loss)
 
-    def output_law(self, budget: ArrayLike) -> FloatArray:
-        """The output law p′ (…, V) that has the least divergence at the rate that a budget allows.
+    def output_distribution(self, budget: ArrayLike) -> FloatArray:
+        """Output distribution p′ (…, V) of least divergence at the rate that a budget allows.
 
-        ``Optimal().verify(output_law, law, …)`` attains the rate. The output law is p where the budget is 0.
+        ``Optimal().verify(output_distribution, law, …)`` attains the rate. It is p where the budget is 0.
         For the budget see :meth:`rate_at`.
         """
         strings, given = np.broadcast_arrays(self._strings, self._budget(budget))
         laws = np.empty((*strings.shape, self._size))
         for index, string in np.ndenumerate(strings):
-            laws[index] = string.output_law(string.within(float(given[index])))
+            laws[index] = string.output_distribution(string.within(float(given[index])))
         return laws
 
     def divergence_at(self, rate: ArrayLike) -> FloatArray | float:
@@ -215,7 +215,7 @@ class _TautString:
         self._steepest = float(np.log(finite.max(initial=1.0)))
         self.lossless = self._lowered(0.0)
 
-    def output_law(self, point: _Point) -> FloatArray:
+    def output_distribution(self, point: _Point) -> FloatArray:
         """The cheapest output law (V,) with the loss of a point."""
         if point.loss >= self.lossless.loss:
             return self.target.copy()

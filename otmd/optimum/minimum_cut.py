@@ -8,8 +8,8 @@ it does in exact arithmetic.
 
 import numpy as np
 
-from otmd.drafts import DraftLaw
 from otmd.kernel import kernel
+from otmd.laws import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 CLOSED = 1e-15

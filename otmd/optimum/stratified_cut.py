@@ -17,8 +17,8 @@ import numpy as np
 
 from otmd.curve._kernels import fill_ratios, power, ratios_of
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
-from otmd.drafts.structure import Slots
 from otmd.kernel import kernel
+from otmd.laws.structure import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The largest finite t; inf is kept for tokens that are never taken.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.transport.problem import ProblemShape, TransportProblem, validate_one_position
 from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns

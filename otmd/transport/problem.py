@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
     BoolArray,

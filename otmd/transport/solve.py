@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import BoolArray, FloatArray, wrong
 from otmd.transport import forms, solvers
 from otmd.transport import program as lp

@@ -3,14 +3,14 @@
 from numpy.typing import ArrayLike
 
 from otmd import registry
-from otmd.drafts import DraftLaw
+from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import OptimalityCertificate, UnsupportedLaw, Verifier, validate_verifier
 from otmd.verifiers.gumbel_list import GumbelList
 from otmd.verifiers.gumbel_top import GumbelTop
 from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
-from otmd.verifiers.optimal import Optimal
+from otmd.verifiers.optimal.verifier import Optimal
 from otmd.verifiers.plan_verifier import PlanVerifier
 from otmd.verifiers.preference import Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict

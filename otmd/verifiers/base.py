@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, Slots, Structure
-from otmd.drafts.base import validate_law, validate_rng, validate_target
+from otmd.laws import DraftLaw, Slots, Structure
+from otmd.laws.base import validate_law, validate_rng, validate_target
 from otmd.optimum.acceptance import (
     from_one_distribution,
     numbers_of_drafts,
@@ -219,7 +219,7 @@ class Verifier(ABC):
             return Verdict(int(token), int(draft_index))
         return Verdict(token, draft_index)
 
-    def output_law(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
+    def output_distribution(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
         """Exact law (…, V) of the output token, by enumeration of the drafts, for small vocabularies.
 
         For a lossless verifier this is p up to rounding. Parameters and errors are those of :meth:`verify`;

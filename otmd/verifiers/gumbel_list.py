@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from otmd.choice.choice_plan import clock_quadrature
-from otmd.drafts import DraftLaw, Structure
 from otmd.kernel import kernel
+from otmd.laws import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.invariant import (
     InvariantCoupling,
@@ -12,6 +11,7 @@ from otmd.verifiers.invariant import (
     one_distribution,
     sorted_masses,
 )
+from otmd.verifiers.optimal.choice_plan import clock_quadrature
 
 # The spacing of the quadrature over s, which makes it exact to 1e-11.
 _SPACING = 0.3

@@ -3,18 +3,18 @@
 import numpy as np
 from scipy.special import binom
 
-from otmd.choice.choice_plan import clock_quadrature
-from otmd.drafts import DraftLaw, Structure
 from otmd.kernel import kernel
+from otmd.laws import DraftLaw, Structure
+from otmd.laws.race import quadrature as race
+from otmd.laws.race.containment import count_one_more
 from otmd.probabilities import FloatArray, IntArray, wrong
-from otmd.race import quadrature as race
-from otmd.race.containment import count_one_more
 from otmd.verifiers.invariant import (
     InvariantCoupling,
     arrival_times,
     one_distribution,
     sorted_masses,
 )
+from otmd.verifiers.optimal.choice_plan import clock_quadrature
 
 # About so many chances are computed at most. The bounds are certain after any number of them.
 _MOST_CHANCES = 20_000

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import ratios_of
-from otmd.drafts import DraftLaw, Structure
-from otmd.drafts.base import validate_rng
+from otmd.laws import DraftLaw, Structure
+from otmd.laws.base import validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, Verdict

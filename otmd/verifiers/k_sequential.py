@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, Structure
+from otmd.laws import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.drafts import DraftLaw, Structure
+from otmd.laws import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.transport import TransportPlan
 from otmd.verifiers.base import Verifier

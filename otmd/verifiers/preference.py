@@ -18,7 +18,7 @@ So the rate is 1 − g(H) + p(H), which no lossless rule exceeds.
 import numpy as np
 
 from otmd.curve._kernels import hockey_stick
-from otmd.drafts import DraftLaw, Slots, Structure
+from otmd.laws import DraftLaw, Slots, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import ChoosingVerifier, copies_of_slots
@@ -46,7 +46,7 @@ class Preference(Verifier):
     Parameters
     ----------
     order : callable, optional
-        A function of p (V,) and the :class:`~otmd.drafts.Slots` of one position. It returns a permutation
+        A function of p (V,) and the :class:`~otmd.laws.Slots` of one position. It returns a permutation
         of the tokens, the most preferred first. The rule is lossless for every order. Deterministic tokens
         have p = 0 here.
     """

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.drafts import DraftLaw, Slots
-from otmd.drafts.base import draw_tokens, validate_rng
+from otmd.laws import DraftLaw, Slots
+from otmd.laws.base import draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 
 # How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, Race, Slots, Structure
-from otmd.drafts.base import draw_tokens
+from otmd.laws import DraftLaw, Race, Slots, Structure
+from otmd.laws.base import draw_tokens
+from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
     PreparedVerifier,

@@ -16,9 +16,9 @@ import numpy as np
 
 from otmd.curve._kernels import AT_A_TIME
 from otmd.kernel import kernel
+from otmd.laws.race.containment import minority_mass
+from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.containment import minority_mass
-from otmd.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_classes import FARTHEST, ONE, RejectionPosition
 
 # Half a second at most for up to eight drafts. A node takes longer the more drafts are left below it.

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, hockey_stick
-from otmd.drafts import Race
 from otmd.kernel import kernel
+from otmd.laws import Race
+from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
-from otmd.race.quadrature import RATE_UNIT
 
 # Above 0, where the walk starts and no token is left out yet, and below C = 1.
 _FIRST = np.finfo(float).tiny

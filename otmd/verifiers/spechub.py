@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from otmd.drafts import DraftLaw, Hub, Structure
+from otmd.laws import DraftLaw, Hub, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.preference import Preference

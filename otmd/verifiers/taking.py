@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from otmd.curve import blocks
 from otmd.curve._kernels import AT_A_TIME, fill_ratios, power, ratios_of
-from otmd.drafts import Slots
 from otmd.kernel import kernel
+from otmd.laws import Slots
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.prepared import Choice, accept_prob
 

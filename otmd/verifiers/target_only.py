@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.drafts import DraftLaw, Slots, Structure
+from otmd.laws import DraftLaw, Slots, Structure
 from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier

@@ -13,7 +13,7 @@ from otmd.audit import causes
 from otmd.audit.claims import DRAFTS
 from otmd.audit.mistakes import Explanation, Fit
 from otmd.audit.run_audit import recorded_run
-from otmd.drafts import WithReplacement
+from otmd.laws import WithReplacement
 from otmd.probabilities import Processing
 
 ROWS = 2_000

@@ -21,7 +21,7 @@ SKIPPED = RejectionSteps(P, DRAFTS, RejectionFault.DUPLICATES_SKIPPED)
 def test_the_known_value_of_skipped_duplicates():
     """p = (.6, .3, .1), q = (.2, .2, .6), two drafts: the output is (27/50, 9/25, 1/10)."""
     found = audit.enumerated(SKIPPED, P, DRAFTS)
-    np.testing.assert_allclose(found.output_law, [0.54, 0.36, 0.1], atol=1e-15)
+    np.testing.assert_allclose(found.output_distribution, [0.54, 0.36, 0.1], atol=1e-15)
     assert found.faulty
     assert found.total_variation == pytest.approx(0.06, abs=1e-15)
     np.testing.assert_allclose(found.deviation, [-0.06, 0.06, 0], atol=1e-15)
@@ -44,7 +44,7 @@ def test_it_is_the_twins(pair, n):
     for rule, twin in rules:
         rate, output = reference.judged(law, twin, p.size)
         found = audit.enumerated(rule, p, drafts, tol=1e-9)
-        np.testing.assert_allclose(found.output_law, np.array(output, float), atol=1e-10)
+        np.testing.assert_allclose(found.output_distribution, np.array(output, float), atol=1e-10)
         assert found.acceptance == pytest.approx(float(rate), abs=1e-10)
         assert found.faulty == (np.abs(np.array(output, float) - p).max() > 1e-9)
 
@@ -100,7 +100,8 @@ def test_parts_share_an_excess_by_what_they_emit():
     for tokens, prob in zip(*drafts.enumerate(), strict=True):
         law = rule(tokens)
         parts[tuple(tokens.tolist())] = prob * sum(
-            law[y] * max(found.output_law[y] - P[y], 0) / found.output_law[y] for y in range(3)
+            law[y] * max(found.output_distribution[y] - P[y], 0) / found.output_distribution[y]
+            for y in range(3)
         )
     assert sum(parts.values()) == pytest.approx(found.total_variation)
     largest = sorted(parts.values(), reverse=True)[:5]

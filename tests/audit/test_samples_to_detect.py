@@ -80,10 +80,10 @@ def test_the_detectable_distance_is_the_inverse():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "output_law.*exactly one"),
-        ({"output_law": P, "total_variation": 0.1}, "output_law.*exactly one"),
-        ({"output_law": P[:3] / P[:3].sum()}, "output_law"),
-        ({"output_law": [0.5, 0.6]}, "output_law"),
+        ({}, "output_distribution.*exactly one"),
+        ({"output_distribution": P, "total_variation": 0.1}, "output_distribution.*exactly one"),
+        ({"output_distribution": P[:3] / P[:3].sum()}, "output_distribution"),
+        ({"output_distribution": [0.5, 0.6]}, "output_distribution"),
         ({"total_variation": 0.0}, "total_variation"),
         ({"total_variation": 1.5}, "total_variation"),
         ({"total_variation": 0.1, "power": 1}, "power"),

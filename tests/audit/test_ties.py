@@ -8,7 +8,7 @@ import pytest
 from otmd.audit.faulty_verifiers import RejectionSteps
 from otmd.audit.records import as_kept, mass_of_choice, read_records
 from otmd.audit.run_audit import recorded_run
-from otmd.drafts import WithReplacement
+from otmd.laws import WithReplacement
 from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
 
 GREEDY = {"target_logits": [1.0, 1.0, 0.0], "target_temperature": 0}

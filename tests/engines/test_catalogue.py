@@ -29,7 +29,7 @@ def test_lossless_rules_are_lossless(name):
     for seed in range(5):
         p, q = pair(seed)
         law = rule.drafts(q, drafts_of(rule))
-        np.testing.assert_allclose(rule.rule.output_law(p, law), p, atol=1e-12)
+        np.testing.assert_allclose(rule.rule.output_distribution(p, law), p, atol=1e-12)
         verdict = rule.judge(p, q, drafts_of(rule))
         assert 0.0 <= verdict.rate <= 1.0
         assert verdict.total_variation == 0.0
@@ -44,7 +44,7 @@ def test_lossy_rules_as_drawn(name):
     p, q = pair(7)
     count = drafts_of(rule, 3)
     assert isinstance(rule.rule, LossyRule)
-    output, rate = rule.rule.output_law(p, q, count)
+    output, rate = rule.rule.output_distribution(p, q, count)
     law = rule.rule.law(q, count)
     prepared = rule.rule.prepare(p, q, law)
     assert output.sum() == pytest.approx(1.0, abs=1e-12)
@@ -70,17 +70,17 @@ def test_lossy_rules_are_biased(name):
 def test_known_bias():
     """By hand: p = (.6, .4), q = (.8, .2), the argmax accepted with probability .75, else token 1."""
     p, q = np.array([0.6, 0.4]), np.array([0.8, 0.2])
-    output, rate = lossy.ratio_test(None).output_law(p, q, 1)
+    output, rate = lossy.ratio_test(None).output_distribution(p, q, 1)
     np.testing.assert_allclose(output, [0.75, 0.25])
     assert rate == pytest.approx(0.75)
     assert distances(output, p)[0] == pytest.approx(0.15)
-    mixed, _ = lossy.ensemble(0.5).output_law(p, q, 1)
+    mixed, _ = lossy.ensemble(0.5).output_distribution(p, q, 1)
     np.testing.assert_allclose(mixed, [0.7, 0.3])
 
 
 def test_thresholds_of_one_are_lossless():
     p, q = pair(1)
-    output, rate = lossy.thresholds(1.0, 1.0).output_law(p, q, 3)
+    output, rate = lossy.thresholds(1.0, 1.0).output_distribution(p, q, 3)
     np.testing.assert_allclose(output, p, atol=1e-12)
     assert rate == pytest.approx(p[np.argsort(-q)[:3]].sum())
 

@@ -10,7 +10,7 @@ import pytest
 from scripts import ROOT
 
 import otmd
-from otmd.planning import ceiling
+from otmd.study.planning import ceiling
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_with_equal_drafts_the_ceiling_is_one() -> None:
 def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) -> None:
     import law_orders
 
-    from otmd.harness import Prompt
+    from otmd.models import Prompt
 
     prompts = [Prompt(domain, domain, "text") for domain in ("code", "maths", "chat", "prose")]
     for prompt, (target, draft) in zip(prompts, pairs(4), strict=True):

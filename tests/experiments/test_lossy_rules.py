@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from harness.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_llama, make_tokenizer
 from scripts import ROOT
 
 import otmd
@@ -68,7 +68,7 @@ def test_the_front_of_certain_drafts_and_the_rule_on_it():
         least = front.divergence_at(rate)
         assert least == pytest.approx(distances(best * p, p)[1], abs=1e-9)
         rule = otmd.engines.lossy.thresholds(1.0, mass / rate)
-        output, own = rule.output_law(p, q, 4)
+        output, own = rule.output_distribution(p, q, 4)
         assert own == pytest.approx(rate, abs=1e-12)
         np.testing.assert_allclose(output, best * p, atol=1e-12)
 
@@ -134,7 +134,7 @@ def test_numbers_of_texts_add_up(rules):
 def tiny_pair(monkeypatch):
     import lossy_texts
 
-    from otmd.harness import LanguageModel, Prompt, load_draft
+    from otmd.models import LanguageModel, Prompt, load_draft
 
     target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
     found = target, load_draft("skip:1,3", target)
@@ -146,7 +146,7 @@ def tiny_pair(monkeypatch):
 
 def test_texts_are_drawn_from_what_the_models_say_after_them(rules, tiny_pair):
     """Branches of one tree against plain calls on the text as far as it was written."""
-    from otmd.harness.prompts import prompt_tokens
+    from otmd.models.prompts import prompt_tokens
 
     script, ways, step = tiny_pair.script, every_way(rules), otmd.Processing()
     models = script.models_after(0, "skip:1,3")

@@ -83,7 +83,7 @@ def test_linprog_is_given_the_same_program():
 def test_likeliest_tokens_are_kept_and_renormalised(tmp_path):
     from lp_scaling import likeliest_pairs
 
-    from otmd.harness import open_dataset
+    from otmd.models import open_dataset
 
     target, draft = np.array([[0.1, 0.4, 0.2, 0.3]]), np.array([[0.4, 0.1, 0.2, 0.3]])
     np.savez(tmp_path / "toy.npz", target_probs=target, draft_probs=draft)

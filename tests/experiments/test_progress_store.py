@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from scripts import ROOT
 
-from otmd.harness import FolderLockedError
+from otmd.models import FolderLockedError
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from harness.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_llama, make_tokenizer
 from PIL import Image
 from scripts import ROOT
 
-from otmd.sequences import TableModel
+from otmd.trees import TableModel
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +154,7 @@ def test_a_text_is_the_targets_with_what_both_models_say(common, capsys):
     from target_texts import Pair, laws_along, sample_texts
 
     import otmd
-    from otmd.harness import Prompt, load_draft, load_target
+    from otmd.models import Prompt, load_draft, load_target
 
     target = load_target(common[1], progress=False)
     pair = Pair(target, load_draft("skip:1,3", target))

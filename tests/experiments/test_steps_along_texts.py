@@ -10,7 +10,7 @@ import pytest
 from scripts import ROOT
 
 import otmd
-from otmd.sequences import (
+from otmd.trees import (
     BlockVerification,
     IIDPaths,
     TableModel,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fuzz import files
 from fuzz.choices import Choices
-from otmd.harness import DatasetError, NGram, load_prompts, open_dataset
-from otmd.harness.dataset import SHARDS, read_shard
-from otmd.planning.texts import Text
-from otmd.planning.tree_choices import likeliest_trees
+from otmd.models import DatasetError, NGram, load_prompts, open_dataset
+from otmd.models.dataset import SHARDS, read_shard
 from otmd.storage.store import Store
+from otmd.study.planning.texts import Text
+from otmd.study.planning.tree_choices import most_likely_trees
 
 ALLOWED = (ValueError, DatasetError)
 COLUMNS = ("prompt_id", "domain", "position", "token", "shard", "row")
@@ -45,7 +45,7 @@ def _read(path: Path, verify: bool = True) -> None:
     dataset = open_dataset(path, verify)
     rows = range(min(3, len(dataset)))
     dataset.arrays(rows)
-    likeliest_trees(dataset, [Text("a", "b", [*rows], [0] * len(rows))], 3)
+    most_likely_trees(dataset, [Text("a", "b", [*rows], [0] * len(rows))], 3)
 
 
 def _npz(choices: Choices) -> None:

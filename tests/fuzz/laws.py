@@ -6,7 +6,7 @@ import numpy as np
 
 import otmd
 from fuzz.choices import Choices
-from otmd.drafts import ProposalLaw
+from otmd.laws import ProposalLaw
 
 MOST_TUPLES = 2000
 METHODS = (

@@ -79,7 +79,7 @@ def _decide(choices: Choices) -> None:
     assert (np.asarray(verdict.token) < drafts.vocab_size).all()
     if not drafts.batch_shape and drafts.vocab_size**drafts.num_drafts < 300:
         rule.prepare(target, drafts).verify(choices.pick((tokens, choices.array())), rng)
-        output = rule.output_law(target, drafts)
+        output = rule.output_distribution(target, drafts)
         wanted = validate_probs("target_probs", target)
         np.testing.assert_allclose(output, wanted, rtol=0, atol=1e-9)
 

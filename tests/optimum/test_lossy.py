@@ -11,7 +11,7 @@ import pytest
 from scipy.special import kl_div
 
 import otmd
-from otmd.drafts import ProposalLaw
+from otmd.laws import ProposalLaw
 from otmd.optimum import exact
 
 DIVERGENCES = {
@@ -72,7 +72,7 @@ def test_the_output_law_has_the_rate_and_spends_the_budget(name):
                 if not np.isfinite(budget):
                     continue
                 assert front.rate_at(budget) == pytest.approx(rate, abs=1e-8)
-                output = front.output_law(budget)
+                output = front.output_distribution(budget)
                 assert output.sum() == pytest.approx(1.0, abs=1e-12)
                 assert otmd.optimal_acceptance(output, law).rate >= rate - 1e-8
                 if divergence == "total_variation" or (p > 0).all():
@@ -100,7 +100,9 @@ def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
     front = otmd.lossy_frontier(p, law, divergence)
     assert front.divergence_at(rate) == pytest.approx(least, abs=1e-6)
     if divergence != "total_variation":
-        assert np.abs(front.output_law(front.divergence_at(rate)) - output.value).max() < 1e-3
+        assert (
+            np.abs(front.output_distribution(front.divergence_at(rate)) - output.value).max() < 1e-3
+        )
 
 
 def spent(divergence: str, output: np.ndarray, p: np.ndarray) -> float:
@@ -141,7 +143,7 @@ def test_hostile_masses_over_all_subsets(name, divergence):
         reached = [b for b in front.divergence_at(rates) if np.isfinite(b)]
         for budget in [*(least + 10.0 ** rng.uniform(-12, 3, 3)), *reached]:
             where = f"{p.tolist()} {law!r} {q.tolist()} {budget}"
-            output, rate = front.output_law(budget), front.rate_at(budget)
+            output, rate = front.output_distribution(budget), front.rate_at(budget)
             assert output.sum() == pytest.approx(1.0, abs=1e-14), where
             assert spent(divergence, output, p) <= budget * (1.0 + 1e-11) + 1e-15, where
             assert 1.0 + (SUBSETS @ output - contained).min() >= rate - 1e-12, where
@@ -161,7 +163,7 @@ def test_a_large_vocabulary_at_low_temperatures(divergence, temperature):
     for law in (otmd.WithReplacement(q, 4), otmd.Stratified(q, 4), otmd.WithoutReplacement(q, 2)):
         front = otmd.lossy_frontier(p, law, divergence)
         for budget, rate in zip(budgets, front.rate_at(budgets), strict=True):
-            output = front.output_law(budget)
+            output = front.output_distribution(budget)
             # Subnormal numbers have few digits.
             normal = p > 1e-300
             assert spent(divergence, output[normal], p[normal]) <= budget * (1.0 + 1e-11)
@@ -173,10 +175,10 @@ def test_masses_near_zero_do_not_make_nan():
     third = 1.0 / 3.0
     law = otmd.WithReplacement([0.3, 0.1, 0.2, 0.4], 1)
     front = otmd.lossy_frontier([1e-17, third, third, third], law, "leniency")
-    assert front.output_law(1.3) == pytest.approx([1.3e-17, 0.3, 0.3, 0.4], rel=1e-12)
+    assert front.output_distribution(1.3) == pytest.approx([1.3e-17, 0.3, 0.3, 0.4], rel=1e-12)
     law = otmd.WithReplacement([0.4, 0.5, 0.1], 2)
     front = otmd.lossy_frontier([1e-100, 0.5, 0.5], law, "chi_squared")
-    assert front.output_law(0.5)[1:] == pytest.approx([0.65, 0.35], rel=1e-12)
+    assert front.output_distribution(0.5)[1:] == pytest.approx([0.65, 0.35], rel=1e-12)
     assert front.rate_at(0.5) == pytest.approx(0.84, abs=1e-12)
 
 
@@ -219,18 +221,18 @@ def test_in_fractions(kind):
         assert sum(abs(a - b) for a, b in zip(output, p, strict=True)) == 2 * budget
         assert front.rate_at(float(budget)) == pytest.approx(float(best + budget), abs=1e-12)
         wanted = [float(x) for x in output]
-        assert front.output_law(float(budget)) == pytest.approx(wanted, abs=1e-12)
+        assert front.output_distribution(float(budget)) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_verifier_attains_it_and_emits_the_output_law():
     p, q = np.random.default_rng(1).dirichlet(np.ones(4), size=2)
     law = otmd.WithReplacement(q, 2)
     front = otmd.lossy_frontier(p, law, "kl")
-    output = front.output_law(0.01)
+    output = front.output_distribution(0.01)
     attained = otmd.acceptance_rate(otmd.Optimal(), output, law)
     assert attained == pytest.approx(front.rate_at(0.01), abs=1e-8)
     assert attained > front.lossless_rate
-    assert otmd.Optimal().output_law(output, law) == pytest.approx(output, abs=1e-12)
+    assert otmd.Optimal().output_distribution(output, law) == pytest.approx(output, abs=1e-12)
 
 
 def test_the_front_is_monotone_and_ends_in_one():
@@ -242,7 +244,7 @@ def test_the_front_is_monotone_and_ends_in_one():
     assert all(a <= b for a, b in pairwise(rates))
     assert front.rate_at(10.0) == 1.0
     assert front.divergence_at(0.0) == 0.0
-    assert np.array_equal(front.output_law(0.0), p)
+    assert np.array_equal(front.output_distribution(0.0), p)
 
 
 def test_mass_where_the_target_has_none_has_its_price():
@@ -250,7 +252,7 @@ def test_mass_where_the_target_has_none_has_its_price():
     law = otmd.WithReplacement(q, 1)
     assert otmd.lossy_frontier(p, law, "kl").rate_at(100.0) == pytest.approx(0.6)
     assert otmd.lossy_frontier(p, law, "kl").divergence_at(0.7) == np.inf
-    assert otmd.lossy_frontier(p, law).output_law(0.1) == pytest.approx([0.1, 0.45, 0.45])
+    assert otmd.lossy_frontier(p, law).output_distribution(0.1) == pytest.approx([0.1, 0.45, 0.45])
 
 
 def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
@@ -258,7 +260,7 @@ def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them
     p = np.array([0.0, 0.5, 0.5, 0.0])
     for law in (otmd.CertainTop([0.7, 0.1, 0.1, 0.1], 1), otmd.CertainTop([0.4, 0.1, 0.1, 0.4], 2)):
         front = otmd.lossy_frontier(p, law)
-        output = front.output_law(0.3)
+        output = front.output_distribution(0.3)
         assert front.rate_at(0.3) == pytest.approx(0.3, abs=1e-12)
         assert otmd.optimal_acceptance(output, law).rate == pytest.approx(0.3, abs=1e-12)
 
@@ -269,12 +271,12 @@ def test_leading_axes_are_broadcast():
     front = otmd.lossy_frontier(p, otmd.WithReplacement(q, 2), "chi_squared")
     assert front.lossless_rate.shape == (2, 3)
     budgets = np.array([0.1, 0.2, 0.3])
-    rates, outputs = front.rate_at(budgets), front.output_law(budgets)
+    rates, outputs = front.rate_at(budgets), front.output_distribution(budgets)
     assert rates.shape == (2, 3)
     assert outputs.shape == (2, 3, 6)
     one = otmd.lossy_frontier(p[1, 0], otmd.WithReplacement(q[2], 2), "chi_squared")
     assert rates[1, 2] == one.rate_at(0.3)
-    assert np.array_equal(outputs[1, 2], one.output_law(0.3))
+    assert np.array_equal(outputs[1, 2], one.output_distribution(0.3))
 
 
 def test_errors_name_what_was_wanted():
@@ -287,6 +289,6 @@ def test_errors_name_what_was_wanted():
     with pytest.raises(ValueError, match="budget: got -1"):
         otmd.lossy_frontier(p, law).rate_at(-1)
     with pytest.raises(ValueError, match=r"expected numbers in \[1, inf\]"):
-        otmd.lossy_frontier(p, law, "leniency").output_law(0.5)
+        otmd.lossy_frontier(p, law, "leniency").output_distribution(0.5)
     with pytest.raises(ValueError, match="rate: got 2"):
         otmd.lossy_frontier(p, law).divergence_at(2)

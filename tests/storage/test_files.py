@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from otmd.harness.wheels import cache_folder
+from otmd.models.wheels import cache_folder
 from otmd.storage.files import (
     HOLDER,
     PART,

@@ -8,7 +8,7 @@ import pytest
 
 from otmd.storage.store import Layout, Store, describe_differences
 
-SETTINGS = {"temperature": 1.0, "laws": [f"law {i} (otmd.drafts.law_{i})" for i in range(9)]}
+SETTINGS = {"temperature": 1.0, "laws": [f"law {i} (otmd.laws.law_{i})" for i in range(9)]}
 
 
 def read(path: Path) -> str:
@@ -48,7 +48,7 @@ def test_what_differs_is_said_shortly(tmp_path):
         Store(tmp_path, other, RUN).check()
     said = str(caught.value)
     assert "temperature: stored 1.0, asked 0.6; " in said
-    assert "laws: stored law 0 (otmd.drafts.law_0), asked nothing more; " in said
+    assert "laws: stored law 0 (otmd.laws.law_0), asked nothing more; " in said
     assert "extra.seed: stored nothing, asked 1); give --overwrite" in said
     assert len(said) < 300 + len(str(tmp_path))
 

@@ -81,7 +81,7 @@ def test_a_derived_law_that_draws_otherwise_has_no_structure(kind: type[otmd.Dra
     assert best == pytest.approx(otmd.optimal_acceptance(P, kind(Q, 2)).rate, abs=1e-12)
     first = law.next_draft_probs(())
     assert first == pytest.approx(law.enumerate()[1] @ np.eye(3)[law.enumerate()[0][:, 0]])
-    np.testing.assert_allclose(otmd.TargetOnly().output_law(P, law), P, atol=1e-12)
+    np.testing.assert_allclose(otmd.TargetOnly().output_distribution(P, law), P, atol=1e-12)
 
 
 def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:
@@ -113,7 +113,7 @@ def test_a_rule_that_is_no_rule_is_named(wrong: str) -> None:
 
     law, rng = otmd.WithReplacement(Q, 2), np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
-        Rule().output_law(P, law)
+        Rule().output_distribution(P, law)
     many = np.tile([0, 1], (50, 1))
     with pytest.raises(ValueError, match=r"Broken\.(accept_probs|residual): got"):
         Rule().verify(P, law, many, rng=rng)

@@ -293,6 +293,6 @@ def test_errors_name_what_was_wanted():
     with pytest.raises(ValueError, match="expected 3 or more"):
         coupling.draft_tokens(p, coupling.clocks(rng, 3, 3))
     with pytest.raises(ValueError, match="no closed form given the drafts"):
-        coupling.output_law(p, otmd.WithoutReplacement(p, 2))
+        coupling.output_distribution(p, otmd.WithoutReplacement(p, 2))
     with pytest.raises(otmd.UnsupportedLaw):
         coupling.acceptance_rate(p, otmd.WithReplacement(p, 2))

@@ -297,7 +297,7 @@ def lossy_output(
     target = otmd.probs_from_logits(logits)
     drafts = law(otmd.probs_from_logits(logits + rng.standard_normal(V)), n)
     front = otmd.lossy_frontier(target, drafts)
-    return front.output_law(part * (1.0 - front.lossless_rate)), drafts
+    return front.output_distribution(part * (1.0 - front.lossless_rate)), drafts
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 1.0])

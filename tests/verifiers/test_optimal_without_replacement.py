@@ -10,7 +10,7 @@ import reference
 from strategies import KINDS, Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
-from otmd.choice import ChoicePlan
+from otmd.verifiers.optimal import ChoicePlan
 from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)

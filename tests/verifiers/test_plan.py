@@ -36,7 +36,7 @@ def test_output_law_is_the_target_and_the_rate_is_optimal(form):
         plan = solve_transport(instance.target_probs, law, form).plan
         rule = PlanVerifier(plan)
         best = otmd.optimal_acceptance(instance.target_probs, law).rate
-        output = rule.output_law(instance.target_probs, law)
+        output = rule.output_distribution(instance.target_probs, law)
         assert np.abs(output - plan.problem.target).max() < 1e-12, instance
         assert abs(rule.acceptance_rate(instance.target_probs, law) - best) < 1e-9, instance
 
@@ -47,7 +47,9 @@ def test_every_law_is_served():
         law = package_law(instance, name)
         rule = PlanVerifier(solve_transport(instance.target_probs, law).plan)
         assert rule.supports(package_law(instance, name))
-        assert np.abs(rule.output_law(instance.target_probs, law) - instance.p).max() < 1e-12
+        assert (
+            np.abs(rule.output_distribution(instance.target_probs, law) - instance.p).max() < 1e-12
+        )
 
 
 @pytest.mark.parametrize("merge", [True, False])
@@ -59,7 +61,7 @@ def test_a_plan_that_is_far_from_optimal_is_lossless_and_its_rate_exact(merge):
         plan = TransportPlan(problem, rng.normal(scale=0.2, size=problem.num_arcs))
         for made in (plan, canonical_decomposition(plan).plan):
             rule = PlanVerifier(made)
-            output = rule.output_law(instance.target_probs, law)
+            output = rule.output_distribution(instance.target_probs, law)
             assert np.abs(output - problem.target).max() < 1e-12, instance
             rate = rule.acceptance_rate(instance.target_probs, law)
             assert abs(rate - enumerated_rate(rule, instance.target_probs, law)) < 1e-12
@@ -106,7 +108,7 @@ def test_the_same_law_made_anew_is_served():
 
 def test_another_target_is_refused():
     rule = PlanVerifier(solve_transport(P, LAW).plan)
-    for ask in (rule.acceptance_rate, rule.output_law, rule.prepare):
+    for ask in (rule.acceptance_rate, rule.output_distribution, rule.prepare):
         with pytest.raises(ValueError, match=r"target_probs: .* at total variation 0\.4"):
             ask(Q, LAW)
     assert rule.acceptance_rate([P, P], LAW).shape == (2,)

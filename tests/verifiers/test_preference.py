@@ -9,7 +9,7 @@ import reference
 import strategies
 
 import otmd
-from otmd.drafts import Slots
+from otmd.laws import Slots
 from otmd.verifiers.preference import Preference
 
 Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
@@ -54,7 +54,7 @@ def test_lossless_with_its_exact_rate_on_hostile_instances(ordered: bool) -> Non
         )
         for law in laws_of(instance):
             assert rule.supports(law)
-            output = rule.output_law(instance.target_probs, law)
+            output = rule.output_distribution(instance.target_probs, law)
             assert np.abs(output - instance.p).max() < 1e-12, (str(instance), law)
             rate = otmd.acceptance_rate(rule, instance.target_probs, law)
             assert abs(rate - enumerated(rule, instance.target_probs, law)) < 1e-12, instance
@@ -85,7 +85,7 @@ def test_near_equal_distributions_in_any_order() -> None:
         cases.append((p, otmd.Stratified(rows[0], min(n, size)), order))
     for p, law, order in cases:
         rule = otmd.Preference(lambda target, law, order=order: order)
-        assert np.abs(rule.output_law(p, law) - p).max() < 1e-12, (p, law, order)
+        assert np.abs(rule.output_distribution(p, law) - p).max() < 1e-12, (p, law, order)
         rate = rule.acceptance_rate(p, law)
         assert abs(rate - enumerated(rule, p, law)) < 1e-12, (p, law, order)
 

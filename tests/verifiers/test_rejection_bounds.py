@@ -7,8 +7,8 @@ import pytest
 from reference import exact, judged, rrsw, without_replacement
 
 import otmd
-from otmd.drafts import Race
-from otmd.race.quadrature import RATE_UNIT
+from otmd.laws import Race
+from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import rejection_bounds, walk_paths
 from otmd.verifiers.rejection_classes import RejectionPosition
 

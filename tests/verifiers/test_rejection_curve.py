@@ -5,8 +5,8 @@ import pytest
 import reference
 import rejection_twins
 
-from otmd.drafts import Race
-from otmd.race.quadrature import RATE_UNIT
+from otmd.laws import Race
+from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import state_between
 from otmd.verifiers.rejection_classes import ONE, RejectionPosition
 

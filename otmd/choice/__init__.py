@@ -1,7 +1,0 @@
-"""The optimal plan at full vocabulary: tokens are grouped into classes, whose weights choose a draft."""
-
-from otmd.choice.choice_plan import ChoicePlan
-from otmd.choice.independent_plan import plan_independent
-from otmd.choice.race_plan import plan_without_replacement
-
-__all__ = ["ChoicePlan", "plan_independent", "plan_without_replacement"]

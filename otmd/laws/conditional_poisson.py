@@ -1,0 +1,158 @@
+"""Subsets of n tokens with probability proportional to the product of their draft masses."""
+
+from functools import cached_property
+from math import factorial
+
+import numpy as np
+from scipy.special import expit
+
+from otmd.kernel import kernel
+from otmd.laws.proposal import ProposalLaw, are_distinct, count_distinct
+from otmd.laws.structure import Slots, Structure, Table, all_random
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+
+
+class ConditionalPoisson(ProposalLaw):
+    """n distinct drafts in random order; a subset S has probability Π_{i∈S} q_i / e_n(q).
+
+    Here e_n is the elementary symmetric polynomial, and g(H) = e_n(q_H)/e_n(q). Let each token i be drafted
+    independently, with odds c·q_i. Given that exactly n tokens are, their set has this law for every c > 0
+    (Hájek 1964). The code takes the c for which n tokens are expected.
+
+    Parameters
+    ----------
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
+
+    Notes
+    -----
+    Drawing tokens one after another gives another law, :class:`WithoutReplacement`: for
+    q = (1/2, 3/10, 1/5), n = 2 and H = {0, 1}, g is 15/31 here and 18/35 there.
+    """
+
+    distinct = True
+
+    def position_structure(self) -> Structure:
+        if self.num_drafts == 1:
+            return all_random(Slots.single(self.draft_probs, 1))
+        return all_random(Table(self.enumerate, self.draft_probs, self.prefix_containment))
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        absent, present = self._events()
+        contained = prefix_chances(absent[order], present[order], self.num_drafts)
+        return np.minimum(contained / contained[-1], 1.0)
+
+    def count_sets(self, merge: bool) -> tuple[int, int]:
+        return count_distinct(self.draft_probs, self.num_drafts, merge)
+
+    def position_containment(self, subset: BoolArray) -> float:
+        inside_first = np.argsort(~subset, kind="stable")
+        return float(self.prefix_containment(inside_first)[np.count_nonzero(subset)])
+
+    def _events(self) -> tuple[FloatArray, FloatArray]:
+        """P(absent) and P(present) of independent events of which n are expected."""
+        return expit(-self._log_odds), expit(self._log_odds)
+
+    @cached_property
+    def _log_odds(self) -> FloatArray:
+        q, n = self.draft_probs, self.num_drafts
+        with np.errstate(divide="ignore"):
+            log_q = np.log(q)
+        if np.count_nonzero(q) == n:
+            return np.where(q > 0, 0.0, -np.inf)
+        # Imported here, since importing scipy.optimize would delay every worker process.
+        from scipy.optimize import brentq
+
+        def surplus(log_scale: float) -> float:
+            return float(expit(log_q + log_scale).sum()) - n
+
+        high = 1.0
+        while surplus(high) < 0:
+            high *= 2.0
+        return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
+
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return self.have_mass(draft_tokens)
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        absent, present = self._events()
+        counts_after = counts_from(absent, present, self.num_drafts + 1)
+        drawn = np.empty((count, self.num_drafts), np.int64)
+        for row in range(count):
+            fill_conditional_draw(present, counts_after, rng.random(self.vocab_size), drawn[row])
+        return rng.permuted(drawn, axis=-1)
+
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        log_odds = self._log_odds
+        none = -np.logaddexp(0.0, log_odds).sum()
+        log_prob = np.where(
+            are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
+        )
+        orders = float(factorial(self.num_drafts))
+        return np.exp(log_prob) / (prefix_chances(*self._events(), self.num_drafts)[-1] * orders)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        left, count = self.mass_after(prefix), self.num_drafts - prefix.size
+        if not left.any():
+            return left
+        # The remaining drafts are conditional Poisson too, in uniform order.
+        return ConditionalPoisson(left, count).position_inclusion_probs() / count
+
+    def position_inclusion_probs(self) -> FloatArray:
+        absent, present = self._events()
+        others = chances_of_others(absent, present, self.num_drafts - 1)
+        exactly = prefix_chances(absent, present, self.num_drafts)[-1]
+        return np.minimum(present * others / exactly, 1.0)
+
+
+def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
+    """P(``count`` of the events other than y occur) for each event y, shape (V,)."""
+    after = counts_from(absent, present, count + 1)[1:]
+    before = counts_from(absent[::-1].copy(), present[::-1].copy(), count + 1)[:0:-1]
+    return (before * after[:, ::-1]).sum(axis=-1)
+
+
+@kernel()
+def _count_one_more(counts, absent, present):
+    """Add one event to counts[m] = P(m events occur) in place. No term is negative, so nothing cancels."""
+    for m in range(counts.size - 1, 0, -1):
+        counts[m] = counts[m] * absent + counts[m - 1] * present
+    counts[0] *= absent
+
+
+@kernel()
+def counts_from(absent, present, size):
+    """P(m of the events i, i + 1, … occur) for each i and m < size, shape (V + 1, size)."""
+    counts = np.zeros((absent.size + 1, size))
+    counts[-1, 0] = 1.0
+    for i in range(absent.size - 1, -1, -1):
+        counts[i] = counts[i + 1]
+        _count_one_more(counts[i], absent[i], present[i])
+    return counts
+
+
+@kernel()
+def prefix_chances(absent, present, count):
+    """P(``count`` of the first k events occur and none of the others) for each k, shape (V + 1,)."""
+    chances = np.ones(absent.size + 1)
+    for k in range(absent.size - 1, -1, -1):
+        chances[k] = chances[k + 1] * absent[k]
+    counts = np.zeros(count + 1)
+    counts[0] = 1.0
+    chances[0] *= counts[count]
+    for k in range(absent.size):
+        _count_one_more(counts, absent[k], present[k])
+        chances[k + 1] *= counts[count]
+    return chances
+
+
+@kernel()
+def fill_conditional_draw(present, counts_after, uniforms, out):
+    """Draw a set of n events, from counts_after[i, m] = P(m of the events i, i + 1, … occur)."""
+    left, i = out.size, 0
+    while left > 0 and i < present.size:
+        chance = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
+        if uniforms[i] < chance:
+            out[out.size - left] = i
+            left -= 1
+        i += 1

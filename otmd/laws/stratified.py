@@ -1,0 +1,188 @@
+"""One draft from each of n strata: distinct, independent drafts that cover the head and the tail of q."""
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from otmd.kernel import kernel
+from otmd.laws.base import draw_tokens
+from otmd.laws.proposal import ProposalLaw
+from otmd.laws.structure import Slots, Structure, all_random
+from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
+
+# Weights are divided by a larger one before they get smaller than this multiple of it.
+_SMALL = 2.0**-500
+
+
+class Stratified(ProposalLaw):
+    """One draft from each of n strata of the vocabulary: g(H) = Π_j q_j(H ∩ G_j).
+
+    The tokens in descending order of q, ties by id, are cut into n strata of equal weight. The weight of a
+    token is q^β. While the next token has at least an equal share of the weight that is not yet in a
+    stratum, it is a stratum of its own. Draft j is drawn from stratum G_j, the likeliest tokens first, with
+    probability q_j(y) = q(y)^β/Σ_{x∈G_j} q(x)^β. So drafts are distinct and independent.
+
+    Let β = 1. With n = 1 this is a single draft from q. With n = 2, equal shares, and a token that has more
+    than half of the mass, the set of the two drafts has the law of :class:`Hub`.
+
+    Parameters
+    ----------
+    draft_probs, num_drafts
+        See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
+    sharpness : float
+        β > 0: the weight of a token is q^β.
+    shares : array_like, shape (n,), optional
+        The weights of the strata, the likeliest tokens first: positive, of any sum; equal by default.
+    """
+
+    distinct = True
+    sharpness: float = 1.0
+    shares: FloatArray | None = None
+
+    def __init__(
+        self,
+        draft_probs: ArrayLike,
+        num_drafts: int,
+        sharpness: float = 1.0,
+        shares: ArrayLike | None = None,
+    ) -> None:
+        self.sharpness = validate_positive("sharpness", sharpness)
+        super().__init__(draft_probs, num_drafts)
+        self.shares = None if shares is None else validate_shares(shares, self.num_drafts)
+
+    def __repr__(self) -> str:
+        more = f", sharpness={self.sharpness:g}" if self.sharpness != 1.0 else ""
+        more += f", shares={self.shares.tolist()}" if self.shares is not None else ""
+        return f"{super().__repr__()[:-1]}{more})"
+
+    @property
+    def strata(self) -> NDArray[np.int16]:
+        """The stratum of each token, 0 to n − 1, shape (…, V).
+
+        Tokens without mass are in the last stratum, and are never drawn.
+        """
+        strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
+        for index in np.ndindex(self.batch_shape):
+            strata[index] = self[index].slots.number
+        return strata
+
+    def position_structure(self) -> Structure:
+        return all_random(self.slots)
+
+    @cached_property
+    def slots(self) -> Slots:
+        """One slot for each stratum, from the most to the least likely tokens, at a single position."""
+        q, num_strata = self.draft_probs, self.num_drafts
+        if num_strata == 1:
+            weights = (q / q.max()) ** self.sharpness
+            return Slots.single(weights / weights.sum(), 1)
+        order = _likeliest_first(q)
+        shares = np.ones(num_strata) if self.shares is None else self.shares
+        starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
+        number = np.empty(q.size, np.int16)
+        number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
+        # Divided by the largest of the stratum: what underflows then has no probability in float64.
+        weights = (q / q[order[starts[:-1]]][number]) ** self.sharpness
+        inclusion = weights / np.bincount(number, weights, num_strata)[number]
+        return Slots.strata(number, inclusion, num_strata)
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        slots = self.slots
+        drafts = np.empty((count, self.num_drafts), np.int64)
+        for j in range(self.num_drafts):
+            stratum = slice(slots.starts[j], slots.starts[j + 1])
+            drafts[:, j] = slots.tokens[stratum][draw_tokens(slots.probs[stratum], rng, count)]
+        return drafts
+
+    def can_draw(self, draft_tokens: IntArray) -> bool:
+        return bool((self._slot_probs(draft_tokens) > 0).all())
+
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        return self._slot_probs(draft_tokens).prod(axis=-1)
+
+    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        in_stratum = self.slots.number == prefix.size
+        return np.where(in_stratum, self.slots.token_probs, 0.0) * self.can_draw(prefix)
+
+    def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
+        """q_j(x_j) for the first k drafts x (…, k), shape (…, k); 0 where draft j is not in stratum j."""
+        in_stratum = self.slots.number[draft_tokens] == np.arange(draft_tokens.shape[-1])
+        return np.where(in_stratum, self.slots.token_probs[draft_tokens], 0.0)
+
+    def position_containment(self, subset: BoolArray) -> float:
+        inside = np.zeros(self.num_drafts)
+        _add_by_stratum(self.slots.number, self.slots.token_probs, subset, inside)
+        return float(np.minimum(inside, 1.0).prod())
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        contained = np.ones(order.size + 1)
+        number, inclusion = self.slots.number[order], self.slots.token_probs[order]
+        contained[0] = 0.0
+        for j in range(self.num_drafts):
+            inside = np.where(number == j, inclusion, 0.0).cumsum()
+            contained[1:] *= np.minimum(inside, 1.0)
+        return contained
+
+    def position_inclusion_probs(self) -> FloatArray:
+        return self.slots.token_probs.copy()
+
+    def _validate_count(self) -> None:
+        if self.shares is not None:
+            validate_shares(self.shares, self.num_drafts)
+
+
+@kernel()
+def _add_by_stratum(number, inclusion, subset, sums):
+    """Add the tokens of a subset (V,) to the sums of their strata (n,)."""
+    for y in range(number.size):
+        sums[np.uint64(number[y])] += inclusion[y] if subset[y] else 0.0
+
+
+def _likeliest_first(probs: FloatArray) -> IntArray:
+    """The tokens by probability (V,) descending, ties to the lowest id."""
+    order = np.argsort(-probs)
+    ordered = probs[order]
+    differs = ordered[1:] != ordered[:-1]
+    if differs.all():
+        return order
+    # The default sort is much quicker than a stable one, but leaves ties in any order: these are sorted now.
+    rank = np.concatenate([[0], differs.cumsum()])
+    return np.sort(rank * probs.size + order) % probs.size
+
+
+def _starts(q: FloatArray, support: int, sharpness: float, shares: FloatArray) -> IntArray:
+    """Where strata of these shares begin among q (V,) in descending order, and V.
+
+    ``support`` tokens have mass.
+    """
+    num_strata = shares.size
+    shares_after = shares[::-1].cumsum()[::-1]
+    # The rests are compared, not the sums with the token itself: rounding would hide a small rest.
+    with np.errstate(over="ignore"):
+        multiple = shares_after[1:] / shares[:-1]
+    first = alone = 0
+    weights, after = _weights(q, sharpness)
+    while alone < num_strata - 1 and (
+        after[alone - first + 1] <= weights[alone - first] * multiple[alone]
+    ):
+        alone += 1
+        if weights[alone - first] < _SMALL:
+            first = alone
+            weights, after = _weights(q[first:], sharpness)
+    _, after = _weights(q[alone:], sharpness)
+    starts = np.arange(num_strata + 1)
+    starts[-1] = q.size
+    ends = after[0] * (shares_after[alone + 1 :] / shares_after[alone])
+    for j, end in enumerate(ends.tolist(), start=alone + 1):
+        # A stratum begins with the first token from which on at most ``end`` of the weight is left.
+        place = alone + int(np.searchsorted(-after, -end, side="left"))
+        # Each stratum keeps at least one token with mass.
+        starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
+    return starts
+
+
+def _weights(q: FloatArray, sharpness: float) -> tuple[FloatArray, FloatArray]:
+    """The weights of tokens in descending order (V,), divided by the first, and their sums from each on."""
+    weights = (q / q[0]) ** sharpness
+    return weights, weights[::-1].cumsum()[::-1]

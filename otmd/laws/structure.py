@@ -1,0 +1,217 @@
+"""The structure of a draft law at one position: its deterministic tokens, and how the other drafts are drawn.
+
+The optimum and verifiers match on the kinds of this file, and not on classes of laws. So a law that declares
+its structure is served by everything that serves this kind of structure.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.laws.race.containment import ExponentialRace
+from otmd.probabilities import FloatArray, IntArray
+
+
+@dataclass(eq=False)
+class Slots:
+    """Independent drafts from R distributions, ``copies[r]`` drafts from distribution r.
+
+    The containment is g(H) = P(all drafts lie in H) = Π_r q_r(H)^copies[r]. Without deterministic tokens, the
+    drafts of a position come in the order of the distributions.
+
+    Attributes
+    ----------
+    tokens : ndarray of int64, shape (E,)
+        The tokens that each distribution may draw, one distribution after another, ascending in each.
+    probs : ndarray of float64, shape (E,)
+        Their probabilities. If R = 1, they are over all tokens, (V,), and may have leading axes.
+    starts : ndarray of int64, shape (R + 1,)
+        Where each distribution begins in ``tokens``, and E at the end.
+    copies : ndarray of int64, shape (R,)
+        The number of drafts drawn from each distribution.
+    vocab_size : int
+        V.
+    disjoint : bool
+        Whether no token can be drawn from two of the distributions.
+    """
+
+    tokens: IntArray
+    probs: FloatArray
+    starts: IntArray
+    copies: IntArray
+    vocab_size: int
+    disjoint: bool
+
+    @classmethod
+    def single(cls, probs: FloatArray, num_drafts: int) -> "Slots":
+        """All drafts are drawn from one distribution (…, V)."""
+        size = probs.shape[-1]
+        tokens, starts = _whole_vocabulary(size)
+        return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
+
+    @classmethod
+    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> "Slots":
+        """Draft j is drawn from the tokens of ``number`` j (V,), each with its entry of ``probs`` (V,)."""
+        tokens = np.argsort(number, kind="stable")
+        starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
+        copies = np.ones(num_strata, np.int64)
+        slots = cls(tokens, probs[tokens], starts, copies, number.size, True)
+        # Known already, so not computed again.
+        vars(slots).update(number=number, token_probs=probs)
+        return slots
+
+    @classmethod
+    def overlapping(cls, probs: FloatArray) -> "Slots":
+        """Draft r is drawn from the distribution ``probs[r]``, shape (R, V)."""
+        count, size = probs.shape
+        if count == 1:
+            return cls.single(probs[0], 1)
+        tokens = np.tile(np.arange(size), count)
+        starts = size * np.arange(count + 1)
+        return cls(tokens, probs.ravel(), starts, np.ones(count, np.int64), size, False)
+
+    @property
+    def is_single(self) -> bool:
+        """True if all drafts are drawn from one distribution."""
+        return self.copies.size == 1
+
+    @cached_property
+    def num_drafts(self) -> int:
+        """The number of drafts drawn from all distributions together."""
+        return int(self.copies.sum())
+
+    @cached_property
+    def dense(self) -> FloatArray:
+        """The distributions over all tokens, shape (R, V)."""
+        dense = np.zeros((self.copies.size, self.vocab_size))
+        dense[self._row, self.tokens] = self.probs
+        return dense
+
+    @cached_property
+    def number(self) -> NDArray[np.int16]:
+        """The distribution that each token is drawn from, where these are disjoint, shape (V,)."""
+        number = np.zeros(self.vocab_size, np.int16)
+        number[self.tokens] = self._row
+        return number
+
+    @cached_property
+    def token_probs(self) -> FloatArray:
+        """The probability of each token in its distribution, where these are disjoint, shape (V,)."""
+        if self.is_single:
+            return self.probs
+        probs = np.zeros(self.vocab_size)
+        probs[self.tokens] = self.probs
+        return probs
+
+    @cached_property
+    def _row(self) -> IntArray:
+        return np.repeat(np.arange(self.copies.size), np.diff(self.starts))
+
+
+@lru_cache(maxsize=8)
+def _whole_vocabulary(vocab_size: int) -> tuple[IntArray, IntArray]:
+    """The tokens 0, 1, … V − 1, and where their distribution begins and ends; made once for each size."""
+    tokens, starts = np.arange(vocab_size), np.array([0, vocab_size])
+    tokens.flags.writeable = starts.flags.writeable = False
+    return tokens, starts
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """Distinct drafts: each is drawn from q without the tokens drawn before it, renormalised.
+
+    Attributes
+    ----------
+    probs : ndarray of float64, shape (…, V)
+        q, where at least ``num_drafts`` tokens have mass.
+    num_drafts : int
+        The number of drafts, at least 2.
+    """
+
+    probs: FloatArray
+    num_drafts: int
+
+    @cached_property
+    def arrivals(self) -> ExponentialRace:
+        """The exponential race of a single position, in which token i arrives at rate q_i."""
+        return ExponentialRace(self.probs, self.num_drafts)
+
+    def mass_left(self, drawn: IntArray) -> FloatArray:
+        """1 − q(drawn) for rows of distinct tokens (T, k), without cancellation, shape (T,)."""
+        left = 1.0 - self.probs[drawn].sum(axis=-1)
+        for row in np.flatnonzero(left < 0.5):
+            others = self.probs.copy()
+            others[drawn[row]] = 0.0
+            left[row] = others.sum()
+        return left
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Drafts of any law that can be enumerated.
+
+    Attributes
+    ----------
+    enumerate : callable
+        Lists the draft tuples (T, n) and their probabilities (T,).
+    probs : ndarray of float64, shape (V,), optional
+        q, if some optimal cut is a prefix of the tokens in ascending order of p/q for every p.
+    prefix_containment : callable, optional
+        Maps an order of the tokens (V,) to g of each of its prefixes (V + 1,). Needed if ``probs`` is given.
+    """
+
+    enumerate: Callable[[], tuple[IntArray, FloatArray]]
+    probs: FloatArray | None = None
+    prefix_containment: Callable[[IntArray], FloatArray] | None = None
+
+
+class Structure(NamedTuple):
+    """The structure of a law: g(H) is 0 if H lacks a deterministic token, else g of the random drafts.
+
+    Attributes
+    ----------
+    deterministic : ndarray of int64, shape (m,)
+        Tokens that are always drafted. No random draft is one of them.
+    random : Slots, Race, Table or None
+        The structure of the other drafts; None if there are none.
+    """
+
+    deterministic: IntArray
+    random: Slots | Race | Table | None
+
+    @property
+    def slots(self) -> Slots | None:
+        """The slots, if all drafts are drawn independently and none is deterministic; else None."""
+        random = self.random
+        return random if isinstance(random, Slots) and not self.deterministic.size else None
+
+    @property
+    def single(self) -> Slots | None:
+        """The slots, if all drafts are drawn from one distribution at random; else None."""
+        slots = self.slots
+        return slots if slots is not None and slots.is_single else None
+
+    @property
+    def race(self) -> Race | None:
+        """The race, if all drafts are drawn without replacement and none is deterministic; else None."""
+        random = self.random
+        return random if isinstance(random, Race) and not self.deterministic.size else None
+
+    def random_target(self, target: FloatArray) -> FloatArray:
+        """The target (V,) with 0 for the deterministic tokens."""
+        if self.deterministic.size:
+            target = target.copy()
+            target[self.deterministic] = 0.0
+        return target
+
+
+_NO_TOKENS = np.empty(0, np.int64)
+
+
+def all_random(random: Slots | Race | Table) -> Structure:
+    """The structure of a law without deterministic tokens."""
+    return Structure(_NO_TOKENS, random)

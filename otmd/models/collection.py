@@ -1,0 +1,280 @@
+"""Run target and draft over prompts and store their raw logits, resumably."""
+
+import hashlib
+import json
+import re
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.models import dataset
+from otmd.models.continuations import likeliest_along
+from otmd.models.draft_models import Draft, common_vocabulary, load_draft
+from otmd.models.language_models import LanguageModel, load_target
+from otmd.models.progress import progress_bar
+from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
+from otmd.models.wheels import HarnessError
+from otmd.probabilities import Processing, validate_count
+from otmd.storage.store import Store
+
+FORMAT = 1
+
+
+def collect(
+    target: str | LanguageModel,
+    draft: str | Draft,
+    prompts: Sequence[Prompt],
+    folder: str | Path,
+    *,
+    positions_per_prompt: int = 6,
+    mode: str = "samples",
+    temperature: float = 1.0,
+    max_new_tokens: int = 32,
+    dtype: str = "float32",
+    seed: int = 0,
+    batch_size: int = 8,
+    paths: int | None = None,
+    path_length: int = 6,
+    device: str | None = None,
+    model_dtype: str | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> dataset.Dataset:
+    """Store the next-token logits of two models at chosen positions of the prompts' answers.
+
+    Each batch of prompts becomes one shard. A second call with the same folder continues an interrupted run,
+    makes torn or altered shards anew, and runs no model if the folder is finished.
+
+    Parameters
+    ----------
+    target : str or LanguageModel
+        A model, or its name as ``load_target`` takes it ("default" needs no hub).
+    draft : str or Draft
+        A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file is
+        fitted on the built-in prompts that are not among ``prompts``, with their answers.
+    prompts : sequence of Prompt
+        The prompts; no two may share an id.
+    folder : str or Path
+        A new or empty folder, or one that an equal run began.
+    positions_per_prompt, max_new_tokens : int
+        How many positions of each answer are stored, spread evenly over the answer; and after how many tokens
+        an answer is cut.
+    mode : {"samples", "text"}
+        Take the positions from answers that the target samples, or from the prompts' own answers.
+    temperature, seed : float, int
+        For the answers that the target samples; temperature 0 is greedy. The stored logits are always raw.
+    dtype : {"float32", "float16"}
+        The type in which the logits are stored.
+    batch_size : int
+        How many prompts the target answers together; one shard stores them.
+    paths, path_length : int
+        With ``paths``, also store the draft's likeliest paths after each position: ``path_length`` levels, on
+        each of which ``paths`` paths go on; see ``likeliest_along``.
+    device, model_dtype : str, optional
+        For models that are given by name; see ``load_target``.
+    overwrite, progress : bool
+        Remove a run with other settings from the folder, instead of raising an error; show a progress bar.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, the folder was begun with other settings or holds other files,
+        the two vocabularies differ, or a prompt with its answer is too long for a model.
+    HarnessError
+        If a model gives logits that are not numbers.
+    FolderLockedError
+        If another process is collecting into the folder.
+    OSError
+        If the disk is full or the folder cannot be written to; finished shards are kept.
+    """
+    settings = {
+        "positions_per_prompt": positions_per_prompt,
+        "mode": mode,
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+        "dtype": dtype,
+        "seed": seed,
+        "batch_size": batch_size,
+    }
+    if paths is not None:
+        settings |= {"paths": paths, "path_length": path_length}
+    _check_settings(settings)
+    prompts = list(prompts)
+    if not prompts:
+        raise ValueError("prompts: expected at least one")
+    check_unique(prompts)
+    if isinstance(target, str):
+        target = load_target(target, device, model_dtype, progress=progress)
+    if isinstance(draft, str):
+        corpus = held_out_corpus(draft, target, prompts, progress)
+        draft = load_draft(draft, target, corpus, device, model_dtype)
+    about = _describe_run(target, draft, prompts) | settings
+    texts = _tokenised(target, draft, prompts, settings)
+    store = Store(Path(folder).absolute(), about, dataset.SHARDS, overwrite)
+    with store.held():
+        shards = _Run(target, draft, store, about).shards(texts, progress)
+        dataset.write_manifest(store.folder, shards, about)
+    return dataset.open_dataset(store.folder, verify=False)
+
+
+def _check_settings(settings: dict[str, Any]) -> None:
+    """Raise ValueError for a setting of :func:`collect` that is out of range."""
+    for name in ("positions_per_prompt", "max_new_tokens", "batch_size", "paths", "path_length"):
+        if name in settings:
+            validate_count(name, settings[name])
+    validate_count("seed", settings["seed"], minimum=0)
+    Processing(settings["temperature"])  # refuses a bad temperature
+    for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
+        if settings[name] not in known:
+            raise ValueError(f"{name}: got {settings[name]!r}, expected one of {known}")
+
+
+def held_out_corpus(
+    spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
+) -> list[list[int]] | None:
+    """Tokens of the built-in prompts that are not among ``prompts``, for an n-gram draft; else None."""
+    if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
+        return None
+    used = {prompt.text for prompt in prompts}
+    others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
+    read = target.tokenizer
+    return [
+        prompt_tokens(read, own) + read(own.answer or "", add_special_tokens=False).input_ids
+        for own in others
+    ]
+
+
+def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) -> dict[str, Any]:
+    """All but the settings that the stored logits depend on, for JSON; warns if padding rows are cut."""
+    vocab_size, padding = common_vocabulary(target, draft)
+    for role, rows in padding.items():
+        if rows:
+            warnings.warn(
+                f"{role}: the last {rows} rows of its logits stand for no token of its tokenizer "
+                f"(padding); rows {vocab_size} to {vocab_size + rows - 1} are cut",
+                stacklevel=3,
+            )
+    texts = json.dumps([asdict(prompt) for prompt in prompts]).encode()
+    return {
+        "format": FORMAT,
+        "otmd": version("otmd"),
+        "target": target.describe(),
+        "draft": draft.describe(),
+        "vocab_size": vocab_size,
+        "padding_rows_cut": padding,
+        "prompts": {"count": len(prompts), "sha256": hashlib.sha256(texts).hexdigest()},
+        "chat_template": bool(target.tokenizer.chat_template),
+    }
+
+
+class _Text(NamedTuple):
+    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it."""
+
+    prompt: Prompt
+    tokens: list[int]
+    answer: list[int]
+
+
+def _tokenised(
+    target: LanguageModel, draft: Draft, prompts: list[Prompt], settings: dict[str, Any]
+) -> list[_Text]:
+    """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
+    lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
+    longest, most, texts = min(lengths, default=np.inf), settings["max_new_tokens"], []
+    beyond = settings.get("path_length", 0)
+    for prompt in prompts:
+        tokens, answer = prompt_tokens(target.tokenizer, prompt), []
+        if not tokens:
+            raise ValueError(f"prompts: {prompt.id!r} is empty")
+        if len(tokens) + most + beyond > longest:
+            paths = f" and path_length={beyond}" if beyond else ""
+            raise ValueError(
+                f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
+                f"is more than the {longest} the models take"
+            )
+        if settings["mode"] == "text":
+            if prompt.answer is None:
+                raise ValueError(
+                    f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
+                    "leave it out, or use mode='samples'"
+                )
+            answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids
+            if not answer:
+                raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
+        texts.append(_Text(prompt, tokens, answer[:most]))
+    return texts
+
+
+class _Run(NamedTuple):
+    """Two models, and where and how their logits are stored."""
+
+    target: LanguageModel
+    draft: Draft
+    store: Store[dataset.Shard]
+    about: dict[str, Any]
+
+    def shards(self, texts: list[_Text], progress: bool) -> list[dataset.Shard]:
+        """Write the missing shards, one for each batch of texts, and open all of them."""
+        size, label = self.about["batch_size"], f"Collecting {self.target.name} | {self.draft.name}"
+        found = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
+        starts = range(0, len(texts), size)
+        with progress_bar(label, len(texts), progress) as update:
+            for number, start in enumerate(starts):
+                batch = texts[start : start + size]
+                update(start, batch[0].prompt.domain)
+                if number not in found:
+                    found[number] = dataset.read_shard(self._write(number, self._answered(batch)))
+            update(len(texts), "")
+        return [found[number] for number in range(len(starts))]
+
+    def _answered(self, batch: list[_Text]) -> list[_Text]:
+        about = self.about
+        if about["mode"] == "text":
+            return batch
+        seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
+        rngs, tokens = map(np.random.default_rng, seeds), [text.tokens for text in batch]
+        answers = self.target.generate(
+            tokens, about["max_new_tokens"], about["temperature"], rngs=list(rngs)
+        )
+        return [text._replace(answer=own) for text, own in zip(batch, answers, strict=True)]
+
+    def _write(self, number: int, batch: list[_Text]) -> Path:
+        rows: list[dataset.Position] = []
+        found: dict[str, list[np.ndarray]] = defaultdict(list)
+        texts: list[dict[str, Any]] = []
+        for prompt, before, answer in batch:
+            tokens, start = before + answer, len(before)
+            texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
+            # The middles of equal parts of the answer. Position t has the distribution of token t.
+            count = min(len(answer), self.about["positions_per_prompt"])
+            places = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
+            for t in places:
+                rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
+            for role, model in (("target", self.target), ("draft", self.draft)):
+                logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
+                logits = logits[:, : self.about["vocab_size"]]
+                own = _storable(logits, self.about["dtype"], model.name, prompt)
+                found[f"{role}_logits"].append(own)
+            if "paths" in self.about:
+                size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
+                found["draft_paths"].append(likeliest_along(self.draft, tokens, places, size))
+        arrays = {name: np.concatenate(own) for name, own in found.items()}
+        return dataset.write_shard(self.store, number, arrays, rows, texts)
+
+
+def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:
+    if np.isnan(logits).any() or np.isposinf(logits).any():
+        raise HarnessError(
+            f"{name} gave logits that are not numbers on {prompt.id!r}; try another model_dtype"
+        )
+    limit = np.finfo(dtype).max
+    if (np.abs(logits[np.isfinite(logits)]) > limit).any():
+        raise ValueError(f"dtype: {name} gave logits beyond {limit:g}, expected dtype='float32'")
+    return logits.astype(dtype)

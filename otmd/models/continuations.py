@@ -1,0 +1,208 @@
+"""Next-token distributions after a growing text and after the paths of a draft tree.
+
+A language model computes a whole tree in one call: every token attends to the text and to its own ancestors
+alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from otmd.curve._kernels import largest_entries
+from otmd.models.draft_models import Draft, NGramDraft
+from otmd.models.language_models import LanguageModel, forward_logits
+from otmd.models.ngram import ContextNGram
+from otmd.probabilities import FloatArray, Processing
+from otmd.trees.base import Prefix
+
+# Paths that a language model reads in one call.
+AT_ONCE = 80
+
+
+class Continuations(ABC):
+    """A model's next-token distributions after a text, and after prefixes that continue the text."""
+
+    @abstractmethod
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+
+    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
+        """Law (V,) of the next token after a prefix."""
+        return processing(self.logits([prefix])[0])
+
+
+def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
+    """A model's continuations of a text: from a cache, from counts, or computed anew each time."""
+    if isinstance(model, LanguageModel):
+        return CachedContinuations(model, tokens)
+    if isinstance(model, NGramDraft):
+        return CountedContinuations(model, tokens)
+    return Recomputed(model, tokens)
+
+
+def likeliest_along(
+    draft: Draft, tokens: Sequence[int], places: Sequence[int], size: tuple[int, int, int]
+) -> np.ndarray:
+    """Grow a draft's likeliest paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
+
+    Each level holds the k likeliest tokens below each of the k likeliest paths of the level above, by the
+    draft's own probabilities. ``size`` is k, the number of levels L, and the number of tokens in the
+    vocabulary. For each of ``places``, ascending and at least 1, the paths start after so many tokens.
+
+    Returns
+    -------
+    ndarray of int32, shape (places, k + (L − 1)·k², 2)
+        A row is a node of the tree: the row of its parent (−1 at the top) and its token. The likeliest nodes
+        come first, so the first b rows are the tree of b tokens. Unused rows at the end are −1.
+    """
+    width, length, _ = size
+    text, read = continuations(draft, tokens[: places[0]]), places[0]
+    nodes = np.full((len(places), width + (length - 1) * width**2, 2), -1, np.int32)
+    # A language model reads many paths in one call. The counts of an n-gram may change with every token.
+    group = max(1, AT_ONCE // width) if isinstance(text, CachedContinuations) else 1
+    for i in range(0, len(places), group):
+        text.extend(tokens[read : places[i]])
+        read = places[i]
+        starts = [tuple(tokens[read:place]) for place in places[i : i + group]]
+        for j, scores in enumerate(_grow(text, starts, *size)):
+            # The sort is stable, so a parent comes before a child of equal score.
+            order = sorted(scores, key=scores.__getitem__, reverse=True)
+            row_of = {path: row for row, path in enumerate(order)}
+            rows = [(row_of.get(path[:-1], -1), path[-1]) for path in order]
+            nodes[i + j, : len(rows)] = rows
+    return nodes
+
+
+def _grow(
+    text: Continuations, starts: list[Prefix], width: int, length: int, vocab_size: int
+) -> list[dict[Prefix, float]]:
+    """The paths below each of these prefixes, level after level, with their log probabilities."""
+    found: list[dict[Prefix, float]] = [{} for _ in starts]
+    levels = [{start: 0.0} for start in starts]
+    for _ in range(length):
+        logits = iter(text.logits([path for level in levels for path in level]))
+        for i, level in enumerate(levels):
+            below: dict[Prefix, float] = {}
+            for path, score in level.items():
+                probs = Processing()(next(logits)[:vocab_size])
+                for token in largest_entries(probs, min(width, np.count_nonzero(probs))).tolist():
+                    below[*path, token] = score + math.log(probs[token])
+            found[i] |= below
+            levels[i] = dict(sorted(below.items(), key=itemgetter(1), reverse=True)[:width])
+    return found
+
+
+class Recomputed(Continuations):
+    """Continuations by a model that computes everything anew each time."""
+
+    def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
+        self.model, self.text = model, list(tokens)
+        # The logits after these are padding and stand for no token.
+        self._token_count = max(model.tokenizer.get_vocab().values()) + 1
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        whole = [[*self.text, *prefix] for prefix in prefixes]
+        rows = [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
+        return [row[: self._token_count] for row in rows]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.text += tokens
+
+
+class CountedContinuations(Continuations):
+    """Continuations by an n-gram model, which may count the text as it grows."""
+
+    def __init__(self, draft: NGramDraft, tokens: Sequence[int]) -> None:
+        self._model = ContextNGram(draft.model, draft.context)
+        self._model.extend(tokens)
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        return [np.log(self._model.probs(prefix)) for prefix in prefixes]
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._model.extend(tokens)
+
+    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
+        law = self._model.probs(prefix)
+        return law if processing == Processing() else processing(np.log(law))
+
+
+class CachedContinuations(Continuations):
+    """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
+
+    def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+        self.model = model
+        self.text = list(tokens)
+        self._cache: Any = DynamicCache(config=model.model.config)
+        # The cache holds the first ``_held`` tokens of the text, and then the last token of each prefix.
+        self._held = 0
+        self._slots: dict[Prefix, int] = {}
+        self._logits: dict[Prefix, np.ndarray] = {}
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        ancestors = {prefix[:i] for prefix in prefixes for i in range(len(prefix) + 1)}
+        missing = sorted(ancestors - self._logits.keys(), key=lambda prefix: (len(prefix), prefix))
+        if missing:
+            self._compute(missing)
+        return [self._logits[prefix] for prefix in prefixes]
+
+    @torch.inference_mode()
+    def extend(self, tokens: Sequence[int]) -> None:
+        # The last token is left out, so that the next call computes the logits after it.
+        paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
+        kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
+        if self._slots:
+            # The accepted path's entries move up to the text's, and all others behind them are dropped.
+            end = self._held + len(kept)
+            for layer in self._cache.layers:
+                for stored in (layer.keys, layer.values):
+                    stored[:, :, self._held : end] = stored[:, :, kept]
+                layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
+        self._held += len(kept)
+        self.text += tokens
+        self._slots, self._logits = {}, {}
+
+    def _compute(self, missing: list[Prefix]) -> None:
+        """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
+        nodes = [prefix for prefix in missing if prefix]
+        # Not empty just where the empty prefix is missing: after the text has grown.
+        pending = self.text[self._held :]
+        size = self._held + len(self._slots)
+        places = [*range(self._held, len(self.text))]
+        places += [len(self.text) - 1 + len(prefix) for prefix in nodes]
+        self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
+        device = self.model.model.device
+        output = forward_logits(
+            self.model.model,
+            torch.arange(max(len(pending) - 1, 0), len(places), device=device),
+            position_ids=torch.tensor([places], device=device),
+            input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
+            attention_mask=self._mask(size, len(pending), nodes),
+            cache=self._cache,
+        )
+        rows = output[0, :, : self.model.token_count]
+        self._logits |= dict(zip(missing, rows, strict=True))
+        self._held = len(self.text)
+
+    def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
+        """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""
+        count = pending + len(nodes)
+        # A token of the text sees the text up to itself. A node sees the whole text, its ancestors, itself.
+        seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
+        seen[:, self._held + pending :] = False
+        for i, prefix in enumerate(nodes):
+            seen[pending + i, [self._slots[prefix[: k + 1]] for k in range(len(prefix))]] = True
+        dtype = self.model.model.dtype
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+        return mask[None, None].to(self.model.model.device)

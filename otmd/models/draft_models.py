@@ -1,0 +1,159 @@
+"""Draft models: layers skipped, an n-gram model, or a second language model."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from otmd.models.language_models import LanguageModel, description, load_target
+from otmd.models.ngram import LONGEST, ContextNGram, NGram
+from otmd.models.variants import skip_layers
+
+DEFAULT_DRAFT = "skip:13,15,17"
+
+
+class Draft(Protocol):
+    """The interface of a draft model, which ``LanguageModel`` and ``NGramDraft`` have."""
+
+    name: str
+    vocab_size: int
+    max_length: int | None
+    tokenizer: Any
+
+    def logits(
+        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Logits (T, V) of the next token after each prefix, or after those of ``rows`` alone."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, revision, backend and tokenizer."""
+        ...
+
+
+class NGramDraft:
+    """An n-gram model as a draft; its logits are log-probabilities.
+
+    Parameters
+    ----------
+    model, tokenizer : NGram, transformers.PreTrainedTokenizerBase
+        The target's tokenizer, and a model fitted over its tokens.
+    context : int
+        The longest run of tokens whose followers in the text itself are counted, see
+        :class:`otmd.models.ContextNGram`; 0 counts none.
+    """
+
+    def __init__(self, model: NGram, tokenizer: Any, context: int = 0):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.context = context
+        self.vocab_size = model.vocab_size
+        self.max_length: int | None = None
+        self.name = f"ngram:{model.order}" + ("+context" if context else "")
+
+    def logits(
+        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
+        wanted = range(len(token_ids)) if rows is None else rows
+        counted, read, laws = ContextNGram(self.model, self.context), 0, {}
+        for row in sorted(wanted):
+            counted.extend(token_ids[read : row + 1])
+            laws[row], read = counted.probs(), row + 1
+        return np.log([laws[row] for row in wanted]).astype(np.float32)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, hash of the counts, backend and tokenizer."""
+        counted = f", runs of up to {self.context} tokens of the text counted" * bool(self.context)
+        backend = f"otmd interpolated n-gram (Witten-Bell){counted}"
+        return description(self.name, f"sha256:{self.model.sha256()}", backend, self.tokenizer)
+
+
+def load_draft(
+    spec: str,
+    target: LanguageModel,
+    corpus: Sequence[Sequence[int]] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+) -> Draft:
+    """Build the draft model that a short text names.
+
+    Parameters
+    ----------
+    spec : str
+        "skip:13,15,17" leaves out these layers of the target. "ngram" or "ngram:ORDER" fits an n-gram model
+        (order 3 unless given) on ``corpus``; "ngram:ORDER:FILE" fits it on a text file, or reads one saved as
+        ``.npz``. With "+context" at the end it learns from the text being written too. Anything else names a
+        second model, as for ``load_target``.
+    target, corpus : LanguageModel, sequence of token sequences
+        The target, and what an n-gram model without a file is fitted on.
+    device, dtype : str, optional
+        For a second model; the device is by default that of the target.
+
+    Raises
+    ------
+    ValueError
+        If ``spec`` is malformed, a file is missing, or the two models' token maps differ.
+    """
+    if spec.startswith("skip:"):
+        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
+            raise ValueError(f"draft: expected skip:LAYER,LAYER,…, got {spec!r}")
+        return skip_layers(target, [int(index) for index in spec[5:].split(",")])
+    if re.match(r"ngram($|[:+])", spec):
+        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
+        if match is None:
+            raise ValueError(
+                "draft: expected ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
+                f"them, got {spec!r}"
+            )
+        model = _ngram(int(match[1] or 3), match[2], target, corpus)
+        return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
+    draft = load_target(spec, device or str(target.model.device), dtype)
+    common_vocabulary(target, draft)
+    return draft
+
+
+def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
+    """Number of tokens of two models, and padding rows of each; ValueError if their token maps differ."""
+    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    if ours != theirs:
+        differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
+        examples = ", ".join(
+            f"{t!r} is {ours.get(t)} for the target and {theirs.get(t)} for the draft"
+            for t in differing[:3]
+        )
+        raise ValueError(
+            f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
+            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}"
+        )
+    size = max(ours.values()) + 1
+    padding = {"target": target.vocab_size - size, "draft": draft.vocab_size - size}
+    for role, rows in padding.items():
+        if rows < 0:
+            raise ValueError(
+                f"{role}: its tokenizer has {size} tokens, its logits only {size + rows} rows"
+            )
+    return size, padding
+
+
+def _ngram(
+    order: int, file: str | None, target: LanguageModel, corpus: Sequence[Sequence[int]] | None
+) -> NGram:
+    if file is not None and not Path(file).is_file():
+        raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")
+    if file is not None and file.endswith(".npz"):
+        model = NGram.load(file)
+        if model.order != order or model.vocab_size != target.token_count:
+            raise ValueError(
+                f"draft: {file} has order {model.order} over {model.vocab_size} tokens, expected "
+                f"order {order} over {target.token_count}"
+            )
+        return model
+    if file is not None:
+        text = Path(file).read_text("utf-8")
+        corpus = [target.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+    if not corpus:
+        raise ValueError(f"draft: 'ngram:{order}' needs text to be fitted on, as in ngram:3:FILE")
+    return NGram.fit(corpus, target.token_count, order)

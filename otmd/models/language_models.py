@@ -1,0 +1,318 @@
+"""Language models: loading, logits after each prefix, and sampled continuations."""
+
+import hashlib
+import inspect
+import io
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import hub, logging
+
+from otmd.laws.base import draw_tokens
+from otmd.models.progress import progress_bar
+from otmd.models.wheels import DEFAULT_MODEL, cached, fetch
+from otmd.probabilities import Processing, validate_count
+from otmd.storage.files import one_line, sha256_of
+
+
+class LanguageModel:
+    """A decoder-only transformers model with its tokenizer.
+
+    Parameters
+    ----------
+    model, tokenizer : transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase
+        The model is on its device.
+    name, revision : str
+        What the user called it, and ``commit:…`` of the hub or ``sha256:…`` of the weights.
+
+    Attributes
+    ----------
+    vocab_size, token_count : int
+        Logits at each position, padding included; one more than the largest id that the tokenizer knows.
+    max_length : int or None
+        Longest sequence the model takes, where its configuration says so.
+    backend : str
+        Library versions, device and dtype the numbers come from.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.name, self.revision = name, revision
+        head = model.get_output_embeddings()
+        if head is None:
+            raise ValueError(f"{name}: {type(model).__name__} has no output layer")
+        self.vocab_size = int(head.weight.shape[0])
+        self.token_count = max(tokenizer.get_vocab().values()) + 1
+        self.max_length = getattr(model.config, "max_position_embeddings", None)
+        self.backend = (
+            f"transformers {version('transformers')}, torch {torch.__version__}, "
+            f"{model.device.type}, {str(model.dtype).removeprefix('torch.')}"
+        )
+
+    def logits(
+        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
+
+        The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
+        vocabulary. With ``rows``, only these rows: row t is for the token after ``token_ids[: t + 1]``.
+        """
+        ids = np.asarray(token_ids)
+        if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise ValueError(f"token_ids must be integers (T,) or (B, T), got shape {ids.shape}")
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            raise ValueError(f"token_ids must lie in [0, {self.vocab_size}), got {ids.max()}")
+        wanted = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
+        inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
+        logits = forward_logits(self.model, wanted.to(inputs.device), input_ids=inputs)
+        return logits if ids.ndim == 2 else logits[0]
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        *,
+        rngs: Sequence[np.random.Generator],
+    ) -> list[list[int]]:
+        """Continue prompts (token ids, none empty) as one batch: the new tokens of each prompt.
+
+        Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
+        except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
+        """
+        validate_count("max_new_tokens", max_new_tokens)
+        Processing(temperature)  # refuses a bad temperature
+        if len(rngs) != len(prompts) or not all(len(prompt) for prompt in prompts):
+            raise ValueError("expected one generator for each prompt, and no prompt empty")
+        tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
+        left = {"batch_first": True, "padding_side": "left"}
+        inputs = pad_sequence(tokens, **left)
+        mask = pad_sequence([torch.ones_like(each) for each in tokens], **left)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        new: list[list[int]] = [[] for _ in prompts]
+        running = [*range(len(prompts))]
+        cache = DynamicCache(config=self.model.config)
+        for _ in range(max_new_tokens):
+            output = forward_logits(
+                self.model,
+                torch.tensor([inputs.shape[1] - 1], device=inputs.device),
+                position_ids=places,
+                input_ids=inputs,
+                attention_mask=mask,
+                cache=cache,
+            )
+            logits = output[:, 0, : self.token_count]
+            for row in running:
+                new[row].append(sample_token(logits[row], temperature, rngs[row]))
+            running = [row for row in running if new[row][-1] not in self.stop_tokens]
+            if not running:
+                break
+            inputs = torch.tensor([[own[-1]] for own in new], device=inputs.device)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            places = places[:, -1:] + 1
+        return new
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """Tokens that end a text, according to the model's generation settings and its tokenizer."""
+        named = getattr(self.model.generation_config, "eos_token_id", None)
+        ids = named if isinstance(named, list) else [named]
+        return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
+
+    def describe(self) -> dict[str, Any]:
+        """Name, revision, backend and tokenizer, for the metadata of a data set."""
+        return description(self.name, self.revision, self.backend, self.tokenizer)
+
+
+def description(name: str, revision: str, backend: str, tokenizer: Any) -> dict[str, Any]:
+    """A model's description for JSON, with the class, the size and a hash of its token map."""
+    vocab = sorted(tokenizer.get_vocab().items())
+    digest = hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
+    about = {"class": type(tokenizer).__name__, "size": len(vocab), "sha256": digest}
+    return {"name": name, "revision": revision, "backend": backend, "tokenizer": about}
+
+
+@torch.inference_mode()
+def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> np.ndarray:
+    """Compute a model's logits (B, K, V), float32, at the K positions ``keep`` (an integer tensor) alone.
+
+    ``position_ids`` (B, T) go to models that take them; others count positions by the attention mask.
+    """
+    takes = inspect.signature(model.forward).parameters
+    if "position_ids" not in takes:
+        inputs.pop("position_ids", None)
+    inputs["use_cache"] = cache is not None
+    if cache is not None:
+        # transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before.
+        inputs["cache" if "cache" in takes else "past_key_values"] = cache
+    if "logits_to_keep" in takes:
+        # The output layer, the largest of all, is then computed at the wanted positions only.
+        logits = model(**inputs, logits_to_keep=keep).logits
+    else:
+        logits = model(**inputs).logits[:, keep]
+    return logits.float().cpu().numpy()
+
+
+def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+    """Draw a token from raw logits (V,); temperature 0 takes the likeliest, ties to the lowest id."""
+    if temperature == 0:
+        return int(np.argmax(logits))
+    scaled = logits.astype(np.float64) / temperature
+    return int(draw_tokens(np.exp(scaled - scaled.max()), rng, 1)[0])
+
+
+def load_target(
+    name: str = "default",
+    device: str | None = None,
+    dtype: str | None = None,
+    revision: str | None = None,
+    progress: bool = True,
+) -> LanguageModel:
+    """Load a language model.
+
+    Parameters
+    ----------
+    name : str
+        "default" (SmolLM2-135M-Instruct, fetched into the cache), a ``.gguf`` file, a local
+        folder, or a name on the hub.
+    device, dtype : str, optional
+        As torch calls them, or "auto" for the dtype of the checkpoint. By default "cuda" where there is one,
+        else "cpu"; and "float32" on a CPU, "auto" elsewhere.
+    revision : str, optional
+        Branch, tag or commit on the hub.
+    progress : bool
+        Show a bar while fetching or converting.
+
+    Raises
+    ------
+    ValueError
+        If the model is not found, or the device or dtype is unknown.
+    FetchError
+        If the default model cannot be fetched.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise ValueError(f"device must be one of torch's, such as 'cpu', got {device!r}") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
+    model, tokenizer, found = _find(name, dtype, revision, progress)
+    shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name
+    return LanguageModel(model.to(device), tokenizer, shown, found)
+
+
+def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[Any, Any, str]:
+    """The model, its tokenizer, and the commit or the hash of what was found."""
+    local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
+    if local and revision is not None:
+        raise ValueError(f"revision is for names on the hub, got {revision!r} for {name!r}")
+    source, found, options = name, "", {}
+    if Path(name).is_dir():
+        found = f"sha256:{_weights_hash(Path(name))}"
+    elif local:
+        gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
+        if not gguf.is_file():
+            raise ValueError(f"there is no GGUF file {name!r}")
+        # Converted once: later loads take a fraction of a second.
+        folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
+        source, found = str(folder), f"sha256:{folder.name}"
+    try:
+        with quiet_transformers():
+            if not local:
+                options["revision"] = _commit_of(name, revision or "main")
+                found = f"commit:{options['revision']}"
+            tokenizer = AutoTokenizer.from_pretrained(source, **options)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
+            f"and its tokenizer, nor on the hub ({one_line(error)[:300]})"
+        ) from error
+    return model, tokenizer, found
+
+
+def _commit_of(name: str, revision: str) -> str:
+    # A branch moves. So the commit that it stands for now is loaded and recorded.
+    path = hub.cached_file(name, "config.json", revision=revision)
+    match = re.search("/snapshots/([0-9a-f]+)/", Path(str(path)).as_posix())
+    if match is None:
+        raise ValueError(f"cannot tell its commit from its path {path}")
+    return match[1]
+
+
+def _weights_hash(folder: Path) -> str:
+    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
+    if not files:
+        raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
+    hashes = "".join(map(sha256_of, files))
+    return hashes if len(files) == 1 else hashlib.sha256(hashes.encode()).hexdigest()
+
+
+def _convert(path: Path, folder: Path, progress: bool) -> None:
+    """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    source, name = str(path.parent), f"Converting {path.name}, once"
+    with progress_bar(name, 2, progress) as update, quiet_transformers():
+        try:
+            # transformers draws a bar of its own here, which cannot be turned off.
+            with redirect_stderr(io.StringIO()):
+                tokenizer = AutoTokenizer.from_pretrained(source, **where)
+                loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32", **where)
+        except (OSError, ValueError, KeyError, NotImplementedError) as error:
+            raise ValueError(
+                f"{path}: transformers cannot read this GGUF file ({error})"
+            ) from error
+        _split_digits_as_in(path, tokenizer)
+        update(1, "saving")
+        # A model read from a quantised file cannot be saved, since its configuration still says quantised.
+        # The same weights with a fresh configuration can.
+        left_out = {"quantization_config", "_name_or_path", "model_type"}
+        settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
+        model = type(loaded)(type(loaded.config)(**settings))
+        model.load_state_dict(loaded.state_dict())
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        update(2, "")
+
+
+def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
+    """Let a tokenizer from a GGUF file split digits as the file says, which the conversion forgets."""
+    from gguf import GGUFReader
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    pre = GGUFReader(os.fspath(path)).fields.get("tokenizer.ggml.pre")
+    if pre is not None and pre.contents() == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
+            [Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Inside the block, silence transformers' progress bars and all messages below errors."""
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

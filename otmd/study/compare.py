@@ -1,0 +1,167 @@
+"""Compare all laws and verifiers on one or many pairs of distributions: mean rates and gaps to α*."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong
+from otmd.registry import LAWS, VERIFIERS
+from otmd.study.page import Table
+from otmd.study.rows import make_settings, position_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ALL_LAWS = tuple(entry.load() for entry in LAWS.values() if entry.compared)
+ALL_VERIFIERS = tuple(entry.load() for entry in VERIFIERS.values() if entry.compared)
+AVERAGED = ("rate", "gap", "optimal", "rate_low", "rate_high")
+HEAD = ("law", "verifier", "n", "rate", "gap to α*", "standard error", "positions")
+
+
+class ComparedRow(NamedTuple):
+    """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
+
+    ``error`` is the standard error of the rate, None for one position. ``bound_width`` is the width of the
+    rate's certain bounds.
+    """
+
+    law: str
+    verifier: str
+    num_drafts: int
+    rate: float
+    gap: float
+    optimal: float
+    error: float | None
+    bound_width: float
+    positions: int
+
+
+@dataclass(repr=False)
+class Comparison(Sequence[ComparedRow]):
+    """The result of :func:`compare`: a sequence of :class:`ComparedRow`, best rate first, shown as a table.
+
+    ``rows`` is the list of all rows. ``skipped`` names what has no rate, and why.
+    """
+
+    rows: list[ComparedRow]
+    skipped: list[str]
+
+    @overload
+    def __getitem__(self, index: int) -> ComparedRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ComparedRow]: ...
+    def __getitem__(self, index: int | slice) -> ComparedRow | list[ComparedRow]:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def best(self) -> ComparedRow:
+        """The row with the best rate; IndexError where nothing has a rate."""
+        return self.rows[0]
+
+    def _shown(self) -> Iterator[Sequence[str]]:
+        """The head and the rows as texts."""
+        table = Table(
+            "", HEAD, [(*row[:5], row.error, row.positions) for row in self.rows], decimals=4
+        )
+        yield HEAD
+        for row in table.rows:
+            yield [table.shown(cell) for cell in row]
+
+    def _repr_html_(self) -> str:
+        head, *body = (map(escape, row) for row in self._shown())
+        rows = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in body)
+        said = "".join(f"<p>left out: {escape(reason)}</p>" for reason in self.skipped)
+        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{rows}</table>{said}"
+
+    def __repr__(self) -> str:
+        cells = [*self._shown()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        form = "  ".join(
+            f"{{:{side}{width}}}" for side, width in zip("<<>>>>>", widths, strict=True)
+        )
+        lines = [form.format(*line) for line in cells]
+        return "\n".join([*lines, *(f"left out: {said}" for said in self.skipped)])
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary for each row."""
+        return [row._asdict() for row in self.rows]
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The rows as a Polars data frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.to_dicts())
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas data frame, if pandas is installed."""
+        import pandas as pd  # pyright: ignore[reportMissingImports]
+
+        return pd.DataFrame(self.to_dicts())
+
+
+def compare(
+    target_probs: ArrayLike,
+    draft_probs: ArrayLike,
+    num_drafts: int | Iterable[int] = range(1, 5),
+    *,
+    laws: str | Iterable[Any] = ALL_LAWS,
+    verifiers: str | Iterable[Any] = ALL_VERIFIERS,
+    tol: float = 1e-4,
+) -> Comparison:
+    """Rate every verifier with each of the laws that it serves.
+
+    By default the laws are those that a draft distribution and a number of drafts define. The result prints
+    as a table. Rows are ranked by their mean rate; of equal ones, fewer drafts come first.
+
+    Parameters
+    ----------
+    target_probs, draft_probs : array_like, shape (…, V)
+        p and q. Leading axes are broadcast, and the rates of all positions averaged.
+    num_drafts : int or iterable of int
+        The numbers of drafts.
+    laws, verifiers
+        As for :func:`otmd.measure`: names, such as ``"stratified"``, classes or objects. By default all laws
+        of one draft distribution without further parameters,
+        and all verifiers. :class:`otmd.Optimal`, whose rate is α*, and the couplings take most
+        of the time: at a large vocabulary, leave them out.
+    tol : float
+        How far apart the certain bounds of a rate may lie where there is no closed form.
+
+    Raises
+    ------
+    ValueError
+        For invalid distributions, different vocabularies, no position, or settings as in
+        :func:`otmd.measure`.
+    """
+    p = validate_probs("target_probs", target_probs)
+    q = validate_probs("draft_probs", draft_probs)
+    validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])
+    p, q = (rows.reshape(-1, q.shape[-1]) for rows in np.broadcast_arrays(p, q))
+    if len(p) == 0:
+        raise wrong("target_probs", "no position", "at least one")
+    settings = make_settings(laws, verifiers, num_drafts, tol=tol)
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for target, draft in zip(p, q, strict=True):
+        for row in position_rows(target, draft, settings):
+            groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
+    rows, skipped = [], []
+    for (law, verifier, n), found in groups.items():
+        rated = np.array([[row[name] for name in AVERAGED] for row in found if "rate" in row])
+        if len(rated) == 0:
+            skipped.append(f"{law} × {verifier}, n = {n}: {found[0]['status']}")
+            continue
+        rate, gap, optimal, low, high = rated.mean(axis=0).tolist()
+        many = len(rated) > 1
+        error = float(rated[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
+        named = (law, verifier, n, rate, gap, optimal)
+        rows.append(ComparedRow(*named, error, high - low, len(rated)))
+    rows.sort(key=lambda row: (-round(row.rate, 12), row.num_drafts))
+    return Comparison(rows, skipped)

@@ -1,0 +1,125 @@
+"""The candidates of a plan: verifiers with the laws of drafts that they may serve."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd import verifiers
+from otmd.engines import CATALOGUE
+from otmd.laws import DraftLaw, Greedy, Stratified, WithReplacement
+
+MakeLaw = Callable[[ArrayLike, int], DraftLaw]
+
+
+class Candidate(NamedTuple):
+    """A rule with the laws that it may serve.
+
+    Attributes
+    ----------
+    title : str
+    verifier : Verifier
+    variants : dict of str to callable
+        Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
+        certain tokens whose nodes differ: these are read from the texts.
+    engines : tuple of str
+        The engines for serving that run it. Repositories of papers are not among them.
+    chain, repeats : bool
+        Whether it takes only one draft a position, and whether two drafts of a position may be the same.
+    static, paths : bool
+        Whether nodes of a level may have different numbers of drafts, and whether drafts are independent
+        paths.
+    all_counts : bool
+        Whether all numbers of drafts up to the largest are tried.
+    """
+
+    title: str
+    verifier: verifiers.Verifier
+    variants: dict[str, MakeLaw]
+    engines: tuple[str, ...] = ()
+    chain: bool = False
+    repeats: bool = False
+    static: bool = False
+    paths: bool = False
+    all_counts: bool = False
+
+
+def _engine(name: str, title: str, *engines: str, **options: bool) -> Candidate:
+    entry = CATALOGUE[name]
+    assert isinstance(entry.rule, verifiers.Verifier)
+    assert entry.drafts is not None
+    chain = entry.most_drafts == 1
+    return Candidate(title, entry.rule, {"": entry.drafts}, engines, chain, **options)
+
+
+def _certain(title: str, *engines: str) -> Candidate:
+    return _engine("certain-tree", title, *engines)._replace(variants={})
+
+
+def _with_replacement(
+    name: str, title: str, rule: verifiers.Verifier, all_counts: bool = False
+) -> dict[str, Candidate]:
+    nodes = Candidate(
+        f"with replacement, {title}",
+        rule,
+        {"": WithReplacement},
+        repeats=True,
+        static=True,
+        all_counts=all_counts,
+    )
+    paths = Candidate(
+        f"independent paths, {title}",
+        rule,
+        {"": WithReplacement},
+        repeats=True,
+        paths=True,
+        all_counts=True,
+    )
+    return {name: nodes, f"{name}-paths": paths}
+
+
+def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
+    """Each stratum has 0.6 of the weight of the one below it."""
+    return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
+
+
+_STRATA: dict[str, MakeLaw] = {
+    "equal strata": Stratified,
+    "β 1.5": partial(Stratified, sharpness=1.5),
+    "small head": _small_head,
+}
+CANDIDATES = {
+    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
+    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
+    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
+    "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
+    "certain-tree": _engine(
+        "certain-tree", "certain top-n tree, target only (EAGLE, SGLang)", "SGLang"
+    ),
+    "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
+    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
+    "sequoia": _engine(
+        "sequoia",
+        "without replacement, recursive rejection (Sequoia)",
+        static=True,
+        all_counts=True,
+    ),
+    "greedy": Candidate(
+        "greedy drafts, greedy coupling", verifiers.Preference(), {"": Greedy}, static=True
+    ),
+    **_with_replacement(
+        "rrs", "recursive rejection", verifiers.RecursiveRejection(), all_counts=True
+    ),
+    **_with_replacement("k-seq", "K-SEQ", verifiers.KSequential()),
+    **_with_replacement("preference", "preference", verifiers.Preference()),
+    "stratified": Candidate(
+        "stratified drafts, preference", verifiers.Preference(), _STRATA, static=True
+    ),
+    **_with_replacement("optimal", "optimal", verifiers.Optimal()),
+    "stratified-optimal": Candidate(
+        "stratified drafts, optimal", verifiers.Optimal(), _STRATA, static=True
+    ),
+}
+"""The verifiers and laws that a plan may rank, by name; every one is lossless."""

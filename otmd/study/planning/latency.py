@@ -1,0 +1,143 @@
+"""What a step costs: times by the number of tokens that a model reads at once, and by context."""
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.laws import Stratified
+from otmd.probabilities import Processing
+from otmd.storage.files import parse_json
+from otmd.verifiers import Preference
+
+REPEATS = 5
+WANTED = (
+    '{"target": [{"tokens": 1, "context": 512, "seconds": 0.02}], "draft": […], "verification": 0}'
+)
+
+
+class Latency(NamedTuple):
+    """Seconds of a step's parts at one context.
+
+    Attributes
+    ----------
+    target, draft : list of (int, float)
+        Tokens that a call reads at once, ascending from one, and its seconds.
+    verification : float
+        Seconds for each drafted token.
+    context : int
+        The length of the text before them, in tokens.
+    """
+
+    target: list[tuple[int, float]]
+    draft: list[tuple[int, float]]
+    verification: float
+    context: int
+
+    @property
+    def alone(self) -> float:
+        """Seconds a token without drafts."""
+        return self.target[0][1]
+
+    def step(self, shape: tuple[int, ...], budget: int = 0) -> float:
+        """Seconds of a step on a tree with ``shape`` drafts at a node, by level.
+
+        With a ``budget``, the tree has that many tokens, and the draft reads ``shape`` of them, by level. It
+        is called once a level, and the target once with all tokens. Times between those of the table are
+        interpolated.
+        """
+        sizes = np.array(shape) if budget else np.cumprod(shape)
+        reads = [1, *sizes[:-1].tolist()]
+        nodes = budget or int(sizes.sum())
+        calls = np.interp(reads, *np.transpose(self.draft)).sum()
+        calls += np.interp(nodes + 1, *np.transpose(self.target))
+        return float(calls + nodes * self.verification)
+
+    def check(self, budget: int) -> None:
+        """Raise ValueError if a tree of so many tokens is beyond the table."""
+        for name, most in (("target", budget + 1), ("draft", budget)):
+            reached, _ = getattr(self, name)[-1]
+            if reached < most:
+                raise ValueError(
+                    f"latency: {name} reaches {reached} tokens, the budget needs {most}; add a row, or "
+                    "ask for smaller trees: --tree-budget"
+                )
+
+
+def read_latency(path: Path, context: int | None = None) -> Latency:
+    """Read a table of times, at the length of text nearest to ``context``, or the table's smallest.
+
+    It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, or times
+    that are no positive numbers.
+    """
+    try:
+        content = parse_json(path.read_text("utf-8"))
+        smallest = min(int(row["context"]) for row in content["target"])
+        wanted = context or smallest
+        target, draft = (_table(content[name], wanted) for name in ("target", "draft"))
+        verification = float(content["verification"])
+        if not 0.0 <= verification < np.inf:
+            raise ValueError(f"verification is {verification}")
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        raise ValueError(f"{path}: no latency table ({error!r}), expected {WANTED}") from error
+    return Latency(target, draft, verification, wanted)
+
+
+def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
+    nearest = min((int(row["context"]) for row in rows), key=lambda length: abs(length - context))
+    nearest_rows = [row for row in rows if int(row["context"]) == nearest]
+    table = sorted((int(row["tokens"]), float(row["seconds"])) for row in nearest_rows)
+    if table[0][0] != 1 or not all(0.0 < seconds < np.inf for _, seconds in table):
+        raise ValueError("each model needs a row of 1 token, and seconds above 0")
+    return table
+
+
+def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
+    """Time a collected dataset's two models on this machine: a table as :func:`read_latency` reads it.
+
+    Times are medians of five calls that read ``sizes`` tokens at once below a text of ``context`` tokens, in
+    seconds. ValueError if the dataset's metadata name no models, or they cannot be loaded.
+    """
+    from otmd.models import load_draft, load_target
+
+    names = [str((metadata.get(role) or {}).get("name", "")) for role in ("target", "draft")]
+    if not all(names):
+        raise ValueError("--measure-latency: the dataset names no models; give --latency FILE")
+    target = load_target(names[0])
+    times: dict[str, Any] = {"verification": _verification(target.token_count)}
+    for role, model in (("target", target), ("draft", load_draft(names[1], target))):
+        rows = [(size, _call(model, size, context)) for size in sizes]
+        times[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
+    return times
+
+
+def _call(model: Any, size: int, context: int) -> float:
+    """Median seconds of a call that reads so many tokens below a text, once warm."""
+    from otmd.models.continuations import continuations
+
+    text = continuations(
+        model, np.random.default_rng(0).integers(model.vocab_size, size=context).tolist()
+    )
+    seconds = []
+    # As in a step: the last token that was emitted, and drafts below it. The first call reads the text.
+    drafts = [(token,) for token in range(size - 1)]
+    for token in range(size, size + 2 + REPEATS):
+        begun = perf_counter()
+        text.logits([(), *drafts])
+        seconds.append(perf_counter() - begun)
+        text.extend([token])
+    return float(np.median(seconds[2:]))
+
+
+def _verification(vocab_size: int) -> float:
+    """Median seconds that the preference rule takes for each draft, with both softmaxes, once warm."""
+    rng = np.random.default_rng(0)
+    logits, drafts, seconds = rng.normal(0.0, 3.0, (2, vocab_size)), 4, []
+    for _ in range(REPEATS + 2):
+        begun = perf_counter()
+        p, q = Processing()(logits)
+        law = Stratified(q, drafts)
+        Preference().prepare(p, law).verify(law.sample(rng), rng)
+        seconds.append((perf_counter() - begun) / drafts)
+    return float(np.median(seconds[2:]))

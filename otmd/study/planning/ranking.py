@@ -1,0 +1,262 @@
+"""The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from otmd.probabilities import FloatArray
+from otmd.study import jackknife
+from otmd.study.planning.candidates import CANDIDATES
+from otmd.study.planning.latency import Latency
+from otmd.study.planning.texts import Text, halves, reached_by_block, reached_by_probs, steps_along
+from otmd.study.planning.tree_choices import (
+    Choice,
+    IndependentPaths,
+    MostLikelyTrees,
+    StaticTrees,
+    shapes,
+)
+
+Means = tuple[tuple[float, float, float, float], list[float]]
+Key = tuple[str, str, float]
+UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
+
+
+class Row(NamedTuple):
+    """A rule within a budget, with the choice that was best on the fitting half of the prompts.
+
+    Attributes
+    ----------
+    rule : str
+        A key of :data:`otmd.study.planning.CANDIDATES`.
+    budget : int
+        The most tokens that the tree was allowed.
+    choice : Choice
+    draft_temperatures : list of float
+        Those at which this choice is equally good: where drafts do not depend on it, all that were tried.
+    most_tried : int
+        The most tokens of a tree that was tried for the rule, whatever the budget.
+    value, low, high : float
+        Tokens per second where times are known, else per step, and the ends of its 95% interval.
+    tokens_per_step, acceptance : float, list of float
+        The latter is P(at least k drafts are accepted), k = 1, 2, ….
+    rate, optimal : float
+        At the first level: how often a draft is accepted, and α* of the same drafts.
+    proportional, ceiling : float
+        Bounds there for every rule with other laws of as many drafts: with π ∝ q, and with a fitted π. NaN,
+        as ``rate`` and ``optimal`` are, for likeliest paths and static trees of certain drafts.
+    by_domain : dict of str to float
+        Tokens per step.
+    by_entropy : list of float
+        The rate by thirds of the target's entropy; empty where the rate is NaN.
+    without, fitted : ndarray of float64, shape (prompts,), and float
+        The value without each of the prompts of the held-out half, and on the fitting half.
+    """
+
+    rule: str
+    budget: int
+    choice: Choice
+    draft_temperatures: list[float]
+    most_tried: int
+    value: float
+    low: float
+    high: float
+    tokens_per_step: float
+    acceptance: list[float]
+    rate: float
+    optimal: float
+    proportional: float
+    ceiling: float
+    by_domain: dict[str, float]
+    by_entropy: list[float]
+    without: FloatArray
+    fitted: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row in JSON's types."""
+        row = {k: None if v != v else v for k, v in self._asdict().items() if k != "without"}
+        candidate = CANDIDATES[self.rule]
+        row |= {"title": candidate.title, "engines": candidate.engines}
+        return row | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
+
+
+class Evidence:
+    """The probabilities of every candidate along the texts.
+
+    Parameters
+    ----------
+    table, bounds : polars.DataFrame
+        Of :func:`otmd.study.planning.probs_table` and :func:`otmd.study.planning.ceilings`, with the same
+        settings.
+    texts : sequence of Text
+    cut_at : int
+        The length at which texts were cut; see :func:`otmd.study.planning.longest_text`.
+    depth : int
+        The most levels of a tree.
+    trees : dict of (str, str, float) to StaticTrees or MostLikelyTrees
+        Trees of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
+        other rules are added.
+
+    Attributes
+    ----------
+    fit, report : ndarray of int64
+        Numbers of the texts that choices are made on, and of those that values are reported for. ValueError
+        for fewer than four texts.
+    """
+
+    def __init__(
+        self,
+        table: pl.DataFrame,
+        bounds: pl.DataFrame,
+        texts: Sequence[Text],
+        cut_at: int,
+        depth: int,
+        trees: Mapping[Key, StaticTrees | MostLikelyTrees] | None = None,
+    ) -> None:
+        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
+        self.fit, self.report = halves(texts)
+        self.columns: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
+        slots: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
+        self.means: dict[tuple[str, str, float, int], Means] = {}
+        edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
+        keys = ["rule", "variant", "draft_temperature", "num_drafts"]
+        for group in table.sort("text", "index").partition_by(keys, maintain_order=True):
+            rule, variant, draft, n = group.select(keys).row(0)
+            parts = group.partition_by("text", maintain_order=True)
+            key = rule, variant, draft
+            self.columns[key][n] = [part["prob"].to_numpy() for part in parts]
+            if group["parts"].null_count() == 0:
+                slots[key][n] = [np.array(part["parts"].to_list()) for part in parts]
+            held_out = group.filter(pl.col("text").is_in(self.report.tolist()))
+            self.means[rule, variant, draft, n] = _means(held_out, bounds, edges)
+        for key, by_count in slots.items():
+            kind = IndependentPaths if CANDIDATES[key[0]].paths else StaticTrees
+            self.trees[key] = kind(*key[1:], by_count, self.fit, depth)
+
+    def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
+        """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
+        column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
+        steps = []
+        for i in range(len(self.texts)):
+            if choice.budget:
+                reached = self.trees[rule, *choice[:2]].reached(i, choice)
+            elif rule == "block":
+                reached = reached_by_block(column[1][i], len(choice.shape))
+            else:
+                reached = reached_by_probs(np.stack([column[n][i] for n in choice.shape], axis=1))
+            steps.append(steps_along(reached, self.cut_at, self.depth))
+        return tuple(map(np.array, zip(*steps, strict=True)))
+
+    def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
+        """Every choice for a rule within these budgets."""
+        choices: list[Choice] = []
+        for key, column in self.columns.items():
+            if key[0] == rule and not CANDIDATES[rule].paths:
+                levels = shapes(list(column), max(budgets), self.depth)
+                choices += [Choice(*key[1:], shape) for shape in levels]
+        grown = (trees for key, trees in self.trees.items() if key[0] == rule)
+        return choices + [choice for trees in grown for choice in trees.choices(budgets)]
+
+
+def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
+    """Means of rates, α* and bounds where these are known; the mean probability by thirds of the entropy."""
+    with_rates = rows.join(bounds, ["text", "index", "draft_temperature", "num_drafts"])
+    means = with_rates.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
+    # Block verification accepts a first token with probability min(1, q/p).
+    probs = np.minimum(rows["prob"].to_numpy(), 1.0)
+    bins = np.digitize(rows["entropy"].to_numpy(), edges)
+    thirds = [float(probs[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
+    rate, optimal, proportional, fitted = means.tolist()
+    return (rate, optimal, proportional, fitted), thirds
+
+
+def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
+    """Find the best choice of every rule within every budget on the fitting half; its value is held out.
+
+    A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
+    a larger budget that changes nothing has no row.
+    """
+    rows = []
+    for rule in dict.fromkeys(rule for rule, *_ in [*evidence.columns, *evidence.trees]):
+        fitted: dict[Choice, tuple[float, float]] = {}
+        for choice in evidence.choices(rule, budgets):
+            tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
+            cost = latency.step(choice.shape, choice.budget) if latency else 1.0
+            fitted[choice] = _ratio(tokens, steps) / cost, cost
+        previous = None
+        most_tried = max(choice.drafts for choice in fitted) if fitted else 0
+        for budget in sorted(budgets):
+            within = [choice for choice in fitted if choice.drafts <= budget]
+            # Of equally good trees, the smaller one.
+            best = max(
+                within, key=lambda choice: (fitted[choice][0], -choice.drafts), default=previous
+            )
+            if best is not None and best != previous:
+                previous = best
+                head = rule, budget, best, _equal_temperatures(best, fitted), most_tried
+                rows.append(_row(evidence, head, *fitted[best]))
+    return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
+
+
+def _equal_temperatures(best: Choice, fitted: Mapping[Choice, tuple[float, float]]) -> list[float]:
+    """The draft temperatures with which a choice has the same value, in ascending order."""
+    return sorted(
+        choice.draft_temperature
+        for choice, (value, _) in fitted.items()
+        if choice._replace(draft_temperature=best.draft_temperature) == best
+        and np.isclose(value, fitted[best][0], 1e-9)
+    )
+
+
+def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
+    return float(tokens.sum() / max(steps.sum(), 1e-300))
+
+
+def _row(
+    evidence: Evidence,
+    head: tuple[str, int, Choice, list[float], int],
+    fitted: float,
+    cost: float,
+) -> Row:
+    rule, _, choice, *_ = head
+    tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
+    mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
+    low, high = jackknife.interval(mean / cost, without)
+    # A step emits at least one token.
+    low = max(low, 1.0 / cost)
+    domains = np.array([evidence.texts[i].domain for i in evidence.report])
+    by_domain = {
+        name: _ratio(tokens[domains == name], steps[domains == name])
+        for name in dict.fromkeys(domains.tolist())
+    }
+    accepted = (kept.sum(axis=0) / steps.sum()).tolist()
+    at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
+    means, by_entropy = evidence.means.get(at, UNKNOWN)
+    values = (mean / cost, low, high, mean, accepted)
+    return Row(*head, *values, *means, by_domain, by_entropy, without, fitted)
+
+
+def difference(first: Row, second: Row) -> tuple[float, float, float]:
+    """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
+    gain = first.value - second.value
+    return gain, *jackknife.interval(gain, first.without - second.without)
+
+
+def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
+    """Count the prompts that would tell two rows of a ranking apart, if the difference stays as it is.
+
+    ``prompts`` is how many the rows report on. The answer is the prompts of a whole dataset, half of which
+    choose the trees; None without a difference.
+    """
+    gain = abs(first.value - second.value)
+    if gain <= 1e-9:
+        return None
+    # Errors fall with the root of the prompts.
+    errors = np.sqrt(prompts) * jackknife.standard_error(first.without - second.without) / gain
+    needed = max(2, int(np.ceil((jackknife.student_quantile(10**9) * errors) ** 2)))
+    while jackknife.student_quantile(needed) * errors > np.sqrt(needed):
+        needed += 1
+    return 2 * needed

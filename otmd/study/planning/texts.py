@@ -1,0 +1,193 @@
+"""Runs of consecutive positions, and the steps that a decoder takes along them.
+
+A lossless verifier writes the target's own texts. So the probability that a token was drafted, given that it
+is emitted, follows from the two distributions. The reach of a step is a product of such probabilities, and
+where steps begin is a renewal process (docs/plan.md).
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.models.dataset import Dataset, Position
+from otmd.probabilities import FloatArray, IntArray
+
+LEAST_PROMPTS = 4
+
+
+class Text(NamedTuple):
+    """Consecutive positions of one prompt.
+
+    Attributes
+    ----------
+    prompt_id, domain : str
+    rows : list of int
+        Indices of the N positions in the dataset.
+    tokens : list of int
+        The tokens at these positions.
+    """
+
+    prompt_id: str
+    domain: str
+    rows: list[int]
+    tokens: list[int]
+
+
+def read_texts(dataset: Dataset) -> list[Text]:
+    """Group the positions of a dataset into one text a prompt, in the dataset's order.
+
+    The dataset is one of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and
+    ``token``. ValueError if a text has a gap, tokens are missing or outside the vocabulary, or the texts are
+    not the target's own.
+    """
+    if dataset.metadata.get("mode") == "text":
+        raise ValueError(
+            "dataset: its texts were given, expected texts that the target samples: "
+            "otmd collect --mode samples"
+        )
+    prompts: dict[tuple[str, str], list[Position]] = {}
+    for position in dataset.positions:
+        prompts.setdefault((position.domain, position.prompt_id), []).append(position)
+    return [_text(name, domain, run, dataset) for (domain, name), run in prompts.items()]
+
+
+def _text(name: str, domain: str, run: list[Position], dataset: Dataset) -> Text:
+    run = sorted(run, key=lambda position: position.position)
+    tokens = [-1 if position.token is None else position.token for position in run]
+    if any(not 0 <= token < dataset.vocab_size for token in tokens):
+        raise ValueError(
+            f"dataset: prompt {name!r} lacks tokens in [0, {dataset.vocab_size}), expected the `token` that "
+            "came at each position (see docs/plan.md)"
+        )
+    for before, after in itertools.pairwise(run):
+        if after.position != before.position + 1:
+            raise ValueError(
+                f"dataset: prompt {name!r} has position {after.position} after {before.position}, expected "
+                "consecutive ones: otmd collect --consecutive 48"
+            )
+    if len(run) == 1:
+        raise ValueError(
+            f"dataset: prompt {name!r} has one position, expected a run: otmd collect --consecutive 48"
+        )
+    return Text(name, domain, [position.index for position in run], tokens)
+
+
+def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
+    """Numbers of the texts to fit on, and of those held out: every second text of each domain."""
+    if len(texts) < LEAST_PROMPTS:
+        raise ValueError(
+            f"dataset: got {len(texts)} prompts, expected at least {LEAST_PROMPTS}: trees are chosen on half "
+            "of them and measured on the held-out half"
+        )
+    order = sorted(range(len(texts)), key=lambda i: (texts[i].domain, texts[i].prompt_id))
+    return np.array(order[::2]), np.array(order[1::2])
+
+
+def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
+    """Tell the length at which texts were cut; a shorter text ended by itself.
+
+    It is ``max_new_tokens`` of a dataset's metadata, if that is there, and at least the length of every text.
+    """
+    longest = max(len(text.tokens) for text in texts)
+    limit = metadata.get("max_new_tokens")
+    return max(limit, longest) if isinstance(limit, int) else longest
+
+
+def reached_by_probs(probs: FloatArray) -> FloatArray:
+    """Reach of steps whose verifier decides on nodes one after another.
+
+    Parameters
+    ----------
+    probs : ndarray of float64, shape (N, depth)
+        P(token t of the text is drafted at depth k | it is emitted).
+
+    Returns
+    -------
+    ndarray of float64, shape (N, depth + 1)
+        P(a step that begins at token t accepts at least k tokens | the text), and 0 beyond its end.
+    """
+    count, depth = probs.shape
+    reached = np.zeros((count, depth + 1))
+    reached[:, 0] = 1.0
+    for k in range(depth):
+        reached[: count - k, k + 1] = reached[: count - k, k] * probs[k:, k]
+    return reached
+
+
+def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
+    """Reach of steps of block verification, in the form of :func:`reached_by_probs`.
+
+    Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
+    min(1, q(first i tokens)/p(first i tokens)): its p_k (Sun et al. 2024) times q/p of the path.
+
+    Parameters
+    ----------
+    ratios : ndarray of float64, shape (N,)
+        q/p of each token of the text.
+    depth : int
+        The length of a path.
+    """
+    reached = np.zeros((ratios.size, depth + 1))
+    reached[:, 0] = path = np.ones(ratios.size)
+    for k in range(min(depth, ratios.size)):
+        path = path[: ratios.size - k] * ratios[k:]
+        reached[: ratios.size - k, k + 1] = np.minimum(reached[: ratios.size - k, k], path)
+    return reached
+
+
+class Steps(NamedTuple):
+    """Expected tokens and steps of a decoder along a text.
+
+    Attributes
+    ----------
+    tokens, steps : float
+        How many tokens it writes, and how many steps it takes.
+    kept : ndarray of float64, shape (depth,)
+        How often a token was accepted at each depth.
+    """
+
+    tokens: float
+    steps: float
+    kept: FloatArray
+
+
+def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) -> Steps:
+    """Expected tokens and steps of a decoder that writes a text from its beginning.
+
+    Parameters
+    ----------
+    reached : ndarray of float64, shape (N, depth + 1)
+        From :func:`reached_by_probs` or :func:`reached_by_block`.
+    cut_at : int
+        The length L at which texts were cut. A text of fewer tokens ended by itself, and its last step too.
+    horizon : int, optional
+        Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
+        default, and at least, the depth. Verifiers of different depths are compared on one horizon.
+    """
+    count = reached.shape[0]
+    depth = reached.shape[1] - 1
+    starts = max(min(count, cut_at - max(horizon or 0, depth) + 1), 0)
+    reached = reached[:starts].copy()
+    if count < cut_at:
+        # The last token ends the text: nothing follows it.
+        reached[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
+    begins = step_begins(reached)
+    times_reached = begins @ reached
+    return Steps(float(times_reached.sum()), float(begins.sum()), times_reached[1:])
+
+
+def step_begins(reached: FloatArray) -> FloatArray:
+    """Probability that a step begins at each token, given the text.
+
+    ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
+    """
+    starts = reached.shape[0]
+    depth = reached.shape[1] - 1
+    emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
+    begins = np.zeros(starts + depth + 1)
+    begins[0] = 1.0
+    for start in range(starts):
+        begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
+    return begins[:starts]

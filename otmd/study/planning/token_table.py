@@ -1,0 +1,197 @@
+"""The table of every candidate at every token of the texts: resumable, one part a text."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from otmd.laws import DraftLaw
+from otmd.models.dataset import Dataset
+from otmd.optimum.acceptance import optimal_acceptance
+from otmd.probabilities import FloatArray, Processing
+from otmd.storage.parquet import read_parquet
+from otmd.storage.store import Layout, Store
+from otmd.study.planning.candidates import CANDIDATES
+from otmd.study.planning.texts import Text
+from otmd.study.pool import available_cpus, compute_parts, finish_run
+from otmd.study.run import describe_dataset, process
+
+LAYOUT = Layout(
+    read_parquet,
+    pattern=r"text-\d+",
+    record="plan.json",
+    result="probs.parquet",
+    subfolder="parts",
+)
+SCHEMA: dict[str, Any] = {
+    **{"text": int, "index": int, "entropy": float},
+    **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
+    **{"parts": pl.List(pl.Float64), "prob": float, "rate": float, "optimal": float},
+}
+# Exact rates and α* cost as much as everything else, and only their means are shown.
+RATES_EVERY = 8
+# A rate without a closed form is the middle of bounds so far apart.
+TOL = 0.01
+
+
+class Settings(NamedTuple):
+    """The settings of the table of emission probabilities.
+
+    Attributes
+    ----------
+    rules, num_drafts : tuple of str, tuple of int
+        Keys of :data:`otmd.study.planning.CANDIDATES`; how many drafts a node may have.
+    target, drafts : Processing, tuple of Processing
+        How the texts were sampled; one for each draft temperature that is tried.
+    seed : int
+    """
+
+    rules: tuple[str, ...]
+    num_drafts: tuple[int, ...]
+    target: Processing
+    drafts: tuple[Processing, ...]
+    seed: int
+
+    def counts(self, rule: str) -> Sequence[int]:
+        """The numbers of drafts in the table."""
+        candidate = CANDIDATES[rule]
+        if candidate.chain:
+            return (1,)
+        return range(1, max(self.num_drafts) + 1) if candidate.all_counts else self.num_drafts
+
+
+class Job(NamedTuple):
+    """A text with its rows: ``number`` among the texts, ``target`` and ``draft`` (N, V) as stored."""
+
+    number: int
+    tokens: list[int]
+    target: np.ndarray
+    draft: np.ndarray
+    kind: str
+
+
+def probs_table(
+    dataset: Dataset,
+    texts: Sequence[Text],
+    settings: Settings,
+    output: Path,
+    workers: int | None = None,
+    progress: bool = False,
+    overwrite: bool = False,
+) -> pl.DataFrame:
+    """Compute, or resume computing, the emission probabilities of each candidate at each token.
+
+    Parameters
+    ----------
+    dataset, texts, settings, output, workers, progress, overwrite
+        As for :func:`otmd.study.planning.make_plan`; texts are of :func:`otmd.study.planning.read_texts`.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row a token, candidate, variant, draft temperature and number of drafts. ``prob`` is P(the token
+        was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by the index of
+        the draft that holds the token, or by how many independent paths do; null for other trees. On
+        every eighth token, ``rate`` is how often the rule accepts and ``optimal`` the law's α*; else null.
+
+    Raises
+    ------
+    ValueError
+        For rows that are no distributions, a text that the target cannot have written, or a folder with
+        other settings.
+    """
+    about = settings._asdict() | {
+        "target": asdict(settings.target),
+        "drafts": [asdict(step) for step in settings.drafts],
+        "columns": list(SCHEMA),
+        **describe_dataset(dataset),
+    }
+    store = Store(output, about, LAYOUT, overwrite)
+
+    def compute(parts: dict[str, pl.DataFrame]) -> None:
+        left = [i for i in range(len(texts)) if f"text-{i:06d}" not in parts]
+        jobs = (
+            (f"text-{i:06d}", Job(i, texts[i].tokens, *dataset.arrays(texts[i].rows), dataset.kind))
+            for i in left
+        )
+        count = min(workers or available_cpus(), max(len(left), 1))
+        bar = "planning: texts", len(texts), progress
+        compute_parts(partial(text_table, settings), jobs, parts, store, count, None, bar)
+
+    finish_run(store, compute)
+    return read_parquet(output / LAYOUT.result)
+
+
+def text_table(settings: Settings, job: Job) -> pl.DataFrame:
+    """The rows of one text; see :func:`probs_table`."""
+    rng = np.random.default_rng([settings.seed, job.number])
+    rows: list[dict[str, Any]] = []
+    for index, token in enumerate(job.tokens):
+        with located(job.number, index):
+            p = target_probs(job.target[index], job.kind, settings.target, token)
+            positive = p[p > 0]
+            at = {
+                "text": job.number,
+                "index": index,
+                "entropy": -float(positive @ np.log(positive)),
+            }
+            for step in settings.drafts:
+                q = process("draft_probs", job.draft[index], job.kind, step)
+                for row, law in _rows(settings, p, q, token, rng):
+                    if index % RATES_EVERY == 0:
+                        verifier = CANDIDATES[row["rule"]].verifier
+                        low, high = verifier.acceptance_bounds(p, law, TOL)
+                        # The last digits of sums depend on where arrays lie in memory.
+                        row["rate"] = round(float(0.5 * (low + high)), 12)
+                        row["optimal"] = round(float(optimal_acceptance(p, law).rate), 12)
+                    rows.append(at | {"draft_temperature": step.temperature} | row)
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+@contextmanager
+def located(text: int, index: int) -> Iterator[None]:
+    """Name the text and the token in a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"dataset: text {text}, token {index}: {error}") from error
+
+
+def target_probs(row: np.ndarray, kind: str, step: Processing, token: int) -> FloatArray:
+    """The target's probabilities (V,) of a stored row; ValueError if it never emits the token."""
+    p = process("target_probs", row, kind, step)
+    if p[token] <= 0.0:
+        raise ValueError(
+            f"the target never emits token {token} with these settings, expected those that the text was "
+            "sampled with"
+        )
+    return p
+
+
+def _rows(
+    settings: Settings, p: FloatArray, q: FloatArray, token: int, rng: np.random.Generator
+) -> Iterator[tuple[dict[str, Any], DraftLaw]]:
+    support = int(np.count_nonzero(q))
+    for rule in settings.rules:
+        candidate = CANDIDATES[rule]
+        for variant, make in candidate.variants.items():
+            for n in settings.counts(rule):
+                # If the draft has mass on fewer than n tokens, distinct drafts are all of them.
+                law = make(q, n if candidate.repeats else min(n, support))
+                parts = None
+                if rule == "block":
+                    prob = float(law.next_draft_probs(())[token] / p[token])
+                else:
+                    emission = candidate.verifier.prepare(p, law).emission_probs(token, rng=rng)
+                    # By how many drafts hold the token, or by the first that does.
+                    by_draft = emission.sum(axis=0 if candidate.paths else 1)
+                    prob = float(by_draft.sum())
+                    if candidate.paths or candidate.static:
+                        parts = np.append(by_draft, np.zeros(n - law.num_drafts))
+                row = {"rule": rule, "variant": variant, "num_drafts": n, "prob": prob}
+                yield row | {"parts": parts}, law

@@ -1,0 +1,251 @@
+"""What is measured, and the rows of one position: α* and every verifier's rate for each law."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import product
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.laws import DraftLaw, Greedy, WithoutReplacement, WithReplacement
+from otmd.optimum.acceptance import optimal_rates
+from otmd.probabilities import Processing, validate_counts, validate_tol, wrong
+from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
+from otmd.storage.files import one_line
+from otmd.verifiers import Verifier
+
+LawFactory = Callable[[np.ndarray, int], DraftLaw]
+Key = tuple[str, int, str]
+Rates = dict[str, Any]
+
+DEFAULT_LAWS: tuple[LawFactory, ...] = tuple(
+    entry.load() for entry in LAWS.values() if entry.measured
+)
+DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = tuple(
+    entry.load() for entry in VERIFIERS.values() if entry.measured
+)
+# These laws are made once for all numbers of drafts.
+FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy)
+# The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
+SCHEMA: dict[str, type] = {
+    **{"index": int, "prompt_id": str, "domain": str, "position": int},
+    **{"temperature": float, "top_k": int, "top_p": float, "min_p": float, "order": str},
+    **{"law": str, "num_drafts": int, "verifier": str},
+    **{"optimal": float, "rate": float, "rate_low": float, "rate_high": float},
+    **{"gap": float, "gap_low": float, "gap_high": float, "status": str},
+}
+# Sums of the same terms in different orders may differ by this much.
+ROUNDING = 1e-12
+
+
+class Settings(NamedTuple):
+    """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
+
+    ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
+    """
+
+    laws: tuple[tuple[str, LawFactory], ...]
+    verifiers: tuple[tuple[str, Verifier], ...]
+    num_drafts: tuple[int, ...]
+    processing: tuple[Processing, ...]
+    tol: float
+    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
+
+    def rows_per_position(self) -> int:
+        """How many rows a position and processing has."""
+        return sum(map(len, self.served.values()))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings in JSON's types; equal descriptions mean equal measurements."""
+        return {
+            "laws": [_described(*named) for named in self.laws],
+            "verifiers": [_described(*named) for named in self.verifiers],
+            "num_drafts": list(self.num_drafts),
+            "processing": [asdict(step) for step in self.processing],
+            "tol": self.tol,
+        }
+
+
+def make_settings(
+    laws: str | Iterable[Any],
+    verifiers: str | Iterable[Any],
+    num_drafts: int | Iterable[int],
+    processing: Iterable[Processing] = (Processing(),),
+    tol: float = 1e-4,
+) -> Settings:
+    """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
+    named_laws = _named("laws", laws, LAWS)
+    named_verifiers = tuple(
+        (name, rule() if isinstance(rule, type) else rule)
+        for name, rule in _named("verifiers", verifiers, VERIFIERS)
+    )
+    counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
+    steps = _distinct("processing", list(processing))
+    tol = validate_tol(tol)
+    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
+    refusals: list[str] = []
+    for (name, law), n in product(named_laws, counts):
+        try:
+            drafts = uniform_law(law, n)
+        except ValueError as error:
+            refusals.append(f"{name} with {n}: {error}")
+            continue
+        if rules := _serving(drafts, named_verifiers):
+            served[name, n] = rules
+    if not served:
+        raise ValueError(
+            f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
+            f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
+            f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
+        )
+    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+
+
+def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
+    """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
+    vocab_size = num_drafts + 62
+    return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
+
+
+def _serving(
+    drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
+) -> tuple[tuple[str, Verifier], ...]:
+    """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
+    structure = drafts.position_structure()
+    serving: dict[str, Verifier] = {}
+    for name, verifier in verifiers:
+        if verifier.supports(drafts):
+            unnamed = name == type(verifier).__name__
+            reported = verifier.reported_name(structure) if unnamed else name
+            serving.setdefault(reported, verifier)
+    return tuple(serving.items())
+
+
+def _found(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
+    """The class of a name; ValueError for a law that takes more than q and a number of drafts."""
+    entry = find(argument, name, registry)
+    if isinstance(entry, LawEntry) and not entry.audited:
+        expected = f"a function of draft_probs and num_drafts that makes a {entry.class_name}"
+        raise wrong(argument, f"{name!r}, which has parameters of its own", expected)
+    return entry.load()
+
+
+def _named(
+    argument: str, entries: object, registry: Mapping[str, Entry]
+) -> tuple[tuple[str, Any], ...]:
+    """Pairs (name, object) of one entry or several: names of the registry, objects or such pairs."""
+    if isinstance(entries, str) or not isinstance(entries, Iterable):
+        entries = [entries]
+    named = []
+    for entry in entries:
+        if isinstance(entry, tuple):
+            name, thing = entry
+        else:
+            thing = _found(argument, entry, registry) if isinstance(entry, str) else entry
+            name = getattr(thing, "__name__", type(thing).__name__)
+        if name == "<lambda>":
+            raise ValueError(
+                f"{argument}: got a lambda, expected a name with it: ('name', lambda …)"
+            )
+        named.append((name, thing))
+    _distinct(argument, [name for name, _ in named])
+    return tuple(named)
+
+
+def _distinct(argument: str, values: list) -> tuple:
+    if not values:
+        raise ValueError(f"{argument}: got nothing, expected at least one")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ValueError(f"{argument}: got {value} twice, expected each once")
+    return tuple(values)
+
+
+def _described(name: str, thing: Any) -> str:
+    """The name; where it is not that of a law or verifier of otmd's, with its origin in brackets."""
+    values = thing.keywords if isinstance(thing, partial) else {}
+    thing = thing.func if isinstance(thing, partial) else thing
+    if not hasattr(thing, "__qualname__"):
+        thing, values = type(thing), values | getattr(thing, "__dict__", {})
+    given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
+    origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
+    own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
+    return name if own else f"{name} ({origin})"
+
+
+def position_rows(
+    target_probs: np.ndarray,
+    draft_probs: np.ndarray,
+    settings: Settings,
+    known: Mapping[Key, Rates] = MappingProxyType({}),
+) -> Iterator[dict[str, Any]]:
+    """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
+
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has rates that
+    were computed elsewhere. ValueError for bounds that contradict each other.
+    """
+    for name, law in settings.laws:
+        pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
+        left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in known] for n in pairs}
+        found = {}
+        if law in FAMILIES and all(left.values()):
+            found = _rate(target_probs, draft_probs, law, left, settings.tol)
+        if not found or not all("rate" in rates for rates in found.values()):
+            for n in filter(left.get, left):
+                found |= _rate(target_probs, draft_probs, law, {n: left[n]}, settings.tol)
+        for n, own in pairs.items():
+            for label, _ in own:
+                rates = found.get((n, label)) or known[name, n, label]
+                yield {"law": name, "num_drafts": n, "verifier": label} | rates
+
+
+def _rate(
+    target_probs: np.ndarray,
+    draft_probs: np.ndarray,
+    law: LawFactory,
+    pairs: dict[int, list[tuple[str, Verifier]]],
+    tol: float,
+) -> dict[tuple[int, str], Rates]:
+    """Rate the (name, verifier) pairs of some numbers of drafts; a ValueError is the status of all."""
+    counts, step = list(pairs), "undefined"
+    try:
+        drafts, step = law(draft_probs, counts[-1]), "unrated"
+        optima = np.ravel(optimal_rates(target_probs, drafts, counts).rate).tolist()
+    except ValueError as error:
+        status = f"{step}: {one_line(error)}"
+        return {(n, label): {"status": status} for n in counts for label, _ in pairs[n]}
+    optimal, found = dict(zip(counts, optima, strict=True)), {}
+    for label, verifier in dict.fromkeys(pair for n in counts for pair in pairs[n]):
+        own = [n for n in counts if (label, verifier) in pairs[n]]
+        try:
+            bounds = np.clip(verifier.family_bounds(target_probs, drafts, own, tol), 0.0, 1.0)
+        except ValueError as error:
+            status = f"unrated: {one_line(error)}"
+            found |= {(n, label): {"optimal": optimal[n], "status": status} for n in own}
+            continue
+        for n, low, high in zip(own, *np.reshape(bounds, (2, -1)).tolist(), strict=True):
+            if not low <= high + ROUNDING:
+                raise ValueError(
+                    f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
+                    f"{type(drafts).__name__}, expected the first no larger than the second"
+                )
+            found[n, label] = rate_columns(low, high, optimal[n], tol)
+    return found
+
+
+def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
+    """The columns from ``optimal`` to ``status`` for a rate between two certain bounds."""
+    rate = (low + high) / 2
+    wide = high - low > tol * (1 + 1e-9)
+    return {
+        "optimal": optimal,
+        "rate": rate,
+        "rate_low": low,
+        "rate_high": high,
+        "gap": optimal - rate,
+        "gap_low": optimal - high,
+        "gap_high": optimal - low,
+        "status": f"bounds {high - low:.2g} apart, expected {tol:g}" if wide else "ok",
+    }

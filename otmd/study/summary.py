@@ -1,0 +1,142 @@
+"""Means over positions, with confidence intervals over prompts."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import polars as pl
+
+from otmd.probabilities import wrong
+from otmd.registry import LAWS
+from otmd.study import jackknife
+from otmd.study.rows import uniform_law
+from otmd.verifiers import Optimal
+
+PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
+DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
+MEASURES = {
+    "optimal": ("optimal", "optimal"),
+    "rate": ("rate_low", "rate_high"),
+    "gap": ("gap_low", "gap_high"),
+}
+
+
+def summarise(
+    table: pl.DataFrame,
+    by: Sequence[str] = DEFAULT_BY,
+    confidence: float = 0.95,
+) -> pl.DataFrame:
+    """Average a table of :func:`otmd.measure` over positions, in groups.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        The result of :func:`otmd.measure`.
+    by : sequence of str
+        The columns that define a group. Add ``domain`` for a group for each domain.
+    confidence : float
+        Coverage of the intervals, in (0, 1).
+
+    Returns
+    -------
+    polars.DataFrame
+        One row for each group, in the table's order: the columns of ``by``; the means ``optimal``, ``rate``
+        and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
+        ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
+        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' certain
+        bounds. An interval runs from the lower end for the lower bounds to the upper end for the upper
+        bounds, by the jackknife over prompts with Student's t. So it covers the variation between prompts
+        and the width of the bounds. It is symmetric, so over few prompts it may end beyond 0 or 1. It is
+        null with fewer than two prompts; a mean is null where no position has a rate.
+
+    Raises
+    ------
+    ValueError
+        For a table without rows, an unknown column, or a confidence outside (0, 1).
+    """
+    if table.is_empty():
+        raise wrong("table", "no rows", "at least one")
+    if not by:
+        raise wrong("by", "nothing", "at least one column")
+    if unknown := [name for name in by if name not in table.columns]:
+        raise wrong("by", unknown, f"columns of the table: {table.columns}")
+    if not 0 < confidence < 1:
+        raise wrong("confidence", confidence, "a number between 0 and 1")
+    rows = [
+        dict(zip(by, key, strict=True)) | _group(group, confidence)
+        for key, group in table.group_by(by, maintain_order=True)
+    ]
+    columns = {name: table.schema[name] for name in by} | _SCHEMA
+    return pl.DataFrame(rows, schema=columns)
+
+
+def served_by_optimal() -> list[str]:
+    """The names in a table of the measured laws that ``Optimal`` serves."""
+    return [
+        entry.class_name
+        for entry in LAWS.values()
+        if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
+    ]
+
+
+def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
+    """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
+    served = served_by_optimal()
+    group = ["law", *PROCESSING, "num_drafts"]
+    measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
+    added = (
+        summary.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
+        .join(measured, on=group, how="anti", nulls_equal=True)
+        .unique(group, keep="first", maintain_order=True)
+        .with_columns(
+            pl.lit("Optimal").alias("verifier"),
+            *(pl.col(f"optimal{end}").alias(f"rate{end}") for end in ("", "_low", "_high")),
+            *(pl.lit(0.0).alias(f"gap{end}") for end in ("", "_low", "_high")),
+            pl.lit(0.0).alias("bound_width"),
+        )
+    )
+    return pl.concat([summary, added])
+
+
+_SCHEMA: dict[str, Any] = {
+    **{f"{m}{end}": float for m in MEASURES for end in ("", "_low", "_high")},
+    **{"positions": int, "prompts": int, "undefined": int, "bound_width": float},
+}
+
+
+def _group(group: pl.DataFrame, confidence: float) -> dict[str, Any]:
+    defined = group.filter(pl.col("rate").is_not_null())
+    undefined = len(group) - len(defined)
+    row: dict[str, Any] = {"positions": len(defined), "undefined": undefined, "prompts": 0}
+    if defined.is_empty():
+        return row
+    row |= defined.select(
+        pl.col(list(MEASURES)).mean(), bound_width=(pl.col("rate_high") - pl.col("rate_low")).mean()
+    ).row(0, named=True)
+    ends = {name for pair in MEASURES.values() for name in pair}
+    row["prompts"], intervals = prompt_intervals(defined, ends, confidence)
+    if intervals:
+        for measure, (low, high) in MEASURES.items():
+            row |= {f"{measure}_low": intervals[low][0], f"{measure}_high": intervals[high][1]}
+    return row
+
+
+def prompt_intervals(
+    rows: pl.DataFrame, columns: Iterable[str], confidence: float
+) -> tuple[int, dict[str, tuple[float, float]]]:
+    """Count the prompts of a table's rows, and give the intervals of its columns' means.
+
+    Without at least two prompts there are no intervals.
+    """
+    names = list(columns)
+    sums = rows.group_by("domain", "prompt_id", maintain_order=True).agg(
+        pl.col(names).sum(), size=pl.len()
+    )
+    if len(sums) < 2:
+        return len(sums), {}
+    sizes = sums["size"].to_numpy().astype(float)
+    intervals = {}
+    for name in names:
+        totals = sums[name].to_numpy()
+        without = jackknife.left_out(totals, sizes)
+        intervals[name] = jackknife.interval(totals.sum() / sizes.sum(), without, confidence)
+    return len(sums), intervals

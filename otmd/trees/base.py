@@ -1,0 +1,178 @@
+"""Models, and draft trees that are drawn node by node."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from otmd.laws import DraftLaw
+from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
+from otmd.trees.random_choices import RandomChoices
+
+Prefix = tuple[int, ...]
+Model = Callable[[Prefix], ArrayLike]
+
+
+class TableModel:
+    """A model given by tables: the last tokens of the prefix determine the next token's law.
+
+    Parameters
+    ----------
+    tables : sequence of array_like
+        Table d has d + 1 axes of length V. It holds the law of the next token after each d tokens. The last
+        table also serves longer prefixes, by their last tokens, so that ``[initial, transition]`` is a
+        Markov chain. Other shapes, or rows that are no distribution, are a ValueError.
+    """
+
+    def __init__(self, tables: Sequence[ArrayLike]) -> None:
+        if len(tables) == 0:
+            raise wrong("tables", "none", "at least one")
+        self.tables = [validate_probs(f"tables[{d}]", table) for d, table in enumerate(tables)]
+        self.vocab_size = self.tables[0].shape[-1]
+        for d, table in enumerate(self.tables):
+            wanted = (self.vocab_size,) * (d + 1)
+            if table.shape != wanted:
+                raise wrong(f"tables[{d}]", f"the shape {table.shape}", wanted)
+
+    @classmethod
+    def random(
+        cls, vocab_size: int, order: int, rng: np.random.Generator, concentration: float = 1.0
+    ) -> Self:
+        """Draw every row from a Dirichlet distribution.
+
+        Parameters
+        ----------
+        vocab_size : int
+            V.
+        order : int
+            How many of the last tokens the next one depends on.
+        rng : numpy.random.Generator
+            Equal seeds give equal models.
+        concentration : float
+            The parameter of the symmetric Dirichlet distribution; smaller means more peaked.
+        """
+        validate_count("order", order, minimum=0)
+        alpha = np.full(validate_count("vocab_size", vocab_size, minimum=1), concentration)
+        return cls([rng.dirichlet(alpha, size=(vocab_size,) * d) for d in range(order + 1)])
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The law of the token after a prefix, shape (V,)."""
+        depth = min(len(prefix), len(self.tables) - 1)
+        return self.tables[depth][tuple(prefix[len(prefix) - depth :])]
+
+
+Distribution = Callable[[Prefix], FloatArray]
+
+
+class TreeLaw(ABC):
+    """The law of a draft tree.
+
+    A node is a prefix after which tokens are drafted. Its :class:`~otmd.laws.DraftLaw` follows from the
+    draft model and from the node's *state*, which determines what is drafted there and below. The drafts of
+    different nodes are independent.
+
+    Attributes
+    ----------
+    draft_model : callable
+        Takes a prefix and returns the draft distribution (V,).
+    depth : int
+        The length of the longest path.
+    """
+
+    draft_model: Model
+    depth: int
+
+    @abstractmethod
+    def root(self, draft: Distribution) -> Hashable:
+        """The state of the empty prefix. ``draft`` is the draft model with its answers cached."""
+
+    @abstractmethod
+    def node_law(self, draft_probs: FloatArray, state: Any) -> DraftLaw | None:
+        """The law of the drafts at a node, None at a leaf; ``draft_probs`` (V,) has been checked."""
+
+    def child(self, state: Any, tokens: IntArray, token: int) -> Hashable:
+        """The state of the node below ``token``, one of the drafts ``tokens`` (n,).
+
+        By default a state is the tuple of the states below the first draft, the second, and so on.
+        """
+        return state[int(np.flatnonzero(tokens == token)[0])]
+
+
+class Node(NamedTuple):
+    """The drafts ``tokens`` (n,) after a prefix, the law that drew them, and the node's ``state``."""
+
+    law: DraftLaw
+    tokens: IntArray
+    state: Hashable
+
+
+class Context:
+    """A target model and a law of trees, with a cache of their answers.
+
+    ``target(prefix)`` and ``draft(prefix)`` are the distributions after a prefix, shape (V,).
+    ``node_law(prefix, state)`` is the law of the drafts there, None at a leaf, and
+    ``rule(verifier, prefix, state)`` the verifier prepared for them.
+    """
+
+    def __init__(self, target_model: Model, law: TreeLaw) -> None:
+        self.law = law
+        self.target = cache(partial(_distribution, "target_model", target_model))
+        self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
+        self.node_law = cache(lambda prefix, state: law.node_law(self.draft(prefix), state))
+        self.rule = cache(
+            lambda verifier, prefix, state: verifier.prepare(
+                self.target(prefix), self.node_law(prefix, state)
+            )
+        )
+
+
+def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
+    """A model's distribution after a prefix, checked, shape (V,)."""
+    probs = validate_probs(f"{name}({prefix})", model(prefix))
+    if probs.ndim != 1:
+        raise wrong(f"{name}({prefix})", f"the shape {probs.shape}", "(V,)")
+    return probs
+
+
+class DraftTree:
+    """A draft tree. The drafts of a node are drawn when they are first needed."""
+
+    def __init__(self, context: Context, choices: RandomChoices) -> None:
+        self._context = context
+        self._choices = choices
+        self._nodes: dict[Prefix, Node | None] = {}
+
+    def node(self, prefix: Prefix) -> Node | None:
+        """The drafts after a prefix; None where nothing is drafted, as after a leaf."""
+        if prefix not in self._nodes:
+            self._nodes[prefix] = self._draw(prefix)
+        return self._nodes[prefix]
+
+    def prefixes(self) -> frozenset[Prefix]:
+        """Every prefix that the tree holds, the empty one included."""
+        prefixes = set()
+        unvisited = [()]
+        while unvisited:
+            prefix = unvisited.pop()
+            prefixes.add(prefix)
+            node = self.node(prefix)
+            if node is not None:
+                unvisited += [(*prefix, token) for token in np.unique(node.tokens).tolist()]
+        return frozenset(prefixes)
+
+    def _draw(self, prefix: Prefix) -> Node | None:
+        if len(prefix) == self._context.law.depth:
+            # Nothing is drafted below: the draft model need not be asked.
+            return None
+        if prefix:
+            parent = self.node(prefix[:-1])
+            if parent is None or prefix[-1] not in parent.tokens:
+                return None
+            state = self._context.law.child(parent.state, parent.tokens, prefix[-1])
+        else:
+            state = self._context.law.root(self._context.draft)
+        law = self._context.node_law(prefix, state)
+        return None if law is None else Node(law, self._choices.drafts(law), state)

@@ -1,0 +1,105 @@
+"""The number of tokens that a step emits, and their law: exact for small models, sampled for others."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from otmd.laws.base import validate_rng
+from otmd.probabilities import FloatArray, validate_count
+from otmd.trees.base import Context, Model, Prefix, TreeLaw
+from otmd.trees.random_choices import Sampled, every_outcome
+from otmd.trees.verifiers import TreeVerifier
+
+
+@dataclass(frozen=True)
+class BlockEfficiency:
+    """Tokens emitted per call of the target model. The token after the accepted path counts.
+
+    Attributes
+    ----------
+    value : float
+        The mean.
+    standard_error : float
+        The standard error of the mean; 0 where it is exact.
+    num_samples : int
+        How many steps were sampled; 0 where the mean is exact.
+    """
+
+    value: float
+    standard_error: float = 0.0
+    num_samples: int = 0
+
+
+def block_efficiency(
+    rule: TreeVerifier,
+    target_model: Model,
+    law: TreeLaw,
+    num_samples: int | None = None,
+    *,
+    rng: np.random.Generator | None = None,
+) -> BlockEfficiency:
+    """Expected number of tokens that a step emits: the block efficiency of SpecTr (Sun et al. 2023).
+
+    Parameters
+    ----------
+    rule : TreeVerifier
+        The rule that decides on each tree.
+    target_model : callable
+        Takes a prefix and returns the target distribution (V,).
+    law : TreeLaw
+        The law of the draft trees.
+    num_samples : int, optional
+        How many steps to sample. Without it every outcome is listed, and the answer is exact.
+    rng : numpy.random.Generator, optional
+        Needed to sample. Equal seeds give equal answers.
+
+    Raises
+    ------
+    ValueError
+        For too many outcomes to list, or no ``rng`` to sample with.
+    UnsupportedLaw
+        For a law that the rule does not serve.
+    """
+    context = Context(target_model, law)
+    if num_samples is None:
+        outcomes = every_outcome(partial(rule.run, context))
+        return BlockEfficiency(sum(len(emitted) * prob for emitted, prob in outcomes))
+    validate_count("num_samples", num_samples, minimum=2)
+    validate_rng(rng)
+    assert rng is not None
+    steps = (rule.run(context, Sampled(rng)) for _ in range(num_samples))
+    lengths = np.fromiter(map(len, steps), np.int64, num_samples)
+    error = float(lengths.std(ddof=1)) / num_samples**0.5
+    return BlockEfficiency(float(lengths.mean()), error, num_samples)
+
+
+def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -> FloatArray:
+    """Exact distribution of the first depth + 1 tokens, an array with depth + 1 axes of length V.
+
+    Where a step emits fewer tokens, the target model draws the others. It equals :func:`target_distribution`
+    up to rounding if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
+    """
+    context = Context(target_model, law)
+    emitted: dict[Prefix, float] = defaultdict(float)
+    for prefix, prob in every_outcome(partial(rule.run, context)):
+        emitted[prefix] += prob
+    output = np.zeros((context.target(()).size,) * (law.depth + 1))
+    for prefix, prob in emitted.items():
+        after = lambda more, prefix=prefix: context.target((*prefix, *more))  # noqa: E731
+        output[prefix] += prob * target_distribution(after, law.depth + 1 - len(prefix))
+    return output
+
+
+def target_distribution(target_model: Model, length: int) -> FloatArray:
+    """Law of the first ``length`` tokens of the target model, an array with ``length`` axes of length V.
+
+    ``target_model`` takes a prefix and returns the target distribution (V,).
+    """
+    law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
+    for depth in range(length):
+        rows = [np.asarray(target_model(prefix)) for prefix in product(range(size), repeat=depth)]
+        law = law[..., None] * np.reshape(rows, (*law.shape, size))
+    return law

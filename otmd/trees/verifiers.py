@@ -1,0 +1,174 @@
+"""Rules for draft trees: one position at a time, block verification for paths, traversal for trees."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from otmd.laws.base import validate_rng
+from otmd.probabilities import FloatArray, wrong
+from otmd.trees.base import Context, DraftTree, Model, Node, Prefix, TreeLaw
+from otmd.trees.random_choices import RandomChoices, Sampled
+from otmd.verifiers import UnsupportedLaw, Verifier
+from otmd.verifiers.prepared import accept_prob
+
+
+class TreeVerifier(ABC):
+    """A lossless rule. It accepts a path of a draft tree, and adds one more token."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    @abstractmethod
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """Decide on a tree: the accepted path and the token after it, 1 to depth + 1 tokens.
+
+        ``context`` has the models, ``tree`` the drafts; ``choices`` makes every random choice.
+        """
+
+    def step(self, target_model: Model, law: TreeLaw, *, rng: np.random.Generator) -> Prefix:
+        """Draft a tree and decide on it: the emitted tokens.
+
+        Parameters
+        ----------
+        target_model : callable
+            Takes a prefix and returns the target distribution (V,).
+        law : TreeLaw
+            The law of the tree. A law that the rule does not serve is an UnsupportedLaw error.
+        rng : numpy.random.Generator
+            Equal seeds give equal steps.
+        """
+        validate_rng(rng)
+        return self.run(Context(target_model, law), Sampled(rng))
+
+    def run(self, context: Context, choices: RandomChoices) -> Prefix:
+        """Draft a tree and decide on it, see :meth:`step` and :meth:`emit`."""
+        return self.emit(context, DraftTree(context, choices), choices)
+
+
+class TokenLevel(TreeVerifier):
+    """Verify one position after another from the root, as long as the emitted token is a draft.
+
+    SpecTr's rule with :class:`~otmd.KSequential` and :class:`~otmd.trees.IIDPaths` (Sun et al. 2023);
+    SpecInfer's with :class:`~otmd.RecursiveRejection`; SpecHub's with :class:`~otmd.SpecHub`.
+
+    Parameters
+    ----------
+    verifier : Verifier
+        Decides at each node. It must serve the law of the node's drafts. Anything else is a ValueError.
+
+    Notes
+    -----
+    A token sampled from the residual may be one of the drafts. The rule then continues below it, as below an
+    accepted draft: the drafts below a token do not depend on how the token was chosen.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        if not isinstance(verifier, Verifier):
+            raise wrong("verifier", repr(verifier), "a Verifier")
+        self.verifier = verifier
+
+    def __repr__(self) -> str:
+        return f"TokenLevel({self.verifier!r})"
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        prefix: Prefix = ()
+        while (node := tree.node(prefix)) is not None:
+            token = self._decide(context, prefix, node, choices)
+            prefix = (*prefix, token)
+            if token not in node.tokens:
+                return prefix
+        return (*prefix, choices.token(context.target(prefix)))
+
+    def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:
+        rule = context.rule(self.verifier, prefix, node.state)
+        for token, prob in zip(node.tokens.tolist(), rule.accept_probs(node.tokens), strict=True):
+            if choices.accepts(float(prob)):
+                return token
+        return choices.token(rule.residual(node.tokens))
+
+
+def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
+    """The mass of (reached·M − D)₊, and that vector divided by its mass, shape (V,); M where it is 0.
+
+    M is ``target``, D is ``draft`` and ``reached`` is p_i of :class:`BlockVerification`.
+    """
+    residual = np.maximum(reached * target - draft, 0.0)
+    mass = float(residual.sum())
+    return mass, residual / mass if mass > 0 else target
+
+
+def stopping_prob(reached: float, mass: float) -> float:
+    """P(a prefix is accepted | no longer one is), from its p_i and the mass of :func:`leftover`."""
+    refused = 1.0 - reached
+    return mass / (mass + refused) if mass + refused > 0 else 1.0
+
+
+class Traversal(TreeVerifier):
+    """Decide on the leaves of a tree first, and on each node after its children (Weng et al. 2025).
+
+    This is :class:`BlockVerification` for trees whose nodes have distinct drafts, of any law. When a child
+    and all nodes below it are rejected, the node's target M becomes (p·M − D)₊, normalised. Here p is the
+    node's p_i. D is the distribution of the child's token given the drafts before it, which the node's law
+    tells (:meth:`~otmd.DraftLaw.next_draft_probs`). What is drafted below a child must not depend on the
+    drafts after it.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        emitted = self._below((), 1.0, context, tree, choices)
+        assert emitted is not None
+        return emitted
+
+    def _below(
+        self,
+        prefix: Prefix,
+        reached: float,
+        context: Context,
+        tree: DraftTree,
+        choices: RandomChoices,
+    ) -> Prefix | None:
+        """The tokens emitted if this prefix or an extension of it is accepted; None if none is."""
+        target = context.target(prefix)
+        node = tree.node(prefix)
+        for token, draft in self._drafts_in_turn(prefix, node) if node else ():
+            drafted = float(accept_prob(reached * target[token], draft[token]))
+            emitted = self._below((*prefix, token), drafted, context, tree, choices)
+            if emitted is not None:
+                return emitted
+            mass, target = leftover(reached, target, draft)
+            reached = stopping_prob(reached, mass)
+        if prefix and not choices.accepts(reached):
+            return None
+        return (*prefix, choices.token(target))
+
+    def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, FloatArray]]:
+        """The drafts of a node, each with its distribution (V,) given those before it."""
+        tokens = node.tokens.tolist()
+        drafts = [(token, node.law.next_draft_probs(tokens[:i])) for i, token in enumerate(tokens)]
+        # The nodes below a draft can be judged only once.
+        if any(probs[tokens[:i]].any() for i, (_, probs) in enumerate(drafts)):
+            raise UnsupportedLaw(
+                f"{type(self).__name__}: got drafts of {node.law!r} after {prefix}, which may be equal, "
+                "expected a single draft or distinct drafts, such as drafts without replacement"
+            )
+        return drafts
+
+
+class BlockVerification(Traversal):
+    """Verify the tokens of a single path together (Sun et al. 2024).
+
+    M is the target. D is the distribution of the draft, which the node's law tells; it need not be the draft
+    model's. Each prefix of i tokens is accepted or rejected by its own random number, with a probability that
+    follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1. The longest accepted prefix is emitted.
+    Looking at the longest prefix first gives the rule of :class:`Traversal` for trees that are a single path.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        prefix: Prefix = ()
+        while (node := tree.node(prefix)) is not None:
+            if node.tokens.size > 1:
+                raise UnsupportedLaw(
+                    f"BlockVerification: got {node.tokens.size} drafts after {prefix}, expected a single "
+                    "path; Traversal serves trees"
+                )
+            prefix = (*prefix, int(node.tokens[0]))
+        return super().emit(context, tree, choices)

@@ -1,0 +1,99 @@
+"""Arrivals among growing sets against products of factors, and g of blocks against g of their tokens."""
+
+from time import process_time
+
+import numpy as np
+import pytest
+from race_twins import counts_of_arrivals
+
+import otmd
+from otmd.kernel import every_kernel_compiled
+from otmd.laws.race.containment import ExponentialRace, PrefixArrivals, _sum_tokens, power_sums
+from otmd.laws.race.quadrature import POWERS
+
+
+def few_heavy(size: int, seed: int) -> np.ndarray:
+    rates = np.random.default_rng(seed).dirichlet(np.full(size, 0.3))
+    return np.where(rates < 1e-9, 0.0, rates)
+
+
+@pytest.mark.parametrize("num_drafts", [3, 4, 8])
+@pytest.mark.parametrize("size", [9, 40, 400])
+def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
+    rates = few_heavy(size, seed=size + num_drafts)
+    race = PrefixArrivals(rates, num_drafts)
+    blocks = np.arange(size) * 5 // size
+    light = np.where(rates > race.heaviest, 0.0, rates * race.end)
+    moments = np.stack([power_sums(light[blocks == b], None, POWERS) for b in range(5)])
+    heavy = np.arange(race.heavy.size)
+    outside = np.array([rates[blocks >= b].sum() for b in range(6)])
+    every = np.arange(3, num_drafts + 1)
+    found = race.times(moments, heavy, blocks[race.heavy], outside, every)
+    for b in range(6):
+        own = rates[blocks < b]
+        counts = np.array(
+            [counts_of_arrivals(own.tolist(), t, num_drafts)[2:] for t in race.nodes.tolist()]
+        )
+        expected = (race.steps * np.exp(-outside[b] * race.nodes)) @ counts.cumsum(axis=1)
+        # Times are counted in units of 1/Σq, in which the whole race takes at most a few.
+        assert found[:, b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
+
+
+def test_small_rates_are_all_there_is_at_a_large_vocabulary() -> None:
+    race = PrefixArrivals(np.full(20_000, 1 / 20_000), 4)
+    assert race.heavy.size == 0
+    assert race.end / 20_000 < 1e-2
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 8])
+@pytest.mark.parametrize("size", [9, 400])
+def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
+    p, q = np.random.default_rng(size).dirichlet(np.ones(size), 2)
+    race, low = ExponentialRace(q, num_drafts), np.array([0.0, 0.3, 1.0, 1.5, 40.0])
+    sums = np.zeros((low.size, race.width))
+    block = np.searchsorted(low, p / q, side="right") - 1
+    _sum_tokens(p, q, np.arange(size, dtype=np.int32), block, race.scale, sums)
+    counts = [2, num_drafts]
+    found = race.contained(block[race.heavy], sums, counts)
+    for k, edge in enumerate([*low, np.inf]):
+        wanted = [otmd.WithoutReplacement(q, n).containment(p / q < edge) for n in counts]
+        assert found[:, k] == pytest.approx(wanted, abs=1e-13)
+
+
+@pytest.mark.parametrize("concentration", [0.05, 1.0])
+def test_many_drafts(concentration: float) -> None:
+    """P(N < n) at each time as a product of factors, one token after another."""
+    rng, n = np.random.default_rng(6), 100
+    q = rng.dirichlet(np.full(300, concentration))
+    subset = rng.random(300) < 0.98
+    log_times = np.arange(-4.0, 90.0, 0.04)
+    times, counts = np.exp(log_times), np.zeros((n, log_times.size))
+    counts[0] = 1.0
+    for rate in q[subset]:
+        arrived = -np.expm1(-rate * times)
+        counts[1:] = counts[1:] * (1.0 - arrived) + counts[:-1] * arrived
+        counts[0] *= 1.0 - arrived
+    outside = q[~subset].sum()
+    density = outside * times * np.exp(-outside * times)
+    expected = 0.04 * float(density @ (1.0 - counts.sum(axis=0)))
+    assert 1e-3 < expected < 0.999
+    found = otmd.WithoutReplacement(q, n).containment(subset)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_thousand_drafts_of_a_large_vocabulary_take_a_second() -> None:
+    p, q = np.random.default_rng(0).dirichlet(np.ones(5000), size=2)
+    for n in (1020, 2000):
+        # The first of them may wait for the compiler.
+        begun = process_time()
+        best = otmd.optimal_acceptance(p, otmd.TopThen(q, n, top=1000))
+    assert process_time() - begun < 8.0
+    assert best.rate == pytest.approx(0.9999595056428615, abs=1e-12)
+
+
+def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
+    """A race with tokens without mass may end so late that its end times the unit would be infinite."""
+    law = otmd.WithoutReplacement([0.0, 1.6e-238, 1.4e-319, 1.0], 3)
+    with every_kernel_compiled():
+        assert law.containment(np.ones(4, bool)) == 1.0
+        assert law.containment(np.array([True, True, False, True])) == 0.0

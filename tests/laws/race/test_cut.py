@@ -1,0 +1,119 @@
+"""The cut without replacement against a scan of every prefix."""
+
+import numpy as np
+import pytest
+from strategies import instances
+
+import otmd
+from otmd.laws.race.containment import ExponentialRace, RaceCurve
+from otmd.laws.race.quadrature import latest_win, win_times
+from otmd.optimum.acceptance import best_prefix, optimal_rates
+
+
+def cut_of(target: np.ndarray, draft: np.ndarray, n: int) -> tuple[np.ndarray, float]:
+    curve = RaceCurve(target, ExponentialRace(draft, n), [n])
+    (cut,) = curve.smallest_cuts()
+    return curve.subset(cut.end), 1.0 + cut.value
+
+
+def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarray, float]:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(law.draft_probs > 0, target / law.draft_probs, np.inf)
+    order = np.argsort(ratio, kind="stable")
+    one_by_one = law.vocab_size < 100
+    contained = law.prefix_containment(order) if one_by_one else counted(law, order)
+    subset, value = best_prefix(target, order, contained)
+    return subset, 1.0 + value
+
+
+def counted(law: otmd.WithoutReplacement, order: np.ndarray) -> np.ndarray:
+    """g of every prefix, from counts of arrivals at each node to which tokens are added one by one."""
+    q, n = law.draft_probs[order], law.num_drafts
+    times, steps = win_times(latest_win(q, n), 1.0, n, 1)
+    counts, contained = np.zeros((n, times.size)), [0.0]
+    counts[0] = 1.0
+    for mass, outside in zip(q, np.append(q[::-1].cumsum()[-2::-1], 0.0), strict=True):
+        absent = np.exp(-mass * times)
+        counts[1:] = counts[1:] * absent + counts[:-1] * (1.0 - absent)
+        counts[0] *= absent
+        fewer = steps * np.exp(-outside * times) @ counts.sum(axis=0)
+        contained.append(1.0 - outside * fewer)
+    return np.array(contained)
+
+
+def pair(size: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    logits = 3.0 * rng.gumbel(size=size)
+    moved = logits + noise * rng.standard_normal(size)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
+
+
+@pytest.mark.parametrize("num_drafts", [2, 3, 4, 8])
+@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+def test_as_a_scan_of_every_prefix(noise: float, num_drafts: int) -> None:
+    target, draft = pair(6_000, noise, seed=num_drafts)
+    law = otmd.WithoutReplacement(draft, num_drafts)
+    subset, rate = cut_of(target, law.draft_probs, law.num_drafts)
+    assert rate == pytest.approx(scanned(target, law)[1], abs=1e-12)
+    # Several prefixes may be equally good up to rounding; the one returned has the best value.
+    own = 1.0 + target[subset].sum() - law.containment(subset)
+    assert own == pytest.approx(rate, abs=1e-12)
+
+
+def test_hostile_instances() -> None:
+    compared = 0
+    for instance in instances(300, seed=23):
+        target, draft = np.array(instance.p, float), np.array(instance.q, float)
+        if instance.num_drafts < 2 or np.count_nonzero(draft) < instance.num_drafts:
+            continue
+        law = otmd.WithoutReplacement(draft, instance.num_drafts)
+        subset, rate = cut_of(target, law.draft_probs, law.num_drafts)
+        expected_subset, expected = scanned(target, law)
+        assert rate == pytest.approx(expected, abs=1e-12), instance
+        np.testing.assert_array_equal(subset, expected_subset)
+        compared += 1
+    assert compared > 150
+
+
+def test_tied_ratios_stay_together() -> None:
+    draft = np.repeat([0.02, 0.01, 0.005], [20, 40, 40])
+    ratio = np.repeat([0.5, 1.0, 2.0], [20, 40, 40])
+    target = draft * ratio / (draft * ratio).sum()
+    law = otmd.WithoutReplacement(draft, 3)
+    subset, rate = cut_of(target, law.draft_probs, law.num_drafts)
+    values = {
+        tuple(row): 1.0 + target[row].sum() - law.containment(row)
+        for row in (np.arange(100) < k for k in (0, 20, 60, 100))
+    }
+    assert rate == pytest.approx(min(values.values()), abs=1e-13)
+    assert tuple(subset) in values
+
+
+def test_a_target_of_less_than_all_mass() -> None:
+    target, draft = pair(500, 1.0, seed=1)
+    law = otmd.WithoutReplacement(draft, 3)
+    subset, rate = cut_of(0.7 * target, law.draft_probs, law.num_drafts)
+    assert rate == pytest.approx(scanned(0.7 * target, law)[1], abs=1e-12)
+    assert subset.any()
+
+
+@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
+    target, draft = pair(6_000, noise, seed=5)
+    race = ExponentialRace(draft, 5)
+    curve = RaceCurve(target, race, (2, 3, 5))
+    for n, cut in zip((2, 3, 5), curve.smallest_cuts(), strict=True):
+        law = otmd.WithoutReplacement(draft, n)
+        assert 1.0 + cut.value == pytest.approx(cut_of(target, draft, n)[1], abs=1e-12)
+        own = race.containment(curve.subset(cut.end), n)
+        assert own == pytest.approx(law.containment(curve.subset(cut.end)), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy])
+@pytest.mark.parametrize("counts", [(1,), (3,), (1, 2, 3, 4), (2, 4)])
+def test_rates_of_a_family(kind: type, counts: tuple[int, ...]) -> None:
+    target, draft = pair(3_000, 1.0, seed=6)
+    laws = [kind(draft, n) for n in counts]
+    wanted = [otmd.optimal_acceptance(target, law).rate for law in laws]
+    found = optimal_rates(target, laws[-1], counts).rate
+    assert found.tolist() == pytest.approx(wanted, abs=1e-12)

@@ -1,0 +1,65 @@
+"""A tiny model with a tokenizer, made here: nothing is fetched."""
+
+import pytest
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+def make_tokenizer(words=WORDS, chat_template=None):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {word: i for i, word in enumerate(["<unk>", "<eos>", *words])}
+    inner = Tokenizer(WordLevel(vocab, unk_token="<unk>"))
+    inner.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", eos_token="<eos>", pad_token="<eos>"
+    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def make_llama(vocab_size=62, layers=5, seed=0):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    return LlamaForCausalLM(config)
+
+
+@pytest.fixture
+def tiny():
+    from otmd.models import LanguageModel
+
+    return LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+
+
+@pytest.fixture
+def prompts():
+    from otmd.models import Prompt
+
+    return [
+        Prompt(
+            id=f"p{i}",
+            domain="code" if i < 4 else "prose",
+            text=" ".join(WORDS[(3 * i + j) % 60] for j in range(4 + i)),
+            answer=" ".join(WORDS[(7 * i + 5 * j) % 60] for j in range(9)),
+            continuation=i >= 4,
+        )
+        for i in range(7)
+    ]

@@ -1,0 +1,217 @@
+"""Decoding with draft trees: the cache changes no distribution, and texts follow the target."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+import otmd
+from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode
+from otmd.models.continuations import (
+    CachedContinuations,
+    CountedContinuations,
+    Recomputed,
+    continuations,
+)
+from otmd.models.variants import skip_layers
+from otmd.trees import (
+    BlockVerification,
+    IIDPaths,
+    MostLikelyTree,
+    TokenLevel,
+    TokenTree,
+    Traversal,
+)
+
+PROMPT = [3, 4, 5, 6]
+SPECULATIONS = {
+    "single": (lambda q: IIDPaths(q, 1, 3), TokenLevel(otmd.Preference())),
+    "block": (lambda q: IIDPaths(q, 1, 3), BlockVerification()),
+    "SpecTr": (lambda q: IIDPaths(q, 4, 3), TokenLevel(otmd.KSequential())),
+    "tree": (lambda q: TokenTree(q, (3, 2)), TokenLevel(otmd.RecursiveRejection())),
+    "SpecHub": (lambda q: TokenTree(q, (2, 2), otmd.Hub), TokenLevel(otmd.SpecHub())),
+    "traversal": (lambda q: TokenTree(q, (3, 2, 1)), Traversal()),
+    "likeliest": (lambda q: MostLikelyTree(q, 8, 3), TokenLevel(otmd.TargetOnly())),
+}
+
+
+@pytest.fixture
+def draft(tiny: LanguageModel) -> LanguageModel:
+    return skip_layers(tiny, [2])
+
+
+@pytest.fixture
+def ngram(tiny: LanguageModel) -> NGramDraft:
+    rng = np.random.default_rng(0)
+    return NGramDraft(NGram.fit([rng.integers(0, 62, 400)], 62, 3), tiny.tokenizer)
+
+
+def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
+    """For whole trees, for prefixes one after another, and after a path was accepted."""
+    cached = CachedContinuations(tiny, PROMPT)
+    tree = [(), (7,), (8,), (7, 9), (7, 10), (8, 9), (7, 9, 11)]
+    texts = [(7, 9, 11, 2), (8, 5), (9,), (7, 9, 3), (20, 21, 22)]
+    for number, emitted in enumerate(texts):
+        asked = [[prefix] for prefix in tree] if number == 1 else [tree]
+        found = [row for some in asked for row in cached.logits(some)]
+        afresh = Recomputed(tiny, cached.text).logits(tree)
+        for one, other in zip(found, afresh, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+        cached.extend(emitted)
+    assert cached.text == [*PROMPT, *(token for emitted in texts for token in emitted)]
+
+
+def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatch) -> None:
+    computed = []
+    forward = tiny.model.forward
+    takes = inspect.signature(forward)
+
+    def counted(*args, **inputs):
+        computed.append(inputs["input_ids"].shape[1])
+        return forward(*args, **inputs)
+
+    monkeypatch.setattr(tiny.model, "forward", counted)
+    monkeypatch.setattr("otmd.models.language_models.inspect.signature", lambda _: takes)
+    cached = CachedContinuations(tiny, PROMPT)
+    cached.logits([(7, 9), (8,)])
+    cached.extend((7, 9, 4))
+    cached.logits([()])
+    cached.logits([(), (5,)])
+    assert computed == [len(PROMPT) + 3, 1, 1]
+
+
+@pytest.mark.parametrize("name", SPECULATIONS)
+@pytest.mark.parametrize("kind", ["layers skipped", "n-gram"])
+def test_greedy_texts_are_the_targets_own(
+    name: str, kind: str, tiny: LanguageModel, draft: LanguageModel, ngram: NGramDraft
+) -> None:
+    law, rule = SPECULATIONS[name]
+    if name == "SpecHub":
+        pytest.skip("two drafts without mass on two tokens do not exist")
+    wanted = tiny.generate([PROMPT], 30, 0.0, rngs=[np.random.default_rng(0)])[0]
+    own = Speculation(draft if kind == "layers skipped" else ngram, law, rule)
+    found = decode(tiny, PROMPT, 30, own, otmd.Processing(0.0), rng=np.random.default_rng(0))
+    assert found.tokens == wanted
+    assert len(found.steps) <= len(wanted)
+    assert sum(count for count, _ in found.steps) == len(wanted)
+
+
+def law_of_two(tiny: LanguageModel, processing: otmd.Processing) -> np.ndarray:
+    """The target's law of the next two tokens, (V, V)."""
+    first = processing(tiny.logits(PROMPT)[-1])
+    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
+    return first[:, None] * second
+
+
+def pooled(counts: np.ndarray, wanted: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and expectations; outcomes expected less than ``least`` times are put together."""
+    rare = wanted < least
+    return (
+        np.append(counts[~rare], counts[rare].sum()),
+        np.append(wanted[~rare], wanted[rare].sum()),
+    )
+
+
+def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
+    """The p-value of a χ² test of the first two tokens against the target's law."""
+    processing = otmd.Processing(0.6)
+    rng, counts = np.random.default_rng(5), np.zeros((62, 62))
+    for _ in range(runs):
+        tokens = decode(tiny, PROMPT, 2, speculation, processing, rng=rng).tokens
+        counts[tokens[0], tokens[-1] if len(tokens) > 1 else 0] += 1
+    wanted = law_of_two(tiny, processing)
+    for token in tiny.stop_tokens:
+        # A text that ends has no second token.
+        wanted[token, 0], wanted[token, 1:] = wanted[token].sum(), 0.0
+    return float(chisquare(*pooled(counts.ravel(), runs * wanted.ravel(), 5.0)).pvalue)
+
+
+@pytest.mark.parametrize("name", ["SpecTr", "SpecHub", "traversal"])
+def test_texts_follow_the_target(name: str, tiny: LanguageModel, ngram: NGramDraft) -> None:
+    """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
+    law, rule = SPECULATIONS[name]
+    assert p_value(tiny, Speculation(ngram, law, rule), 400) > 1e-3
+
+
+def test_a_draft_that_is_not_what_was_drawn_from_is_noticed(
+    tiny: LanguageModel, ngram: NGramDraft
+) -> None:
+    class Sharpened(TokenTree):
+        """Says that it drew from a draft model twice as sure of itself."""
+
+        def node_law(self, draft_probs, state):
+            sharper = draft_probs**2
+            own = super().node_law(draft_probs, state)
+            said = super().node_law(sharper / sharper.sum(), state)
+            if own is not None:
+                said.sample = own.sample
+            return said
+
+    law, rule = lambda q: Sharpened(q, (3, 2)), TokenLevel(otmd.RecursiveRejection())
+    assert p_value(tiny, Speculation(ngram, law, rule), 400) < 1e-6
+
+
+def test_what_a_text_took(tiny: LanguageModel, draft: LanguageModel) -> None:
+    law, rule = SPECULATIONS["tree"]
+    found = decode(tiny, PROMPT, 25, Speculation(draft, law, rule), rng=np.random.default_rng(1))
+    again = decode(tiny, PROMPT, 25, Speculation(draft, law, rule), rng=np.random.default_rng(1))
+    assert found.tokens == again.tokens
+    assert len(found.tokens) <= 25
+    assert found.tokens_per_step == len(found.tokens) / len(found.steps)
+    assert {drafted for _, drafted in found.steps} == {9}
+    assert found.reached[1] == len(found.steps)
+    assert found.kept[1] == found.reached[2]
+    assert all(found.seconds[stage] > 0 for stage in ("draft", "target", "verification"))
+    alone = decode(tiny, PROMPT, 25, rng=np.random.default_rng(1))
+    assert alone.tokens_per_step == 1.0
+    assert alone.seconds["draft"] == 0.0
+
+
+def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: LanguageModel) -> None:
+    law, rule = SPECULATIONS["traversal"]
+    ended = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        tokens = decode(tiny, PROMPT, 60, Speculation(draft, law, rule), rng=rng).tokens
+        inside = [token in tiny.stop_tokens for token in tokens]
+        assert not any(inside[:-1])
+        ended += inside[-1]
+    assert ended > 0
+
+
+class Foreign:
+    """A user's own draft model, whose logits have padding rows."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.tokenizer = model.tokenizer
+        self._model = model
+
+    def logits(self, tokens: list[int], rows: list[int]) -> np.ndarray:
+        return np.pad(self._model.logits(tokens, rows), ((0, 0), (0, 3)), constant_values=50.0)
+
+
+def test_any_draft_may_go_on_with_a_text(tiny: LanguageModel, ngram: NGramDraft) -> None:
+    """From a cache, from counts or computed anew, the distributions are the same."""
+    tree = [(), (7,), (7, 9)]
+    found = [continuations(model, PROMPT) for model in (tiny, ngram, Foreign(tiny))]
+    assert [type(each) for each in found] == [CachedContinuations, CountedContinuations, Recomputed]
+    for cached, afresh in ((found[0], found[2]), (found[1], Recomputed(ngram, PROMPT))):
+        for emitted in ((), (5, 6)):
+            cached.extend(emitted)
+            afresh.extend(emitted)
+            for one, other in zip(cached.logits(tree), afresh.logits(tree), strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_input_that_makes_no_sense(tiny: LanguageModel, draft: LanguageModel) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="prompt: got no tokens"):
+        decode(tiny, [], 5, rng=rng)
+    with pytest.raises(ValueError, match="max_new_tokens: got 0"):
+        decode(tiny, PROMPT, 0, rng=rng)
+    wrong = Speculation(draft, lambda q: IIDPaths(q, 2, 2), BlockVerification())
+    with pytest.raises(otmd.UnsupportedLaw):
+        decode(tiny, PROMPT, 5, wrong, rng=rng)

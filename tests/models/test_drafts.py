@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from models.conftest import WORDS, make_llama, make_tokenizer
+from otmd.models import LanguageModel, NGram, collect, load_draft
+from otmd.models.draft_models import common_vocabulary
+
+
+def test_skip(tiny):
+    draft = load_draft("skip:1,3", tiny)
+    assert draft.name == "skip:1,3"
+    assert draft.vocab_size == tiny.vocab_size
+
+
+@pytest.mark.parametrize("spec", ["skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:"])
+def test_specs_that_cannot_be_read(tiny, spec):
+    with pytest.raises(ValueError, match="draft: expected"):
+        load_draft(spec, tiny)
+
+
+def test_an_n_gram_model_of_a_file(tiny, tmp_path):
+    text = tmp_path / "corpus.txt"
+    text.write_text("w1 w2 w3 w1 w2 w4")
+    draft = load_draft(f"ngram:2:{text}", tiny)
+    tokens = tiny.tokenizer("w1 w2").input_ids
+    logits = draft.logits(tokens)
+    assert logits.shape == (2, 62)
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(np.exp(logits.astype(float)).sum(-1), 1, atol=1e-5)
+    assert logits[0].argmax() == tiny.tokenizer("w2").input_ids[0]
+    np.testing.assert_array_equal(draft.logits(tokens, rows=[1]), logits[1:])
+    assert draft.describe()["revision"].startswith("sha256:")
+
+
+def test_an_n_gram_model_saved_before(tiny, tmp_path):
+    model = NGram.fit([[3, 4, 5, 3, 4]], 62, order=3)
+    model.save(tmp_path / "model.npz")
+    draft = load_draft(f"ngram:3:{tmp_path / 'model.npz'}", tiny)
+    assert draft.describe()["revision"] == f"sha256:{model.sha256()}"
+    with pytest.raises(ValueError, match="order 3 over 62 tokens, expected order 2"):
+        load_draft(f"ngram:2:{tmp_path / 'model.npz'}", tiny)
+
+
+def test_an_n_gram_model_of_a_corpus(tiny):
+    assert load_draft("ngram", tiny, corpus=[[3, 4, 5]]).name == "ngram:3"
+    with pytest.raises(ValueError, match="needs text"):
+        load_draft("ngram", tiny)
+    with pytest.raises(ValueError, match="no file"):
+        load_draft("ngram:3:nowhere.txt", tiny)
+
+
+def test_a_second_model(tiny, tmp_path):
+    make_llama(layers=2, seed=1).save_pretrained(tmp_path)
+    tiny.tokenizer.save_pretrained(tmp_path)
+    assert load_draft(str(tmp_path), tiny).vocab_size == 62
+
+
+def test_another_vocabulary_is_an_error_even_of_equal_size(tiny, tmp_path):
+    make_llama(layers=2).save_pretrained(tmp_path)
+    make_tokenizer([*WORDS[:10], "other", *WORDS[11:]]).save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"2 tokens differ.*'other' is None for the target and 12 for the draft"
+    ):
+        load_draft(str(tmp_path), tiny)
+
+
+def test_swapped_tokens_are_another_vocabulary(tiny):
+    swapped = make_tokenizer([WORDS[1], WORDS[0], *WORDS[2:]])
+    other = LanguageModel(make_llama(), swapped, "swapped", "random")
+    with pytest.raises(ValueError, match="2 tokens differ"):
+        common_vocabulary(tiny, other)
+
+
+def test_padding_rows_are_named_and_cut(tiny, tmp_path, prompts):
+    padded = LanguageModel(make_llama(vocab_size=64, seed=3), tiny.tokenizer, "padded", "random")
+    assert common_vocabulary(tiny, padded) == (62, {"target": 0, "draft": 2})
+    with pytest.warns(UserWarning, match="draft: the last 2 rows.*rows 62 to 63 are cut"):
+        dataset = collect(tiny, padded, prompts, tmp_path, max_new_tokens=6, progress=False)
+    assert dataset.metadata["padding_rows_cut"] == {"target": 0, "draft": 2}
+    assert dataset.arrays([0])[1].shape == (1, 62)
+
+
+def test_padding_tokens_are_never_sampled(tiny):
+    padded = LanguageModel(make_llama(vocab_size=600), tiny.tokenizer, "padded", "random")
+    drawn = padded.generate([[2, 3]], 100, 5.0, rngs=[np.random.default_rng(0)])[0]
+    assert max(drawn) < 62
+
+
+def test_too_narrow_logits_are_an_error(tiny):
+    narrow = LanguageModel(make_llama(vocab_size=60), tiny.tokenizer, "narrow", "random")
+    with pytest.raises(ValueError, match="62 tokens, its logits only 60 rows"):
+        common_vocabulary(tiny, narrow)

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+import torch
+
+from models.conftest import make_llama, make_tokenizer
+from otmd.models import LanguageModel
+from otmd.models.variants import find_decoder_layers, skip_layers
+
+IDS = [3, 14, 15, 9, 2, 6, 5]
+
+
+def by_hand(model, skipped, ids):
+    """The same model, its forward pass written out with some layers passed over."""
+    inner = model.model
+    with torch.inference_mode():
+        hidden = inner.embed_tokens(torch.tensor([ids]))
+        places = torch.arange(len(ids))[None]
+        rotary = inner.rotary_emb(hidden, position_ids=places)
+        mask = torch.full((len(ids), len(ids)), float("-inf")).triu(1)[None, None]
+        for index, layer in enumerate(inner.layers):
+            if index not in skipped:
+                out = layer(
+                    hidden,
+                    attention_mask=mask,
+                    position_ids=places,
+                    position_embeddings=rotary,
+                    use_cache=False,
+                )
+                hidden = out if isinstance(out, torch.Tensor) else out[0]
+        return model.lm_head(inner.norm(hidden))[0].numpy()
+
+
+@pytest.mark.parametrize("skipped", [[0], [4], [1, 3], [3, 1], [0, 1, 2, 3]])
+def test_equals_the_forward_pass_by_hand(tiny, skipped):
+    draft = skip_layers(tiny, skipped)
+    np.testing.assert_allclose(draft.logits(IDS), by_hand(tiny.model, skipped, IDS), atol=2e-5)
+    assert np.abs(draft.logits(IDS) - tiny.logits(IDS)).max() > 0.01
+
+
+def test_the_target_is_not_changed_and_weights_are_shared(tiny):
+    before = tiny.logits(IDS)
+    draft = skip_layers(tiny, [1, 3])
+    np.testing.assert_array_equal(tiny.logits(IDS), before)
+    assert tiny.model.config.num_hidden_layers == 5
+    assert draft.model.config.num_hidden_layers == 3
+    ours = {p.data_ptr() for p in tiny.model.parameters()}
+    assert {p.data_ptr() for p in draft.model.parameters()} < ours
+    assert [m.self_attn.layer_idx for m in tiny.model.model.layers] == [0, 1, 2, 3, 4]
+    assert [m.self_attn.layer_idx for m in draft.model.model.layers] == [0, 1, 2]
+    assert draft.name == "skip:1,3"
+    assert draft.revision == tiny.revision
+
+
+def test_its_cache_works(tiny):
+    draft = skip_layers(tiny, [0, 2])
+    new = draft.generate([IDS], 6, temperature=0.0, rngs=[np.random.default_rng(0)])[0]
+    tokens = list(IDS)
+    for _ in new:
+        tokens.append(int(draft.logits(tokens)[-1].argmax()))
+    assert tokens[len(IDS) :] == new
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 62, "num_hidden_layers": 4}
+
+
+def others():
+    import transformers as t
+
+    more = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
+    return {
+        "gpt2": t.GPT2LMHeadModel(t.GPT2Config(vocab_size=62, n_embd=32, n_layer=4, n_head=4)),
+        "qwen2": t.Qwen2ForCausalLM(t.Qwen2Config(**SMALL, **more)),
+        "gemma2": t.Gemma2ForCausalLM(t.Gemma2Config(**SMALL, **more)),
+        "gpt_neox": t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**SMALL, intermediate_size=48)),
+        "opt": t.OPTForCausalLM(
+            t.OPTConfig(**SMALL, ffn_dim=48, word_embed_proj_dim=32, max_position_embeddings=64)
+        ),
+        "bloom": t.BloomForCausalLM(
+            t.BloomConfig(vocab_size=62, hidden_size=32, n_layer=4, n_head=4)
+        ),
+    }
+
+
+@pytest.mark.parametrize("family", ["gpt2", "qwen2", "gemma2", "gpt_neox", "opt", "bloom"])
+def test_other_families(family):
+    torch.manual_seed(0)
+    target = LanguageModel(others()[family], make_tokenizer(), family, "random")
+    draft = skip_layers(target, [1, 2])
+    prompts = [IDS, IDS[:3]]
+    for model in (target, draft):
+        drawn = model.generate(prompts, 5, 0.0, rngs=[np.random.default_rng(0)] * 2)
+        for prompt, new in zip(prompts, drawn, strict=True):
+            tokens = list(prompt)
+            for _ in new:
+                tokens.append(int(model.logits(tokens)[-1].argmax()))
+            assert tokens[len(prompt) :] == new
+
+
+def test_layer_types_follow_the_layers_that_stay():
+    import transformers as t
+
+    kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    model = t.Gemma2ForCausalLM(
+        t.Gemma2Config(
+            **SMALL, intermediate_size=48, num_key_value_heads=2, head_dim=8, layer_types=kinds
+        )
+    )
+    draft = skip_layers(LanguageModel(model, make_tokenizer(), "gemma2", "random"), [0, 2])
+    assert draft.model.config.layer_types == ["full_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    "layers", [[], [5], [-1], [1, 1], [0, 1, 2, 3, 4]], ids=["none", "beyond", "-1", "twice", "all"]
+)
+def test_bad_layers(tiny, layers):
+    with pytest.raises(ValueError, match="layers must"):
+        skip_layers(tiny, layers)
+
+
+def test_layers_that_cannot_be_told_apart():
+    model = make_llama()
+    model.config.num_hidden_layers = 7
+    with pytest.raises(ValueError, match=r"LlamaForCausalLM.*list of 7"):
+        find_decoder_layers(model)

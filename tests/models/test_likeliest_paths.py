@@ -1,0 +1,205 @@
+"""A draft's likeliest paths are those of its own distributions, however they are computed and kept."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import reference
+
+from otmd.cli import main
+from otmd.models import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
+from otmd.models import continuations as own
+from otmd.models.dataset import SHARDS, Position, read_shard, write_manifest, write_shard
+from otmd.models.variants import skip_layers
+from otmd.probabilities import Processing
+from otmd.storage.store import Store
+
+TEXT = [3, 4, 5, 6, 3, 4, 5, 7, 3, 4, 9, 9, 3, 4]
+WIDTH, LENGTH, VOCAB = 3, 3, 62
+NODES = WIDTH + (LENGTH - 1) * WIDTH**2
+
+
+class Table:
+    """A draft whose distributions are those of a function of the tokens."""
+
+    def __init__(self, tokenizer, probs):
+        self.tokenizer, self.probs = tokenizer, probs
+
+    def logits(self, token_ids, rows=None):
+        with np.errstate(divide="ignore"):
+            return np.log(np.array([self.probs(list(token_ids[: row + 1])) for row in rows]))
+
+
+def wanted(draft, tokens, place, width=WIDTH, length=LENGTH, vocab_size=VOCAB):
+    # A language model is computed anew, without a cache. N-gram counts are of the text without the prefix.
+    made = own.Recomputed if isinstance(draft, LanguageModel) else own.continuations
+    text = made(draft, tokens[:place])
+
+    def probs(prefix):
+        return Processing()(text.logits([prefix])[0][:vocab_size]).tolist()
+
+    most = width + (length - 1) * width**2
+    return reference.as_rows(reference.likeliest_paths(probs, width, length), most)
+
+
+def drafts(tiny: LanguageModel):
+    rng = np.random.default_rng(0)
+    ngram = NGram.fit([rng.integers(0, VOCAB, 400)], VOCAB, 3)
+    return {
+        "layers skipped": skip_layers(tiny, [2]),
+        "n-gram": NGramDraft(ngram, tiny.tokenizer),
+        "n-gram and its text": NGramDraft(ngram, tiny.tokenizer, 3),
+        "computed anew": Table(tiny.tokenizer, lambda tokens: ngram.probs(tokens)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["layers skipped", "n-gram", "n-gram and its text", "computed anew"]
+)
+@pytest.mark.parametrize("places", [range(4, 14), [2, 3, 7, 13]])
+@pytest.mark.parametrize("at_once", [1, 9, 80])
+def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> None:
+    monkeypatch.setattr(own, "AT_ONCE", at_once)
+    draft = drafts(tiny)[name]
+    found = own.likeliest_along(draft, TEXT, places, (WIDTH, LENGTH, VOCAB))
+    assert found.dtype == np.int32
+    for place, rows in zip(places, found, strict=True):
+        assert rows.tolist() == wanted(draft, TEXT, place)
+
+
+def test_equal_probabilities(tiny) -> None:
+    draft = Table(tiny.tokenizer, lambda _: np.full(VOCAB, 1 / VOCAB))
+    (found,) = own.likeliest_along(draft, TEXT, [4], (2, 2, VOCAB))
+    assert found.tolist() == [[-1, 0], [-1, 1], [0, 0], [0, 1], [1, 0], [1, 1]]
+
+
+def test_paths_end_where_nothing_has_mass(tiny) -> None:
+    """After an even token, the draft has mass on one token; after an odd one, on two."""
+
+    def probs(tokens):
+        q = np.zeros(VOCAB)
+        q[[1] if tokens[-1] % 2 == 0 else [2, 3]] = [1.0] if tokens[-1] % 2 == 0 else [0.75, 0.25]
+        return q
+
+    draft = Table(tiny.tokenizer, probs)
+    (found,) = own.likeliest_along(draft, TEXT, [4], (WIDTH, LENGTH, VOCAB))
+    assert found.tolist() == wanted(draft, TEXT, 4)
+    # 6, then 1, then 2 or 3, then 1 after 2 and both after 3.
+    assert np.count_nonzero(found[:, 1] >= 0) == 6
+
+
+def test_a_vocabulary_of_one_token(tiny) -> None:
+    """The vocabulary is cut to one token."""
+    (found,) = own.likeliest_along(drafts(tiny)["n-gram"], TEXT, [4], (WIDTH, LENGTH, 1))
+    assert found[:LENGTH].tolist() == [[-1, 0], [0, 0], [1, 0]]
+    assert (found[LENGTH:] == -1).all()
+
+
+OPTIONS = {
+    **{"positions_per_prompt": 6, "max_new_tokens": 6, "batch_size": 2, "progress": False},
+    **{"paths": WIDTH, "path_length": LENGTH},
+}
+
+
+def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> None:
+    draft = skip_layers(tiny, [1, 3])
+    dataset = collect(tiny, draft, prompts[:5], tmp_path, **OPTIONS)
+    assert (dataset.metadata["paths"], dataset.metadata["path_length"]) == (WIDTH, LENGTH)
+    texts = {
+        text["prompt_id"]: text["tokens"]
+        for shard in sorted(tmp_path.glob("*.safetensors"))
+        for text in read_shard(shard).texts
+    }
+    rows = [0, len(dataset) - 1, 7]
+    for row, found in zip(rows, dataset.paths(rows), strict=True):
+        place = dataset.positions[row]
+        assert found.tolist() == wanted(draft, texts[place.prompt_id], place.position)
+    # Paths change nothing else that is stored, and a run without them has other settings.
+    plain = {name: value for name, value in OPTIONS.items() if not name.startswith("path")}
+    bare = collect(tiny, draft, prompts[:5], tmp_path / "bare", **plain)
+    assert bare.paths([0]) is None
+    everything = range(len(dataset))
+    for one, other in zip(dataset.arrays(everything), bare.arrays(everything), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="paths: stored 3"):
+        collect(tiny, draft, prompts[:5], tmp_path, **plain)
+
+
+def test_a_killed_run_gives_the_same_paths(tiny, prompts, tmp_path, monkeypatch) -> None:
+    draft = skip_layers(tiny, [1, 3])
+    collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
+    calls, whole = [], own.likeliest_along
+
+    def killed(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("otmd.models.collection.likeliest_along", killed)
+        with pytest.raises(KeyboardInterrupt):
+            collect(tiny, draft, prompts, tmp_path / "killed", **OPTIONS)
+    collect(tiny, draft, prompts, tmp_path / "killed", **OPTIONS)
+    names = [sorted(p.name for p in (tmp_path / n).glob("0*")) for n in ("straight", "killed")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"paths": 0}, "paths"),
+        ({"path_length": 0}, "path_length"),
+        ({"max_new_tokens": 120}, r"max_new_tokens=120 and path_length=5 is more than the 128"),
+    ],
+)
+def test_bad_settings(tiny, prompts, tmp_path, change, message) -> None:
+    options = {**OPTIONS, "path_length": 5, **change}
+    with pytest.raises(ValueError, match=message):
+        collect(tiny, skip_layers(tiny, [2]), prompts, tmp_path, **options)
+
+
+def test_shards_with_other_paths(tmp_path) -> None:
+    store = Store(tmp_path, {}, SHARDS)
+    logits = {"target_logits": np.zeros((1, 3)), "draft_logits": np.zeros((1, 3))}
+    rows = [Position(0, "a", "b", 1, 2)]
+
+    def opened(*paths):
+        arrays = [logits | ({} if own is None else {"draft_paths": own}) for own in paths]
+        shards = [read_shard(write_shard(store, i, own, rows, [])) for i, own in enumerate(arrays)]
+        write_manifest(tmp_path, shards, {})
+        return open_dataset(tmp_path)
+
+    (tmp_path / "collect.json").write_text("{}")
+    nodes = np.array([[[-1, 2], [0, 1]]], np.int32)
+    assert opened(nodes, nodes).paths([1]).tolist() == nodes.tolist()
+    for other in (None, nodes[:, :1]):
+        with pytest.raises(DatasetError, match="several vocabularies or paths"):
+            opened(nodes, other)
+    for wrong in (nodes[..., 0], nodes.astype(float), np.repeat(nodes, 2, axis=0)):
+        with pytest.raises(DatasetError, match="expected whole numbers"):
+            opened(wrong)
+    with pytest.raises(DatasetError, match="parents before their children"):
+        opened(nodes[:, ::-1].copy())
+
+
+def test_from_the_command_line_to_a_ranking(tiny, prompts, tmp_path, capsys) -> None:
+    tiny.model.save_pretrained(tmp_path / "model")
+    tiny.tokenizer.save_pretrained(tmp_path / "model")
+    lines = [json.dumps({"id": own.id, "text": own.text}) for own in prompts]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    models = ["--target", str(tmp_path / "model"), "--draft", "skip:2"]
+    asked = ["--prompts", str(tmp_path / "own.jsonl"), "--consecutive", "10", "--quiet"]
+    paths = ["--paths", "3", "--path-length", "3"]
+    folder = str(tmp_path / "texts")
+    assert main(["collect", folder, *models, *asked, *paths]) == 0
+    assert "Next: otmd plan" in capsys.readouterr().out
+    rules = ["--rules", "likeliest,static-tree,one-hot", "--depth", "5", "--workers", "1"]
+    assert main(["plan", folder, *rules, "--json", "--html", str(tmp_path / "plan.html")]) == 0
+    found = json.loads(capsys.readouterr().out)["ranking"]
+    own = [row for row in found if row["rule"] == "likeliest"]
+    assert {row["choice"]["budget"] for row in own} <= {4, 8, 16}
+    assert max(len(row["choice"]["shape"]) for row in own) <= 3
+    assert "likeliest" in (tmp_path / "plan.html").read_text()

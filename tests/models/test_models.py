@@ -1,0 +1,164 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from models.conftest import make_llama, make_tokenizer
+from otmd.models import LanguageModel, load_target
+from otmd.models.language_models import sample_token
+
+
+def rngs(*seeds):
+    return [np.random.default_rng(seed) for seed in seeds]
+
+
+def test_rows_and_batches_are_parts_of_the_same_logits(tiny):
+    ids = [3, 4, 5, 6, 7]
+    whole = tiny.logits(ids)
+    assert whole.shape == (5, 62)
+    assert whole.dtype == np.float32
+    np.testing.assert_allclose(tiny.logits(ids, rows=[1, 4]), whole[[1, 4]], atol=1e-5)
+    np.testing.assert_allclose(tiny.logits([ids, ids])[1], whole, atol=1e-5)
+
+
+def test_row_t_knows_nothing_of_later_tokens(tiny):
+    np.testing.assert_allclose(tiny.logits([3, 4, 5])[:2], tiny.logits([3, 4, 9])[:2], atol=1e-5)
+
+
+def test_generation_with_cache_and_padding_equals_full_forwards(tiny):
+    prompts = [[2, 3, 4, 5, 6, 7], [8, 9], [10]]
+    together = tiny.generate(prompts, 8, temperature=0.0, rngs=rngs(0, 1, 2))
+    for prompt, new in zip(prompts, together, strict=True):
+        tokens = list(prompt)
+        for _ in range(8):
+            tokens.append(int(tiny.logits(tokens)[-1].argmax()))
+            if tokens[-1] in tiny.stop_tokens:
+                break
+        assert new == tokens[len(prompt) :]
+
+
+def test_what_is_drawn_for_one_prompt_does_not_hang_on_the_others(tiny):
+    alone = tiny.generate([[8, 9]], 10, rngs=rngs(5))[0]
+    together = tiny.generate([[2, 3, 4, 5, 6], [8, 9]], 10, rngs=rngs(4, 5))[1]
+    assert alone == together
+    assert alone != tiny.generate([[8, 9]], 10, rngs=rngs(6))[0]
+
+
+def test_sequences_end_with_the_stop_token(tiny):
+    tiny.tokenizer.eos_token = "w7"
+    stop = tiny.tokenizer.eos_token_id
+    assert stop in tiny.stop_tokens
+    drawn = tiny.generate([[2, 3]] * 8, 60, temperature=2.0, rngs=rngs(*range(8)))
+    stops = [[t for t in tokens if t in tiny.stop_tokens] for tokens in drawn]
+    assert any(stops)
+    for tokens, seen in zip(drawn, stops, strict=True):
+        assert seen == ([tokens[-1]] if len(tokens) < 60 else seen[:1])
+
+
+def test_sampling_follows_the_law_at_its_temperature():
+    rng = np.random.default_rng(0)
+    logits = np.log([0.5, 0.3, 0.2]) * 2
+    drawn = [sample_token(logits, 2.0, rng) for _ in range(20_000)]
+    # Five standard deviations: false alarm below 2e-6 a token.
+    assert np.abs(np.bincount(drawn) / 20_000 - [0.5, 0.3, 0.2]).max() < 5 * 0.5 / 20_000**0.5
+    assert sample_token(np.array([1.0, 3.0, 3.0]), 0.0, rng) == 1
+
+
+def test_a_token_without_mass_is_never_drawn():
+    class Extreme:
+        def __init__(self, number):
+            self.number = number
+
+        def random(self, size):
+            return np.full(size, self.number)
+
+    logits = np.array([-np.inf, 0.0, 0.0, -np.inf])
+    assert sample_token(logits, 1.0, Extreme(0.0)) == 1
+    assert sample_token(logits, 1.0, Extreme(1 - 2**-53)) == 2
+
+
+@pytest.mark.parametrize("ids", [[], [[]], [1.5], [62], [-1], [[[1]]]])
+def test_bad_token_ids(tiny, ids):
+    with pytest.raises(ValueError, match="token_ids"):
+        tiny.logits(ids)
+
+
+def test_bad_generation_settings(tiny):
+    with pytest.raises(ValueError, match="temperature"):
+        tiny.generate([[2]], 5, temperature=-1.0, rngs=rngs(0))
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        tiny.generate([[2]], 0, rngs=rngs(0))
+    with pytest.raises(ValueError, match="generator"):
+        tiny.generate([[2], [3]], 5, rngs=rngs(0))
+    with pytest.raises(ValueError, match="empty"):
+        tiny.generate([[]], 5, rngs=rngs(0))
+
+
+def test_a_model_without_output_layer_is_refused():
+    with pytest.raises(ValueError, match="output"):
+        LanguageModel(make_llama().model, make_tokenizer(), "bare", "none")
+
+
+def test_a_local_folder_is_loaded_and_named_by_its_hash(tmp_path, tiny):
+    tiny.model.save_pretrained(tmp_path)
+    tiny.tokenizer.save_pretrained(tmp_path)
+    loaded = load_target(str(tmp_path), device="cpu")
+    np.testing.assert_array_equal(loaded.logits([3, 4, 5]), tiny.logits([3, 4, 5]))
+    assert loaded.revision.startswith("sha256:")
+    assert loaded.revision == load_target(str(tmp_path), device="cpu").revision
+    assert "cpu, float32" in loaded.backend
+    half = load_target(str(tmp_path), device="cpu", dtype="bfloat16")
+    assert "bfloat16" in half.backend
+    assert half.logits([3]).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "default", "dtype": "float7"}, "dtype"),
+        ({"name": "default", "device": "abacus"}, "device"),
+        ({"name": "missing.gguf"}, "no GGUF file"),
+        ({"name": "default", "revision": "main"}, "revision is for names on the hub"),
+    ],
+)
+def test_bad_load_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_target(**options)
+
+
+def test_a_hub_name_is_recorded_with_its_commit(tmp_path, tiny):
+    """The hub's cache is laid out here, and read offline by another process."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--someone--tiny"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    tiny.model.save_pretrained(snapshot)
+    tiny.tokenizer.save_pretrained(snapshot)
+    code = "import otmd.models as h; print(h.load_target('someone/tiny', device='cpu').revision)"
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"commit:{commit}"
+
+
+def test_a_hub_name_that_cannot_be_reached(monkeypatch):
+    def unreachable(*arguments, **options):
+        raise OSError("no connection\nand more")
+
+    monkeypatch.setattr("transformers.utils.hub.cached_file", unreachable)
+    with pytest.raises(ValueError, match=r"no model 'someone/nothing'.*\(no connection and more\)"):
+        load_target("someone/nothing", device="cpu")
+
+
+def test_a_name_that_is_nowhere(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no weights"):
+        load_target(str(tmp_path / "empty"), device="cpu")
+    (tmp_path / "empty" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="no model"):
+        load_target(str(tmp_path / "empty"), device="cpu")

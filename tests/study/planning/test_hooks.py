@@ -1,0 +1,106 @@
+"""The hook for transformers: a sound run passes, and a public fault, planted again, is found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
+
+import otmd
+from otmd.cli import main
+from otmd.models import open_dataset
+from otmd.study.planning import make_plan
+
+VOCAB, TOP_K, TOKENS = 24, 4, 110
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
+    import record_transformers
+
+    return record_transformers
+
+
+def model(seed: int):
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, initializer_range=0.5,
+            bos_token_id=None, eos_token_id=None, pad_token_id=0,
+        )
+    ).eval()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return model(0), model(1)
+
+
+def write(target, draft, texts, seed=0, tokens=TOKENS, **settings):
+    """Tokens that assisted generation writes, prompt included."""
+    torch.manual_seed(seed)
+    draft.generation_config.num_assistant_tokens = 3
+    draft.generation_config.num_assistant_tokens_schedule = "constant"
+    draft.generation_config.assistant_confidence_threshold = 0.0
+    found = []
+    for start in range(texts):
+        ids = torch.tensor([[start % VOCAB, 1]])
+        found.append(
+            target.generate(
+                ids, assistant_model=draft, do_sample=True, top_k=0, max_new_tokens=tokens,
+                attention_mask=torch.ones_like(ids), **settings,
+            )[0].tolist()
+        )  # fmt: skip
+    return found
+
+
+def returned_raw(self, input_ids, **_):
+    """Transformers issue 47932: drafts sampled from the processed q, and the raw q returned."""
+    drafted, raw = input_ids, []
+    for _ in range(3):
+        logits = self.assistant_model(drafted).logits[:, -1].float()
+        kept = logits.topk(TOP_K)
+        chosen = kept.indices[0, torch.multinomial(kept.values[0].softmax(-1), 1)]
+        drafted = torch.cat([drafted, chosen[None]], dim=1)
+        raw.append(logits)
+    return drafted, torch.stack(raw, dim=1)
+
+
+def test_a_sound_run_is_not_called_faulty(hook, pair, tmp_path):
+    with hook.recorded(tmp_path / "run.jsonl"):
+        written = write(*pair, texts=3)
+    report = otmd.audit.recorded_run(tmp_path / "run.jsonl", rng=np.random.default_rng(0))
+    assert not report.faulty
+    rows = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    recorded = [row["output_token"] for row in rows]
+    # The last tokens of a text are sampled without drafts, and are not recorded.
+    assert recorded[:40] == written[0][2:42]
+
+
+def test_the_public_fault_is_found(hook, pair, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", returned_raw)
+    with hook.recorded(tmp_path / "run.jsonl"):
+        write(*pair, texts=6)
+    assert main(["audit", str(tmp_path / "run.jsonl")]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("FAULTY")
+    assert f"top_k = {TOP_K}" in said
+
+
+def test_dump_of_texts_is_planned(hook, pair, tmp_path):
+    target, draft = pair
+    texts = [
+        (f"p{i}", "toy", tokens[:2], tokens[2:32])
+        for i, tokens in enumerate(write(target, draft, texts=4, seed=1, tokens=32))
+    ]
+    hook.write_texts(tmp_path / "texts.npz", target, draft, texts, temperature=1.0)
+    dataset = open_dataset(tmp_path / "texts.npz")
+    found = make_plan(dataset, tmp_path / "out", rules=["rejection"], depth=3, workers=1)
+    assert found.rows[0].tokens_per_step > 1.2

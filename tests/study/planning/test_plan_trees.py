@@ -1,0 +1,559 @@
+"""Steps on trees whose nodes differ: against replayed decoders, and against enumeration of texts."""
+
+from __future__ import annotations
+
+import functools
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import reference as naive
+from planning.test_make_plan import write_texts
+from scipy.stats import binom
+
+import otmd
+from otmd.models import open_dataset
+from otmd.probabilities import Processing
+from otmd.study.planning import Settings, make_plan
+from otmd.study.planning.latency import Latency
+from otmd.study.planning.texts import Text, halves, steps_along
+from otmd.study.planning.token_table import Job, text_table
+from otmd.study.planning.tree_choices import (
+    NEVER,
+    Choice,
+    IndependentPaths,
+    StaticTrees,
+    best_shapes,
+    certain_trees,
+    draft_ranks,
+    most_likely_trees,
+)
+from otmd.trees import (
+    MostLikelyTree,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    block_efficiency,
+    budget_shape,
+)
+
+VOCAB, LENGTH, LEVELS, WIDTH = 4, 9, 3, 3
+NODES = WIDTH + (LEVELS - 1) * WIDTH**2
+KINDS = ("any", "ties", "one token", "few tokens")
+Tokens = tuple[int, ...]
+
+
+def models(kind: str, seed: int) -> tuple[TableModel, TableModel]:
+    """A target and a draft, which may be uniform, or have mass on one token or on two."""
+    rng = np.random.default_rng(seed)
+    target, draft = (TableModel.random(VOCAB, 2, rng, 0.6) for _ in range(2))
+    if kind == "ties":
+        draft = TableModel([np.full(VOCAB, 1 / VOCAB)])
+    elif kind == "one token":
+        draft = TableModel([np.array([0.0, 1.0, 0.0, 0.0])])
+    elif kind == "few tokens":
+        kept = [np.where(t >= np.sort(t)[..., -2:-1], t, 0.0) for t in draft.tables]
+        draft = TableModel([table / table.sum(axis=-1, keepdims=True) for table in kept])
+    return target, draft
+
+
+def sampled(target: TableModel, seed: int, length: int = LENGTH) -> Tokens:
+    text: Tokens = ()
+    rng = np.random.default_rng(seed)
+    while len(text) < length:
+        text += (int(rng.choice(VOCAB, p=target(text))),)
+    return text
+
+
+def paths_at(draft: TableModel, before: Tokens, levels: int = LEVELS) -> list[Tokens]:
+    return naive.likeliest_paths(lambda more: draft(before + more).tolist(), WIDTH, levels)
+
+
+def dataset_of(draft: TableModel, texts: list[Tokens], kind: str = "probs"):
+    """A dataset with what the draft says along texts, and the texts."""
+    prefixes = [text[:t] for text in texts for t in range(len(text))]
+    rows = np.array([draft(prefix) for prefix in prefixes])
+    if kind == "logits":
+        with np.errstate(divide="ignore"):
+            rows = np.log(rows)
+    nodes = np.array([naive.as_rows(paths_at(draft, prefix), NODES) for prefix in prefixes])
+    ends = np.cumsum([0, *map(len, texts)])
+    dataset = SimpleNamespace(
+        kind=kind, arrays=lambda own: (rows[own], rows[own]), paths=lambda own: nodes[own]
+    )
+    return dataset, [
+        Text(str(i), "toy", [*range(ends[i], ends[i + 1])], list(text))
+        for i, text in enumerate(texts)
+    ]
+
+
+def decoded(text: Tokens, trees: list[set[Tokens]], ended: bool) -> tuple[int, tuple[int, int]]:
+    """The length at which the text was cut, and a decoder's tokens and steps with these trees."""
+    cut_at = LENGTH + 3 if ended else LENGTH
+    starts = cut_at - LEVELS + 1
+    return cut_at, naive.decoded_along(text, trees.__getitem__, starts, ended)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ended", [False, True])
+def test_likeliest_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
+    """Every budget and number of levels: a tree of fewer levels is one that was not grown further."""
+    for seed in range(4):
+        target, draft = models(kind, seed)
+        text = sampled(target, seed)
+        grown = most_likely_trees(*dataset_of(draft, [text]), LEVELS + 2)
+        assert grown.width == max(len(paths_at(draft, text[:t], 1)) for t in range(LENGTH))
+        assert grown.before[0].shape == (LENGTH, LEVELS, LEVELS)
+        for budget, levels in product((1, 2, 4, NODES, NODES + 9), range(1, LEVELS + 1)):
+            trees = [set(paths_at(draft, text[:t], levels)[:budget]) for t in range(LENGTH)]
+            cut_at, wanted = decoded(text, trees, ended)
+            choice = Choice("", 1.0, (grown.width,) * levels, budget)
+            found = steps_along(grown.reached(0, choice), cut_at, LEVELS)
+            assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
+            assert found.kept.sum() == pytest.approx(wanted[0] - wanted[1], abs=1e-12)
+
+
+def test_levels_beyond_the_depth_are_left_out() -> None:
+    target, draft = models("any", 0)
+    data = dataset_of(draft, [sampled(target, 0), sampled(target, 1, 4)])
+    whole, part = (most_likely_trees(*data, depth) for depth in (LEVELS, 2))
+    for one, other in zip(whole.before, part.before, strict=True):
+        np.testing.assert_array_equal(one[:, :2, :2], other)
+    assert {len(choice.shape) for choice in part.choices([9])} == {1, 2}
+
+
+def test_no_more_is_grown_than_is_kept() -> None:
+    """A tree of b nodes is the same if only b paths are grown a level; steps are charged for these."""
+    target, draft = models("any", 3)
+    text = sampled(target, 3)
+    for choice in most_likely_trees(*dataset_of(draft, [text]), LEVELS).choices([1, 2, 400]):
+        levels, grown = len(choice.shape), choice.shape[0]
+        narrow = naive.likeliest_paths(lambda more: draft(text + more).tolist(), grown, levels)
+        assert narrow[: choice.budget] == paths_at(draft, text, levels)[: choice.budget]
+        assert choice.budget <= len(narrow)
+        assert grown == min(WIDTH, choice.budget) or choice.budget < grown
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_first_steps_on_likeliest_paths_are_block_efficiency(budget: int) -> None:
+    """Averaged over all texts, the first step is as long as the decoder's own tree makes it."""
+    target, draft = models("any", budget)
+    tree = MostLikelyTree(draft, budget, LEVELS, WIDTH)
+    wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    grown = most_likely_trees(*dataset_of(draft, texts), LEVELS)
+    choice = Choice("", 1.0, (WIDTH,) * LEVELS, budget)
+    assert first_step(target, texts, grown, choice) == pytest.approx(wanted, abs=1e-12)
+
+
+def first_step(target: TableModel, texts: list[Tokens], grown, choice: Choice) -> float:
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    return sum(p * grown.reached(i, choice)[0].sum() for i, p in enumerate(probs))
+
+
+def drafted(draft: TableModel, before: Tokens, nodes: tuple[Tokens, ...]) -> set[Tokens]:
+    """The paths of tokens that a static tree drafts after a text; none of a token without mass."""
+    paths: dict[Tokens, Tokens] = {(): ()}
+    for node in sorted(nodes, key=len):
+        if node[:-1] in paths:
+            above = paths[node[:-1]]
+            q = draft(before + above).tolist()
+            if node[-1] < len(naive.support(q)):
+                paths[node] = (*above, naive.likeliest(q, VOCAB)[node[-1]])
+    return {path for path in paths.values() if path}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ended", [False, True])
+def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
+    target, draft = models(kind, 5)
+    texts = [sampled(target, seed) for seed in range(4)]
+    for form in ("probs", "logits"):
+        grown = certain_trees(*dataset_of(draft, texts, form), 6, LEVELS)
+        choices = list(grown.choices((1, 3, 6)))
+        assert {choice.drafts for choice in choices} >= {1, 3}
+        assert max(choice.drafts for choice in choices) <= 6
+        for choice, (i, text) in product(choices, enumerate(texts)):
+            trees = [drafted(draft, text[:t], choice.nodes) for t in range(LENGTH)]
+            cut_at, wanted = decoded(text, trees, ended)
+            found = steps_along(grown.reached(i, choice), cut_at, LEVELS)
+            assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_static_trees_are_sequoias() -> None:
+    """Trees are best for the shares in half of the texts; the first step is as long as a decoder's."""
+    target, draft = models("any", 7)
+    dataset, texts = dataset_of(draft, [sampled(draft, seed) for seed in range(60)])
+    grown = certain_trees(dataset, texts, 4, LEVELS)
+    seen = np.concatenate([draft_ranks(dataset, texts[i]) for i in halves(texts)[0]])
+    shares = np.bincount(seen, minlength=VOCAB) / seen.size
+    assert (np.diff(shares) < 0).all()
+    certain = lambda q, n: otmd.TopThen(q, n, top=n)  # noqa: E731
+    for choice in grown.choices((1, 2, 4)):
+        best = nodes_of(budget_shape(shares, choice.budget, len(choice.shape)))
+        # Of nodes that are as good, such as (0, 1) and (1, 0), either may be taken.
+        reached = [sum(np.prod(shares[list(node)]) for node in own) for own in (choice.nodes, best)]
+        assert reached[0] == pytest.approx(reached[1], abs=1e-12)
+        assert sum(choice.shape) == choice.budget == choice.drafts
+        tree = TokenTree(draft, shape_of(choice.nodes), certain)
+        wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
+        total = 0.0
+        for text in product(range(VOCAB), repeat=LEVELS):
+            own, (whole,) = dataset_of(draft, [text])
+            ranks = tuple(draft_ranks(own, whole).tolist())
+            prob = np.prod([target(text[:t])[y] for t, y in enumerate(text)])
+            total += prob * (1 + sum(ranks[:k] in choice.nodes for k in range(1, LEVELS + 1)))
+        assert total == pytest.approx(wanted, abs=1e-12)
+
+
+def emission_probs(verifier: otmd.Verifier, p, law: otmd.DraftLaw, token: int, **options):
+    return verifier.prepare(p, law).emission_probs(token, **options)
+
+
+def slots_of_rejection(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
+    """P(a token is accepted as draft i | it is emitted), recursive rejection of n distinct drafts."""
+    known: dict[Tokens, dict[int, np.ndarray]] = {}
+    for context in {text[:t] for text in texts for t in range(len(text))}:
+        p, q = target(context), draft(context)
+        known[context] = {}
+        for n in counts:
+            law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
+            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros((VOCAB, n))
+            for tokens, prob in zip(*law.enumerate(), strict=True):
+                emitted = prob * prepared.conditional_law(tokens)[tokens]
+                drafted[tokens, range(tokens.size)] += emitted
+            known[context][n] = drafted / p[:, None]
+    return {
+        n: [np.array([known[text[:t]][n][y] for t, y in enumerate(text)]) for text in texts]
+        for n in counts
+    }
+
+
+@pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
+def test_static_trees_of_recursive_rejection(kind: str) -> None:
+    """Two drafts are exact, three unbiased; the first step is as long as on the decoder's own tree."""
+    target, draft = models(kind, 11)
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    slots = slots_of_rejection(target, draft, texts, range(1, 4))
+    q, p, rng = draft(()), target(()), np.random.default_rng(0)
+    for n, count in ((2, 1), (3, 400)):
+        law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
+        for text, wanted in zip(texts, slots[n], strict=True):
+            if text[1:] == (0, 0):
+                found = np.array(
+                    [
+                        emission_probs(
+                            otmd.RecursiveRejection(), p, law, text[0], rng=rng, samples=1
+                        )
+                        for _ in range(count)
+                    ]
+                )
+                assert not found[:, :, 1:].any()
+                mean, error = found[:, :, 0].mean(axis=0), found[:, :, 0].std(axis=0)
+                apart = np.abs(mean - wanted[0, : mean.size])
+                assert (apart <= 4.5 * error / count**0.5 + 1e-12).all()
+    grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
+    for choice in grown.choices((1, 2, 4, 6)):
+        assert choice.draft_temperature == 0.7
+        tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
+        rule = TokenLevel(otmd.RecursiveRejection())
+        exact = block_efficiency(rule, target, tree).value
+        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
+        assert found == pytest.approx(exact, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("law", "verifier"),
+    [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.Preference())],
+)
+def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> None:
+    """With one or three drafts a node, the first step is as long as on the decoder's own tree."""
+    target, draft = models("any", 13)
+    texts = list(product(range(VOCAB), repeat=LEVELS))
+    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
+    slots: dict[int, list[np.ndarray]] = {}
+    for n in (1, 3):
+        slots[n] = [np.zeros((LEVELS, n)) for _ in texts]
+        for text, own in zip(texts, slots[n], strict=True):
+            for t, y in enumerate(text):
+                drafts = law(draft(text[:t]), n)
+                found = emission_probs(verifier, target(text[:t]), drafts, y)
+                assert np.count_nonzero(found) <= 1
+                own[t] = found.sum(axis=1)
+    grown = StaticTrees("", 1.0, slots, np.arange(len(texts)), LEVELS)
+    choices = list(grown.choices((1, 4, 9)))
+    assert {1, 3} <= {choice.shape[0] for choice in choices}
+    for choice in choices:
+        tree = TokenTree(draft, shape_of(choice.nodes), law)
+        exact = block_efficiency(TokenLevel(verifier), target, tree).value
+        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
+        assert found == pytest.approx(exact, abs=1e-9)
+
+
+WITH_REPLACEMENT = {
+    "RRS": (otmd.RecursiveRejection(), lambda p, q, _: naive.rrs(p, q)),
+    "K-SEQ": (otmd.KSequential(), naive.k_seq),
+    "preference": (
+        otmd.Preference(),
+        lambda p, q, n: naive.preference(
+            p, [q] * n, next(naive.default_preferences(p, [q] * n, by_strata=False))
+        ),
+    ),
+    # There is no twin of its choice among drafts; that it is optimal and lossless is tested elsewhere.
+    "optimal": (otmd.Optimal(), None),
+}
+
+
+def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
+    """The package's own rule in the twins' form; for equal models, bisection finds only four digits."""
+    prepared = verifier.prepare(p, otmd.WithReplacement(q, count))
+    return lambda tokens: [
+        (y, -1, mass) for y, mass in enumerate(prepared.conditional_law(np.array(tokens)))
+    ]
+
+
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_copies_are_those_of_enumeration(name: str) -> None:
+    """The first copy and the number of copies, also for equal models and tokens without mass."""
+    verifier, twin = WITH_REPLACEMENT[name]
+    rng = np.random.default_rng(3)
+    for case, count in product(range(16), (1, 2, 3, 4)):
+        p, q = rng.dirichlet(np.full(4, 0.6), 2)
+        for own, cut in ((p, case % 4 == 2), (q, case % 4 == 3)):
+            own[own < 0.2] *= 1 - cut
+            own /= own.sum()
+        p = q if case % 4 == 1 else p
+        if case % 4 == 1 or twin is None:
+            outcomes = as_it_runs(verifier, p, q, count)
+        else:
+            outcomes = twin(p.tolist(), q.tolist(), count)
+        every = naive.with_replacement(q.tolist(), count)
+        for token in np.flatnonzero(p > 1e-3).tolist():
+            wanted = np.zeros((count, count))
+            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
+                wanted[first, number - 1] = mass / p[token]
+            found = emission_probs(verifier, p, otmd.WithReplacement(q, count), token)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 if twin is None else 1e-12)
+
+
+def test_copies_where_nearly_all_cuts_are_tight() -> None:
+    """The optimal rule looks at the drafts by tiers."""
+    rng = np.random.default_rng(6)
+    for count in (1, 2, 3):
+        p, q = rng.dirichlet(np.full(5, 0.6), 2)
+        law = otmd.WithReplacement(q, count)
+        p = otmd.lossy_frontier(p, law).output_distribution(1.0)
+        outcomes = as_it_runs(otmd.Optimal(), p, q, count)
+        every = naive.with_replacement(q.tolist(), count)
+        for token in np.flatnonzero(p > 1e-3).tolist():
+            wanted = np.zeros((count, count))
+            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
+                wanted[first, number - 1] = mass / p[token]
+            found = emission_probs(otmd.Optimal(), p, law, token)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
+    """The accepted copy is the first: slots are differences, and later drafts may be copies too."""
+    rng = np.random.default_rng(4)
+    p, q = rng.dirichlet(np.ones(6), 2)
+    for token in range(6):
+        by_count = [
+            emission_probs(otmd.RecursiveRejection(), p, otmd.WithReplacement(q, n), token)
+            for n in range(1, 5)
+        ]
+        slots = np.diff([0.0, *(probs.sum() for probs in by_count)])
+        found = by_count[-1]
+        for i, j in product(range(4), repeat=2):
+            wanted = slots[i] * binom.pmf(j, 3 - i, q[token])
+            assert found[i, j] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_copies_of_many_tokens() -> None:
+    """The preference rule forms groups of tokens; with the order given, it takes them one by one."""
+    rng = np.random.default_rng(5)
+    p, q = rng.dirichlet(np.full(1500, 0.05), 2) + 1e-9
+    p, q = p / p.sum(), q / q.sum()
+    law = otmd.WithReplacement(q, 3)
+    order = np.argsort(otmd.Preference().prepare(p, law).choice.preferred(np.arange(1500))[0])
+    one_by_one = otmd.Preference(lambda *_: order)
+    for token in np.argsort(-p)[:12].tolist() + np.argsort(-q)[:12].tolist():
+        found = emission_probs(otmd.Preference(), p, law, token)
+        wanted = emission_probs(one_by_one, p, law, token)
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_copies_of_a_token_of_hardly_any_mass(name: str) -> None:
+    law = otmd.WithReplacement(np.array([0.6, 0.4, 1e-20]), 2)
+    found = emission_probs(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
+    assert 0.9 < found.sum() < 1.0 + 1e-12
+
+
+def of_texts(draft, target, verifier, texts, counts, axis):
+    """The probabilities of slots (axis 1) or numbers of paths (axis 0) along texts."""
+    known = functools.cache(
+        lambda before, n, y: emission_probs(
+            verifier, target(before), otmd.WithReplacement(draft(before), n), y
+        ).sum(axis=axis)
+    )
+    return {
+        n: [np.array([known(text[:t], n, y) for t, y in enumerate(text)]) for text in texts]
+        for n in counts
+    }
+
+
+def mean_length(trees, rule) -> float:
+    return float(sum(len(tokens) * mass for tokens, mass in naive.emitted(trees, rule).items()))
+
+
+def three_tokens(model: TableModel):
+    """The first three tokens of a model's vocabulary."""
+    return functools.cache(
+        lambda prefix: tuple((model(prefix)[:3] / model(prefix)[:3].sum()).tolist())
+    )
+
+
+@pytest.mark.parametrize("kind", ["any", "few tokens"])
+@pytest.mark.parametrize("name", WITH_REPLACEMENT)
+def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: str) -> None:
+    """The twin enumerates all drafts and decisions, for static trees and one to three paths."""
+    verifier, twin = WITH_REPLACEMENT[name]
+    target, draft = map(three_tokens, models(kind, 17))
+    texts = list(product(range(3), repeat=LEVELS))
+    array = lambda model: lambda prefix: np.array(model(prefix))  # noqa: E731
+    given = array(draft), array(target), verifier, texts, (1, 2, 3)
+    static = StaticTrees("", 1.0, of_texts(*given, axis=1), np.arange(len(texts)), LEVELS)
+    paths = IndependentPaths("", 1.0, of_texts(*given, axis=0), np.arange(len(texts)), LEVELS)
+    step = twin or (lambda p, q, n: as_it_runs(verifier, np.array(p), np.array(q), n))
+    rule = naive.token_level(target, draft, functools.cache(step))
+    found = dict.fromkeys(paths.choices((6,)), paths)
+    assert {choice.tree for choice in found} >= {"3", "1+1+1", "2+2+2", "3+3"}
+    static_choices = dict.fromkeys(static.choices((2, 4, 5)), static)
+    assert max(choice.shape[0] for choice in static_choices) > 1
+    for choice, grown in [*found.items(), *static_choices.items()]:
+        total = first_step(array(target), texts, grown, choice)
+        if grown is paths:
+            trees = naive.trees_of_paths(draft, choice.shape[0], len(choice.shape))
+        else:
+            trees = naive.trees_with_replacement(draft, shape_of(choice.nodes))
+        assert total == pytest.approx(mean_length(trees, rule), abs=1e-12 if twin else 1e-8)
+
+
+def test_drafts_that_know_one_token() -> None:
+    """All paths go on from that token; a static tree goes on below its first copy."""
+    q = np.array([[0.0, 1.0, 0.0]])
+    rules = ("rrs-paths", "preference-paths", "k-seq")
+    settings = Settings(rules, (3,), Processing(), (Processing(),), 0)
+    for p in (np.array([[0.5, 0.4, 0.1]]), q):
+        table = text_table(settings, Job(0, [1], p, q, "probs")).filter(num_drafts=3)
+        assert table["prob"].to_list() == pytest.approx([1.0] * 3, abs=1e-12)
+        for rule, parts in zip(table["rule"], table["parts"].to_list(), strict=True):
+            wanted = [0.0, 0.0, 1.0] if "paths" in rule else [1.0, 0.0, 0.0]
+            assert parts == pytest.approx(wanted, abs=1e-12)
+
+
+def test_best_shapes_against_all_trees() -> None:
+    """No tree of as many tokens is expected to accept more, if probabilities depend on the slots' number."""
+    rates = {1: (0.6,), 2: (0.3, 0.55), 3: (0.5, 0.1, 0.3)}
+    best = best_shapes(rates, 6, 3)
+    for levels, budget in product(range(1, 4), range(7)):
+        values = [expected(shape, rates) for shape in all_shapes(budget, levels, rates)]
+        assert expected(best[levels - 1][budget], rates) == pytest.approx(max(values), abs=1e-12)
+
+
+def expected(shape, rates) -> float:
+    own = rates[len(shape)] if shape else ()
+    return sum(s * (1.0 + expected(below, rates)) for s, below in zip(own, shape, strict=True))
+
+
+def all_shapes(budget: int, levels: int, rates) -> list:
+    """Every tree of at most so many tokens and levels."""
+    found: list = [()]
+    for n in rates if levels else ():
+        if n <= budget:
+            below = all_shapes(budget - n, levels - 1, rates)
+            found += [
+                own for own in product(below, repeat=n) if sum(map(tokens_of, own)) <= budget - n
+            ]
+    return found
+
+
+def tokens_of(shape) -> int:
+    return sum(1 + tokens_of(below) for below in shape)
+
+
+def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
+    """The nested shape below a node; children must have the ranks 0, 1, …."""
+    below = sorted(own for own in nodes if len(own) == len(node) + 1 and own[:-1] == node)
+    assert [own[-1] for own in below] == list(range(len(below)))
+    return tuple(shape_of(nodes, own) for own in below)
+
+
+def nodes_of(shape, node: Tokens = ()) -> set[Tokens]:
+    below = [nodes_of(own, (*node, rank)) for rank, own in enumerate(shape)]
+    return {(*node, rank) for rank in range(len(shape))}.union(*below)
+
+
+def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
+    """Some ranks never occur, and a later rank occurs more often than an earlier one."""
+    texts = [Text(str(i), "toy", [], [0]) for i in range(4)]
+    for ranks, nodes in (
+        ([0, 0, 2, 2, 2, 1, 99], {(0,), (1,), (2,)}),
+        ([0, 0, 0, 0, NEVER], {(0,), (0, 0), (0, 0, 0)}),
+    ):
+        monkeypatch.setattr(
+            "otmd.study.planning.tree_choices.draft_ranks", lambda *_, own=ranks: np.array(own)
+        )
+        (*_, choice) = certain_trees(None, texts, 3, 3).choices([3])
+        assert set(choice.nodes) == nodes
+    monkeypatch.setattr(
+        "otmd.study.planning.tree_choices.draft_ranks", lambda *_: np.array([99, 99])
+    )
+    assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
+
+
+def test_ranks_of_tokens_without_mass() -> None:
+    draft = TableModel([np.array([0.5, 0.0, 0.5, 0.0])])
+    for kind in ("probs", "logits"):
+        dataset, (text,) = dataset_of(draft, [(0, 1, 2, 3)], kind)
+        assert draft_ranks(dataset, text).tolist() == [0, NEVER, 1, NEVER]
+
+
+def test_a_dataset_without_paths(tmp_path) -> None:
+    dataset = open_dataset(write_texts(tmp_path / "texts.npz", draft_paths=None))
+    assert dataset.paths([0]) is None
+    rules = ["one-hot", "likeliest"]
+    found = make_plan(dataset, tmp_path / "out", rules=rules, depth=3, workers=1)
+    assert {row.rule for row in found.rows} == {"one-hot"}
+    assert "otmd collect --paths 10" in found.said[-1]
+    # The stored results are the same with the rule and without it.
+    found = make_plan(dataset, tmp_path / "out", rules=["one-hot"], depth=3, workers=1)
+    assert "paths" not in found.said[-1]
+
+
+def test_likeliest_paths_alone(tmp_path) -> None:
+    dataset = open_dataset(write_texts(tmp_path / "texts.npz"))
+    times = Latency([(1, 0.02), (999, 0.03)], [(1, 0.002), (999, 0.002)], 0.0, 1)
+    found = make_plan(
+        dataset, tmp_path / "out", rules=["likeliest"], budgets=(2, 400), depth=5, latency=times
+    )
+    assert found.rows
+    assert "At its first level" not in " ".join(found.said)
+    assert [table.title for table in found.tables()] == ["Ranking", "Acceptance by depth"]
+    # The dataset has no more nodes than these.
+    assert max(row.choice.drafts for row in found.rows) <= 36
+    assert max(len(row.choice.shape) for row in found.rows) <= 3
+
+
+def test_a_tree_costs_what_both_models_read() -> None:
+    times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01, 1)
+    likeliest = Choice("", 1.0, (4, 4, 4), 6)
+    # Calls of the draft on 1, 4 and 4 tokens, and of the target on 7.
+    assert times.step(likeliest.shape, likeliest.budget) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
+    assert (likeliest.drafts, likeliest.tree) == (6, "6 nodes, 3 deep")
+    static = Choice("", 1.0, (2, 1), 3, ((0,), (1,), (0, 0)))
+    assert times.step(static.shape, static.budget) == pytest.approx(0.1 + 0.2 + 1.3 + 0.03)
+    assert (static.drafts, static.tree) == (3, "2+1")

@@ -1,0 +1,157 @@
+"""compare: every law × verifier of one or many positions, best first, without Polars."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.study.compare import compare
+
+P, Q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
+
+
+def test_one_position_is_the_ground_truth() -> None:
+    table = compare(P, Q, num_drafts=2)
+    rates = {(row.law, row.verifier): row for row in table}
+    assert rates["WithReplacement", "RecursiveRejection"].rate == pytest.approx(7 / 9)
+    assert rates["WithReplacement", "Optimal"].rate == pytest.approx(8 / 9, abs=1e-6)
+    assert rates["Hub", "SpecHub"].rate == pytest.approx(5 / 6)
+    assert rates["WithoutReplacement", "RecursiveRejection"].gap == pytest.approx(1 / 6)
+    assert rates["ConditionalPoisson", "TargetOnly"].optimal == pytest.approx(1)
+    assert (np.diff([row.rate for row in table]) <= 1e-12).all()
+    assert table.rows[0].error is None
+
+
+def test_many_positions_are_averaged_and_leading_axes_broadcast() -> None:
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(6), (3, 2)), rng.dirichlet(np.ones(6), 2)
+    table = compare(p, q, range(1, 4))
+    row = next(r for r in table if r[:3] == ("WithReplacement", "KSequential", 3))
+    each = otmd.acceptance_rate(otmd.KSequential(), p, otmd.WithReplacement(q, 3))
+    assert row.rate == pytest.approx(np.mean(each), abs=1e-12)
+    assert row.error == pytest.approx(np.std(each, ddof=1) / np.sqrt(6), abs=1e-12)
+    assert row.positions == 6
+    assert {row.num_drafts for row in table} == {1, 2, 3}
+
+
+def test_prints_as_a_table_and_converts() -> None:
+    table = compare(P, Q, [2])
+    lines = repr(table).splitlines()
+    assert lines[0].split()[:3] == ["law", "verifier", "n"]
+    assert len(lines) == len(table) + 1
+    assert table.to_dicts()[0]["law"] == table.rows[0].law
+    assert table.to_polars().columns == list(table.rows[0]._fields)
+
+
+def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
+    table = compare(P, np.array([1.0, 0, 0]), [2])
+    assert {row.law for row in table} == {"WithReplacement"}
+    assert any(
+        said.startswith("Greedy × GreedyCoupling, n = 2: undefined") for said in table.skipped
+    )
+    assert "left out: Hub × SpecHub" in repr(table)
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.array(2), np.array([2]), (2,), {2}, iter([2])])
+def test_a_number_of_drafts_of_any_kind(number: object) -> None:
+    rules = {"laws": [otmd.WithReplacement], "verifiers": [otmd.KSequential]}
+    assert compare(P, Q, number, **rules).rows == compare(P, Q, 2, **rules).rows  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "number", [2.0, None, np.nan, "2", True, np.array(2.0), object(), [[1]], 0]
+)
+def test_what_is_no_number_of_drafts_is_named(number: object) -> None:
+    curve = otmd.RatioCurve(P, Q)
+    takers = [
+        lambda n: compare(P, Q, n),
+        curve.optimal_rates,
+        curve.recursive_rejection_rates,
+        curve.k_sequential_rates,
+        curve.target_only_rates,
+        curve.cuts,
+    ]
+    for taker in takers:
+        with pytest.raises(ValueError, match=r"^num_drafts: got .*whole number"):
+            taker(number)
+
+
+def test_bad_input_is_named() -> None:
+    with pytest.raises(ValueError, match="target_probs: got no position"):
+        compare(np.empty((0, 3)), Q)
+    with pytest.raises(ValueError, match=r"target_probs|draft_probs"):
+        compare(P, np.full(4, 0.25))
+    with pytest.raises(ValueError, match="draft_probs"):
+        compare(P, [1.0, 2.0, 3.0])
+
+
+def test_polars_is_not_imported() -> None:
+    code = (
+        "import sys; from otmd.study.compare import compare\n"
+        "compare([.5, .5], [.5, .5], [2], verifiers=[__import__('otmd').TargetOnly])\n"
+        "heavy = {'polars', 'torch', 'pyarrow', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_are_a_sequence_with_the_best_first():
+    table = otmd.compare(P, Q, 2)
+    assert table[0] is table.best is next(iter(table))
+    assert table[:2] == [*table][:2]
+    assert table[-1].rate == min(row.rate for row in table)
+    html = table._repr_html_()
+    assert html.count("<tr>") == 1 + len(table)
+    assert f"{table.best.rate:.4f}" in html
+    assert "&lt;" not in html
+    skipped = otmd.compare([1.0], [1.0], [1, 2], laws=["greedy", "with-replacement"])
+    assert "<p>left out: Greedy" in skipped._repr_html_()
+
+
+def test_pandas_gets_the_rows(monkeypatch):
+    frames = SimpleNamespace(DataFrame=lambda rows: rows)
+    monkeypatch.setitem(sys.modules, "pandas", frames)
+    table = otmd.compare(P, Q, 2)
+    assert table.to_pandas() == table.to_dicts()
+
+
+@pytest.mark.parametrize(
+    "name", ["k-sequential", "KSequential", "K-SEQ", "k-seq", otmd.KSequential]
+)
+def test_a_verifier_has_the_names_of_the_command_line(name):
+    for verifiers in (name, [name]):
+        (row,) = otmd.compare(P, Q, 2, laws="with-replacement", verifiers=verifiers)
+        assert row.verifier == "KSequential"
+
+
+@pytest.mark.parametrize("laws", ["stratified", ["stratified"], otmd.Stratified, "Stratified"])
+def test_a_law_has_the_names_of_the_command_line(laws):
+    table = otmd.compare(P, Q, np.int64(2), laws=laws)
+    assert {(row.law, row.num_drafts) for row in table} == {("Stratified", 2)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"laws": "strata"}, "laws: got 'strata', expected one of with-replacement, "),
+        ({"verifiers": ["k-seq", "best"]}, "verifiers: got 'best', expected one of "),
+        (
+            {"laws": "top-then"},
+            "laws: got 'top-then', which has parameters of its own, expected a function",
+        ),
+    ],
+)
+def test_unknown_names_are_named(settings, told):
+    with pytest.raises(ValueError, match=told):
+        otmd.compare(P, Q, 2, **settings)
+
+
+def test_measure_points_to_compare_for_arrays():
+    with pytest.raises(TypeError, match=r"dataset: got ndarray, expected .* otmd\.compare\("):
+        otmd.measure(P, Q)

@@ -1,0 +1,85 @@
+"""What decoding took, summed; the table and the figure of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from otmd.models.decoding import STAGES, Decoded
+from otmd.study import decoding_costs, decoding_json, draw_decoding, print_decoding
+
+
+def text(tokens: int, steps: int, seconds: float) -> Decoded:
+    return Decoded(
+        tokens=[0] * tokens,
+        steps=[(tokens // steps, 4)] * steps,
+        reached=Counter({1: steps, 2: steps // 2}),
+        kept=Counter({1: steps // 2, 2: steps // 4}),
+        seconds={stage: seconds * (place + 1) for place, stage in enumerate(STAGES)},
+    )
+
+
+@pytest.fixture
+def costs():
+    texts = [
+        {"alone": text(8, 8, 1.0), "tree": text(8, 4, 0.5)},
+        {"alone": text(4, 4, 0.5), "tree": text(4, 2, 0.25)},
+    ]
+    return decoding_costs(texts)
+
+
+def test_sums_over_texts(costs):
+    alone, tree = costs
+    assert (alone.tokens, alone.steps, tree.steps) == (12, 12, 6)
+    assert tree.tokens_per_step == 2.0
+    assert tree.acceptance == [3 / 6, 1 / 3]
+    assert alone.prompt_seconds == 1.5
+    # Stages 2 to 5 of 1.5 seconds each, over 12 tokens.
+    assert alone.speed_up.mean == 1.0
+    assert tree.speed_up.mean == pytest.approx(2.0)
+    assert tree.speed_up.verdict == "unknown"
+    assert alone.tokens_per_second == pytest.approx(12 / (1.5 * 14))
+    assert tree.tokens_per_second == pytest.approx(2 * alone.tokens_per_second)
+    with pytest.raises(ValueError, match="texts: got none"):
+        decoding_costs([])
+
+
+def test_the_interval_is_over_repeats_and_noise_is_called_noise():
+    def costs(*seconds):
+        rounds = [{"alone": text(8, 8, 1.0), "tree": text(8, 4, s)} for s in seconds]
+        return decoding_costs(rounds, repeats=len(seconds))[1].speed_up
+
+    assert costs(0.5, 0.51, 0.49).verdict == "faster"
+    assert costs(2.0, 2.1, 1.9).verdict == "slower"
+    noisy = costs(2.0, 0.5)
+    assert noisy.mean == pytest.approx(1.0)
+    assert noisy.low < 0.1 < 10 < noisy.high
+    assert noisy.verdict == "noise"
+    with pytest.raises(ValueError, match="texts: got 3 for 2 repeats"):
+        decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, repeats=2)
+
+
+def test_the_table_and_json(costs):
+    stream = io.StringIO()
+    print_decoding(costs, Console(file=stream, width=80))
+    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert "tokens per step 1.00 2.00" in lines
+    assert "speed-up 1.00 2.00" in lines
+    assert "accepted by depth, % 50 50 50 33" in lines
+    found = json.loads(json.dumps(decoding_json(costs)))
+    assert [way["name"] for way in found] == ["alone", "tree"]
+    assert found[1]["tokens_per_step"] == 2.0
+
+
+def test_the_figure(costs, tmp_path):
+    paths = [tmp_path / "new" / "a.png", tmp_path / "a.pdf", tmp_path / "a.svg"]
+    assert draw_decoding(costs, paths, source="otmd decode") == paths
+    assert "verification" in paths[2].read_text()
+    with pytest.raises(ValueError, match="expected an ending"):
+        draw_decoding(costs, [tmp_path / "a.txt"])
+    with pytest.raises(ValueError, match="costs: got none"):
+        draw_decoding([], paths)

@@ -1,0 +1,377 @@
+"""measure: what rows there are, what is in them, and that where they run changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import otmd
+from otmd.laws import TopThen, WithoutReplacement, WithReplacement
+from otmd.models import Dataset
+from otmd.probabilities import Processing
+from otmd.storage.store import Store
+from otmd.study import DEFAULT_LAWS, measure, summarise
+from otmd.study.pool import THREAD_VARIABLES, run_jobs
+from otmd.study.run import CHUNK_SIZE, consecutive_runs, load_results
+
+LAWS = {law.__name__: law for law in DEFAULT_LAWS}
+ROWS_A_POSITION = {
+    ("WithReplacement", 1): 4,
+    ("WithReplacement", 2): 4,
+    ("WithoutReplacement", 1): 4,
+    ("WithoutReplacement", 3): 2,
+    ("Stratified", 1): 4,
+    ("Stratified", 2): 3,
+    ("Greedy", 1): 4,
+    ("Greedy", 4): 2,
+    ("Hub", 2): 3,
+    ("CertainTop", 1): 1,
+    ("CertainTop", 4): 1,
+}
+
+
+@dataclasses.dataclass
+class InMemory:
+    """The least that measure asks of a dataset."""
+
+    target: np.ndarray
+    draft: np.ndarray
+    positions: list[Any]
+    kind: str = "logits"
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def arrays(self, indices):
+        return self.target[list(indices)], self.draft[list(indices)]
+
+
+def in_memory(dataset: Dataset, **changes: Any) -> Any:
+    target, draft = dataset.arrays(range(len(dataset)))
+    return dataclasses.replace(InMemory(target, draft, dataset.positions), **changes)
+
+
+def top_two(draft_probs: np.ndarray, num_drafts: int) -> TopThen:
+    return TopThen(draft_probs, num_drafts, top=2)
+
+
+def process_id(_: int) -> tuple[int, dict[str, str | None]]:
+    return os.getpid(), {name: os.environ.get(name) for name in THREAD_VARIABLES}
+
+
+def die(_: int) -> None:
+    os._exit(3)
+
+
+def test_one_row_a_position_processing_law_count_and_verifier(table, dataset):
+    found = table.group_by("law", "num_drafts", "temperature", "top_k").len()
+    for (law, n), rows in ROWS_A_POSITION.items():
+        sizes = found.filter(pl.col("law") == law, pl.col("num_drafts") == n)["len"].to_list()
+        assert sizes == [rows * len(dataset)] * 3, (law, n)
+    assert set(table.filter(pl.col("law") == "Hub")["num_drafts"]) == {2}
+    assert set(table.filter(pl.col("verifier") == "MaximalCoupling")["num_drafts"]) == {1}
+    keys = ["index", "temperature", "top_k", "law", "num_drafts", "verifier"]
+    assert not table.select(keys).is_duplicated().any()
+
+
+def test_rows_come_in_the_order_of_the_dataset_and_of_the_settings(table):
+    assert table["index"].is_sorted()
+    first = table.filter(pl.col("index") == 0)
+    assert first["law"].unique(maintain_order=True).to_list() == list(LAWS)
+    assert first.select("temperature", "top_k").unique(maintain_order=True).rows() == [
+        (0.6, None),
+        (1.0, None),
+        (1.0, 3),
+    ]
+
+
+def test_values_are_those_of_the_public_functions(table, dataset):
+    target, draft = dataset.arrays([4])
+    p, q = Processing(0.6)(target[0]), Processing(0.6)(draft[0])
+    here = table.filter(pl.col("index") == 4, pl.col("temperature") == 0.6)
+    assert here["prompt_id"][0] == dataset.positions[4].prompt_id
+    for row in here.iter_rows(named=True):
+        drafts = LAWS[row["law"]](q, row["num_drafts"])
+        # A preference rule reports the name that the literature has for it.
+        rule = getattr(otmd, row["verifier"], otmd.Preference)()
+        best = otmd.optimal_acceptance(p, drafts).rate
+        low, high = rule.acceptance_bounds(p, drafts, tol=1e-4)
+        assert row["optimal"] == pytest.approx(best, abs=1e-12)
+        assert (row["rate_low"], row["rate_high"]) == pytest.approx((low, high), abs=1e-12)
+        assert row["gap"] == pytest.approx(best - (low + high) / 2, abs=1e-12)
+        assert row["status"] == "ok"
+
+
+def test_gaps_are_never_negative_and_optimal_rules_have_none(table):
+    defined = table.filter(pl.col("rate").is_not_null())
+    assert defined["gap_high"].min() >= -1e-9
+    assert (defined["gap_high"] - defined["gap_low"]).max() <= 1e-4 + 1e-12
+    attain = pl.col("verifier").is_in(["SpecHub", "GreedyCoupling", "MaximalCoupling"])
+    assert defined.filter(attain)["gap"].abs().max() < 1e-12
+    whole = pl.col("top_k").is_null() & (pl.col("num_drafts") < 3)
+    certain = pl.col("law") == "CertainTop"
+    target_only = defined.filter(pl.col("verifier") == "TargetOnly", whole)
+    assert target_only.filter(~certain)["gap"].min() > 1e-6
+    # Certain tokens leave a verifier nothing to decide: what engines' trees lose, they lose by their drafts.
+    assert defined.filter(certain)["gap"].abs().max() < 1e-12
+    preferred = defined.filter(pl.col("verifier") == "Preference")
+    assert set(preferred["law"]) == {"WithReplacement", "Stratified"}
+
+
+def test_where_a_law_is_undefined_the_rates_are_null_and_the_status_says_why(table):
+    three_tokens = table.filter(pl.col("top_k") == 3, pl.col("num_drafts") == 4)
+    undefined = three_tokens.filter(pl.col("law").is_in(["WithoutReplacement", "Greedy"]))
+    assert len(undefined) > 0
+    assert undefined["status"].str.starts_with("undefined: num_drafts").all()
+    for column in ("optimal", "rate", "rate_low", "rate_high", "gap", "gap_low", "gap_high"):
+        assert undefined[column].is_null().all()
+    others = three_tokens.filter(pl.col("law") == "WithReplacement")
+    assert (others["status"] == "ok").all()
+
+
+def test_a_pool_an_executor_and_this_process_agree(dataset):
+    alone = measure(dataset, num_drafts=(1, 2), workers=1)
+    assert_frame_equal(measure(dataset, num_drafts=(1, 2), workers=2), alone)
+    with ThreadPoolExecutor(2) as executor:
+        assert_frame_equal(measure(dataset, num_drafts=(1, 2), executor=executor), alone)
+        assert executor.submit(int).result() == 0
+    assert_frame_equal(measure(in_memory(dataset), num_drafts=(1, 2), workers=2), alone)
+
+
+def test_laws_may_be_functions_and_pairs_and_the_settings_lambdas(dataset):
+    laws = [WithReplacement, top_two, ("mine", lambda q, n: WithoutReplacement(q, n))]
+    table = measure(dataset, laws=laws, verifiers=[otmd.TargetOnly()], num_drafts=(2, 3), workers=1)
+    assert set(table["law"]) == {"WithReplacement", "top_two", "mine"}
+    twin = measure(
+        dataset,
+        laws=[WithoutReplacement],
+        verifiers=[otmd.TargetOnly],
+        num_drafts=(2, 3),
+        workers=1,
+    )
+    mine = table.filter(pl.col("law") == "mine")
+    for column in ("optimal", "rate"):
+        assert mine[column].to_numpy() == pytest.approx(twin[column].to_numpy(), abs=1e-12)
+
+
+def test_a_law_from_another_draft_distribution_has_its_own_curve(dataset):
+    def flattened(q, n):
+        return WithReplacement(np.full(q.shape, 1 / q.size), n)
+
+    table = measure(dataset, laws=[flattened], num_drafts=(2,), workers=1)
+    target, _ = dataset.arrays([0])
+    uniform = WithReplacement(np.full(dataset.vocab_size, 1 / dataset.vocab_size), 2)
+    best = otmd.optimal_acceptance(Processing()(target[0]), uniform).rate
+    assert table["optimal"][0] == pytest.approx(best, abs=1e-12)
+
+
+def test_probabilities_are_taken_as_they_are(dataset):
+    target, draft = dataset.arrays(range(len(dataset)))
+    as_probs = in_memory(
+        dataset, target=Processing()(target), draft=Processing()(draft), kind="probs"
+    )
+    expected = measure(dataset, num_drafts=(2,), workers=1)
+    assert_frame_equal(measure(as_probs, num_drafts=(2,), workers=1), expected, abs_tol=1e-12)
+    with pytest.raises(ValueError, match=r"position 0 .*processing: got .* dataset of prob"):
+        measure(as_probs, processing=[Processing(0.6)], workers=1)
+
+
+def test_the_order_of_the_cuts_is_a_column(dataset, tmp_path):
+    orders = ("transformers", "llama.cpp", "vllm")
+    cut = [Processing(0.5, 3, 0.7, 0.2, order) for order in orders]
+    options = {"laws": [otmd.WithReplacement], "num_drafts": (2,), "workers": 1}
+    table = measure(dataset, processing=cut, output=tmp_path / "out", **options)
+    assert table["order"].unique(maintain_order=True).to_list() == [*orders]
+    target, draft = dataset.arrays([4])
+    for step in cut:
+        rows = table.filter(pl.col("index") == 4, pl.col("order") == step.order)
+        drafts = otmd.WithReplacement(step(draft[0]), 2)
+        best = otmd.optimal_acceptance(step(target[0]), drafts).rate
+        assert rows["optimal"].to_list() == pytest.approx([best] * len(rows), abs=1e-12)
+    assert [row["order"] for row in summarise(table, ["order"]).to_dicts()] == [*orders]
+    # A table of an earlier version has no such column.
+    old = tmp_path / "old.parquet"
+    table.filter(pl.col("order") == "transformers").drop("order").write_parquet(old)
+    assert load_results(old)["order"].unique().to_list() == ["transformers"]
+
+
+def test_a_bad_position_is_named(dataset):
+    target, _ = dataset.arrays(range(len(dataset)))
+    target[7, 2] = np.nan
+    with pytest.raises(ValueError, match=r"dataset: position 7 \(prompt p2, position 1\)"):
+        measure(in_memory(dataset, target=target), workers=1)
+
+
+class Contradicting(otmd.TargetOnly):
+    def family_bounds(self, target, law, counts, tol):
+        return np.full(len(counts), 0.5), np.full(len(counts), 0.4)
+
+
+def test_bounds_that_contradict_each_other_stop_the_run(dataset):
+    with pytest.raises(ValueError, match=r"position 0 .*gave the bounds 0.5 and 0.4 for 2 drafts"):
+        measure(dataset, verifiers=[Contradicting()], num_drafts=(2,), workers=1)
+
+
+class Choosy(otmd.TargetOnly):
+    """Cannot rate one position, known by its likeliest token's mass."""
+
+    refused = 0.0
+
+    def family_bounds(self, target, law, counts, tol):
+        if target.max() == self.refused and counts[0] == 2:
+            raise ValueError("mass below\n1e-280")
+        return super().family_bounds(target, law, counts, tol)
+
+
+def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(dataset):
+    target, _ = dataset.arrays([5])
+    rule = Choosy()
+    rule.refused = Processing()(target[0]).max()
+    settings = {"laws": [otmd.Greedy], "num_drafts": (2, 3), "workers": 1}
+    table = measure(dataset, verifiers=[("TargetOnly", rule)], **settings)
+    whole = measure(dataset, verifiers=[otmd.TargetOnly], **settings)
+    bad = (pl.col("index") == 5) & (pl.col("num_drafts") == 2)
+    row = table.filter(bad).row(0, named=True)
+    assert row["status"] == "unrated: mass below 1e-280"
+    assert row["rate"] is None
+    assert row["optimal"] == whole.filter(bad)["optimal"][0]
+    assert_frame_equal(table.filter(~bad), whole.filter(~bad))
+    assert summarise(table)["undefined"].to_list() == [1, 0]
+
+
+@pytest.mark.parametrize("where", ["-c", "<stdin>"])
+def test_from_a_prompt_workers_are_threads(where, dump):
+    """A process can import neither laws of ``__main__`` nor lambdas, and standard input is no script."""
+    code = (
+        "import otmd\n"
+        "class Mine(otmd.Greedy): pass\n"
+        f"table = otmd.measure({str(dump)!r}, laws=[Mine, ('own', lambda q, n: Mine(q, n))],\n"
+        "                     verifiers=[otmd.TargetOnly], num_drafts=[2], workers=2)\n"
+        "assert set(table['status']) == {'ok'}\n"
+    )
+    options = {"capture_output": True, "text": True, "timeout": 120}
+    if where == "-c":
+        done = subprocess.run([sys.executable, "-c", code], **options)
+    else:
+        done = subprocess.run([sys.executable, "-"], input=code, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"laws": []}, "laws: got nothing"),
+        ({"laws": [otmd.Hub], "num_drafts": (3,)}, r"laws, verifiers.*Hub with 3: num_drafts"),
+        ({"laws": [otmd.Hub, otmd.Hub]}, "laws: got Hub twice"),
+        ({"laws": [lambda q, n: otmd.Hub(q, n)]}, "laws: got a lambda, expected a name"),
+        ({"verifiers": []}, "verifiers: got nothing"),
+        (
+            {"verifiers": [otmd.SpecHub], "laws": [otmd.Greedy]},
+            "expected at least one law that a verifier serves .none does",
+        ),
+        ({"num_drafts": ()}, "num_drafts: got nothing"),
+        ({"num_drafts": (0,)}, "num_drafts: got 0, expected a whole number"),
+        ({"num_drafts": (1.5,)}, "num_drafts: got 1.5"),
+        ({"processing": ()}, "processing: got nothing"),
+        ({"processing": (Processing(), Processing())}, "processing: got .* twice"),
+        ({"tol": 0.0}, "tol: got 0.0"),
+        ({"workers": 0}, "workers: got 0"),
+    ],
+)
+def test_settings_without_sense_are_refused(dataset, changes, message):
+    with pytest.raises(ValueError, match=message):
+        measure(dataset, **changes)
+
+
+def test_an_empty_dataset_is_refused(dataset):
+    empty = in_memory(dataset, target=np.empty((0, 5)), draft=np.empty((0, 5)), positions=[])
+    with pytest.raises(ValueError, match="dataset: got no positions"):
+        measure(empty)
+
+
+def test_a_path_is_opened(dump: Path, dataset):
+    assert_frame_equal(
+        measure(dump, num_drafts=(1,), workers=1), measure(dataset, num_drafts=(1,), workers=1)
+    )
+
+
+def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    results = [result for _, result in run_jobs(process_id, range(4), workers=2)]
+    assert os.getpid() not in {pid for pid, _ in results}
+    assert all(set(seen.values()) == {"1"} for _, seen in results)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+
+
+def test_a_worker_that_dies_is_an_error_in_words():
+    with pytest.raises(RuntimeError, match="a worker process ended before its work did"):
+        list(run_jobs(die, range(2), workers=2))
+
+
+def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_path):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Store, "write", full)
+    monkeypatch.setattr(Future, "cancel", interrupted)
+    settings = {"laws": [otmd.Greedy], "verifiers": [otmd.TargetOnly], "num_drafts": (2,)}
+    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
+        measure(dataset, **settings, output=tmp_path, executor=executor)
+
+
+def test_jobs_are_drawn_as_workers_come_free():
+    drawn = 0
+    release = threading.Event()
+
+    def jobs():
+        nonlocal drawn
+        for number in range(50):
+            drawn += 1
+            yield number
+
+    with ThreadPoolExecutor(2) as executor:
+        work = run_jobs(lambda n: release.wait(10) and n, jobs(), workers=2, executor=executor)
+        release.set()
+        next(work)
+        assert drawn <= 5
+        assert len(list(work)) == 49
+
+
+def test_chunks_skip_what_is_done():
+    numbers = [0, 1, 2, *range(5, 5 + CHUNK_SIZE + 2), 40]
+    runs = list(consecutive_runs(numbers))
+    assert [i for run in runs for i in run] == numbers
+    assert max(map(len, runs)) == CHUNK_SIZE
+    assert [run[0] for run in runs] == [0, 5, 5 + CHUNK_SIZE, 40]
+    assert list(consecutive_runs([])) == []
+
+
+@pytest.mark.parametrize("number", [2, np.int64(2), np.array([2])])
+def test_one_number_of_drafts_of_any_kind(dataset, number):
+    rules = {"laws": [otmd.WithReplacement], "verifiers": [otmd.KSequential], "workers": 1}
+    assert_frame_equal(
+        measure(dataset, num_drafts=number, **rules), measure(dataset, num_drafts=(2,), **rules)
+    )
+    with pytest.raises(ValueError, match=r"^num_drafts: got 2\.5, expected a whole number"):
+        measure(dataset, num_drafts=2.5, **rules)

@@ -1,0 +1,307 @@
+"""Measurements on disk: what is finished is kept, and nothing else is mixed in."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from polars.testing import assert_frame_equal
+from toy_dump import write_dump
+
+import otmd
+from otmd.models import FolderLockedError
+from otmd.storage.files import PART
+from otmd.storage.store import Store
+from otmd.study import load_results, measure, positions_stored
+from otmd.study.run import CHUNK_SIZE, LAYOUT
+
+SLOW = """
+import sys, time
+import otmd
+from otmd.study import measure
+
+class Slow(otmd.TargetOnly):
+    def family_bounds(self, *args, **options):
+        time.sleep(0.05)
+        return super().family_bounds(*args, **options)
+
+if __name__ == "__main__":
+    measure(sys.argv[1], laws=[otmd.Greedy], verifiers=[("TargetOnly", Slow())],
+            num_drafts=[2], workers=int(sys.argv[3]), output=sys.argv[2])
+"""
+
+ASLEEP = """
+import time
+import polars  # whose signal handler restarts waiting locks
+from otmd.study.pool import run_jobs
+
+if __name__ == "__main__":
+    for _ in run_jobs(time.sleep, [0, 600, 600], 2):
+        print("first", flush=True)
+"""
+
+
+class Interrupted(otmd.TargetOnly):
+    """Stops the run at the seventeenth position, the way Ctrl-C does."""
+
+    left = 17
+
+    def family_bounds(self, *args, **options):
+        type(self).left -= 1
+        if type(self).left == 0:
+            raise KeyboardInterrupt
+        return super().family_bounds(*args, **options)
+
+
+def quick(dataset, **changes):
+    settings = {"laws": [otmd.Greedy], "num_drafts": (2,), "workers": 1} | changes
+    return measure(dataset, **settings)
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / "parts").glob("part-*.parquet"))
+
+
+def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, monkeypatch):
+    table = quick(dataset, output=tmp_path)
+    assert_frame_equal(table, quick(dataset))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "measurement.json",
+        "results.parquet",
+    ]
+
+    monkeypatch.setitem(measure.__globals__, "compute_parts", refuse)
+    assert_frame_equal(quick(dataset, output=tmp_path), table)
+    assert_frame_equal(load_results(tmp_path), table)
+    assert_frame_equal(load_results(tmp_path / "results.parquet"), table)
+
+
+def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_path, monkeypatch):
+    rules = [("TargetOnly", Interrupted())]
+    whole = quick(dataset, verifiers=[otmd.TargetOnly])
+    with pytest.raises(KeyboardInterrupt):
+        quick(dataset, verifiers=rules, output=tmp_path)
+    assert positions_stored(tmp_path) == 2 * CHUNK_SIZE
+    before = [path.stat().st_mtime_ns for path in parts(tmp_path)]
+    with pytest.raises(ValueError, match="unfinished"):
+        load_results(tmp_path)
+    seen = []
+    original = measure.__globals__["measure_chunk"]
+
+    def watched(settings, chunk):
+        seen.extend(place.index for place in chunk.positions)
+        assert [path.stat().st_mtime_ns for path in parts(tmp_path)] == before
+        return original(settings, chunk)
+
+    monkeypatch.setitem(measure.__globals__, "measure_chunk", watched)
+    assert_frame_equal(quick(dataset, verifiers=rules, output=tmp_path), whole)
+    assert seen == list(range(2 * CHUNK_SIZE, len(dataset)))
+
+
+def test_an_interrupt_does_not_wait_for_the_chunk_under_way(tmp_path):
+    script = tmp_path / "asleep.py"
+    script.write_text(ASLEEP)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, str(script)], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"first\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(timeout=30) != 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_was_killed_goes_on(tmp_path, workers):
+    dump = write_dump(tmp_path / "dump.npz", prompts=20)
+    script, folder = tmp_path / "slow.py", tmp_path / "results"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), str(dump), str(folder), str(workers)]
+    killed = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not parts(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    kept = parts(folder)
+    assert kept, "it was killed before its first part, or after its last"
+    assert 0 < positions_stored(folder) < 60
+    subprocess.run(command, check=True, timeout=60)
+    assert not parts(folder)
+    assert_frame_equal(load_results(folder), quick(dump, verifiers=[otmd.TargetOnly]))
+
+
+def last_byte_of(path, name):
+    """The place of the last byte of a column, whose values are not in a dictionary."""
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    column = next(column for column in columns if column.path_in_schema == name)
+    return column.data_page_offset + column.total_compressed_size - 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_a_torn_part_is_measured_again_and_no_other(dataset, tmp_path, monkeypatch, damage):
+    rules = [("TargetOnly", Interrupted())]
+    monkeypatch.setattr(Interrupted, "left", 17)
+    with pytest.raises(KeyboardInterrupt):
+        quick(dataset, verifiers=rules, output=tmp_path)
+    torn = parts(tmp_path)[1]
+    data = bytearray(torn.read_bytes())
+    if damage == "cut":
+        del data[-50:]
+    else:
+        data[last_byte_of(torn, "rate")] ^= 1
+    torn.write_bytes(data)
+    monkeypatch.setattr(Interrupted, "left", 1000)
+    whole = quick(dataset, verifiers=rules, output=tmp_path)
+    assert_frame_equal(whole, quick(dataset, verifiers=[otmd.TargetOnly]))
+    assert Interrupted.left == 1000 - (len(dataset) - CHUNK_SIZE)
+
+
+def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
+    """It finishes after we look at the folder and before we lock it: its results are taken."""
+    record = settings_of(dataset, tmp_path / "elsewhere")
+    begun = Store(tmp_path / "here", record, LAYOUT)
+    whole = quick(dataset, output=tmp_path / "here")
+    monkeypatch.setitem(measure.__globals__, "Store", lambda *_: begun)
+    monkeypatch.setitem(measure.__globals__, "compute_parts", refuse)
+    monkeypatch.setattr(begun, "finished", iter([False, True, True, True]).__next__)
+    assert_frame_equal(quick(dataset, output=tmp_path / "here"), whole)
+    assert not (tmp_path / "here" / "parts").exists()
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_drafts": (1,)}])
+def test_two_at_a_time_are_refused(dataset, tmp_path, changes):
+    """So settings are not mixed, and no part of the first run is removed."""
+    record = settings_of(dataset, tmp_path / "elsewhere")
+    first = Store(tmp_path / "here", record, LAYOUT)
+    with first.held():
+        with pytest.raises(FolderLockedError, match="Wait for it"):
+            quick(dataset, output=tmp_path / "here", **changes)
+        assert json.loads((tmp_path / "here" / "measurement.json").read_text("utf-8")) == record
+    quick(dataset, output=tmp_path / "here", **changes)
+
+
+def settings_of(dataset, folder: Path) -> dict[str, Any]:
+    quick(dataset, output=folder)
+    return json.loads((folder / "measurement.json").read_text("utf-8"))
+
+
+def refuse(*_, **__):
+    raise AssertionError("measured again")
+
+
+def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
+    broken = Interrupted()
+    broken.family_bounds = lambda _p, _law, counts, _tol: (
+        np.ones(len(counts)),
+        np.zeros(len(counts)),
+    )
+    with pytest.raises(ValueError, match="gave the bounds"):
+        quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
+    assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_drafts": (1, 2)}, "num_drafts"),
+        ({"laws": [otmd.Hub]}, "laws"),
+        ({"verifiers": [otmd.TargetOnly]}, "verifiers"),
+        ({"processing": [otmd.Processing(0.5)]}, "processing"),
+        ({"tol": 1e-3}, "tol"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path, changes, named):
+    quick(dataset, output=tmp_path)
+    with pytest.raises(
+        ValueError,
+        match=rf"output: .* with other settings \({named}(\[0\]\.\w+)?: stored .*--overwrite",
+    ):
+        quick(dataset, output=tmp_path, **changes)
+
+
+def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
+    quick(dataset, output=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
+        quick(write_dump(tmp_path / "other.npz", seed=1), output=tmp_path / "out")
+    with pytest.raises(ValueError, match=r"other settings \(positions: stored 18, asked 21"):
+        quick(write_dump(tmp_path / "more.npz", prompts=7), output=tmp_path / "out")
+
+
+def test_a_dataset_that_differs_in_one_row_is_another(tmp_path):
+    path = write_dump(tmp_path / "dump.npz")
+    quick(path, output=tmp_path / "out")
+    arrays = dict(np.load(path))
+    arrays["target_logits"][5, 0] += 1
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
+        quick(path, output=tmp_path / "out")
+
+
+def test_a_folder_of_something_else_is_refused(dataset, tmp_path):
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "results.parquet")
+    with pytest.raises(ValueError, match=r"without their measurement\.json"):
+        quick(dataset, output=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_torn_record_is_named(dataset, tmp_path, text):
+    quick(dataset, output=tmp_path)
+    (tmp_path / "measurement.json").write_text(text)
+    with pytest.raises(
+        ValueError,
+        match=r"measurement\.json is torn .* --overwrite to replace it, or another output",
+    ):
+        quick(dataset, output=tmp_path)
+
+
+def test_what_a_killed_writer_left_is_removed(dataset, tmp_path):
+    (tmp_path / f".results.parquet.x{PART}").write_bytes(b"half a table")
+    quick(dataset, output=tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_bit_that_flipped_is_never_read_as_another_number(dataset, tmp_path):
+    """The flipped bit is anywhere in the data pages; the metadata behind them stay whole."""
+    table = quick(dataset, output=tmp_path)
+    path = tmp_path / "results.parquet"
+    whole = path.read_bytes()
+    pages = len(whole) - int.from_bytes(whole[-8:-4], "little") - 8
+    refused = []
+    for place in range(4, pages, 41):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        path.write_bytes(data)
+        try:
+            read = load_results(path)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        assert_frame_equal(read, table)
+    assert len(refused) > 50
+    assert all("delete it" in said for said in refused)
+
+
+def test_what_is_no_parquet_is_named(tmp_path):
+    path = tmp_path / "results.parquet"
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(ValueError, match=r"results\.parquet: torn, altered or no Parquet") as said:
+        load_results(path)
+    # The folder is not that of a measurement, so the file may be the user's own.
+    assert "delete" not in str(said.value)
+    pl.DataFrame({"law": ["Hub"]}).write_parquet(path)
+    with pytest.raises(ValueError, match=r"no table of `otmd measure`.*'rate'"):
+        load_results(path)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load_results(tmp_path / "nowhere")

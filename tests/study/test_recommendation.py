@@ -1,0 +1,83 @@
+"""The recommendation: a closed form first, and what a solver would add at the same positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from otmd.study import recommend
+from otmd.study.rows import SCHEMA
+
+PROMPTS, POSITIONS = 16, 3
+Rates = dict[tuple[str, str], tuple[float, float]]
+GREEDY, STRATIFIED = ("Greedy", "GreedyCoupling"), ("Stratified", "Preference")
+SEQUOIA = ("WithoutReplacement", "RecursiveRejection")
+
+
+def make_table(rates: Rates, prompts: int = PROMPTS, temperature: float = 1.0) -> pl.DataFrame:
+    """Rows of pairs of law and verifier, with a rate and an optimum, and the same shifts by prompt."""
+    shifts = np.linspace(-0.05, 0.05, prompts)
+    rows = []
+    for (law, verifier), (rate, optimal) in rates.items():
+        for i in range(prompts * POSITIONS):
+            shift = float(shifts[i // POSITIONS])
+            row = {"index": i, "prompt_id": f"p{i // POSITIONS}", "domain": "d", "position": i}
+            row |= {"temperature": temperature, "law": law, "num_drafts": 4, "verifier": verifier}
+            row |= {"optimal": optimal + shift, "rate": rate + shift, "gap": optimal - rate}
+            row |= {"rate_low": rate + shift - 0.001, "rate_high": rate + shift + 0.001}
+            rows.append(row | {"status": "ok"})
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def test_a_closed_form_comes_first_with_what_a_solver_adds():
+    """The optimum differs by as much at all positions, so the paired interval is as wide as the bounds."""
+    rates = {GREEDY: (0.85, 0.85), STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, 0.916)}
+    (said,) = recommend(make_table(rates))
+    assert said.startswith("T = 1: take 4 stratified drafts, preference: 91.1% [")
+    assert said.endswith("Optimal without replacement: +0.5 points [+0.4, +0.6], needs a solver.")
+
+
+def test_each_temperature_has_its_own():
+    cold = make_table({GREEDY: (0.93, 0.93), STRATIFIED: (0.92, 0.92)}, temperature=0.6)
+    warm = make_table({GREEDY: (0.85, 0.85), STRATIFIED: (0.92, 0.92)})
+    first, second = recommend(pl.concat([cold, warm]))
+    assert first.startswith("T = 0.6: take 4 greedy drafts, greedy coupling: 93.0%")
+    assert second.startswith("T = 1: take 4 stratified drafts, preference: 92.0%")
+    assert "The optimal verifier accepts no more, with any law that was measured." in second
+
+
+def test_a_gain_that_some_prompts_lack_is_not_significant():
+    table = make_table({STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, 0.916)})
+    even = pl.col("prompt_id").str.tail(1).cast(int) % 2 == 0
+    moved = pl.col("optimal") + pl.when(even).then(0.05).otherwise(-0.05)
+    other = pl.col("law") == "WithoutReplacement"
+    optimal = pl.when(other).then(moved).otherwise(pl.col("optimal")).alias("optimal")
+    (said,) = recommend(table.with_columns(optimal))
+    assert said.endswith("(not significant), needs a solver.")
+
+
+def test_few_prompts_are_warned_of_and_rates_stay_below_one():
+    *_, said, warning = recommend(make_table({GREEDY: (0.94, 0.94), STRATIFIED: (0.95, 0.95)}, 3))
+    assert ", 100.0]." in said
+    assert warning == "Only 3 prompts: intervals over so few are wide, and may miss the truth."
+
+
+def test_one_prompt_gives_no_interval():
+    said, _ = recommend(make_table({GREEDY: (0.9, 0.9), SEQUOIA: (0.85, 0.95)}, 1))
+    assert "greedy coupling: 85.0%. Optimal without replacement: +5.0 points, needs" in said
+
+
+def test_pairs_are_compared_at_the_positions_of_both():
+    table = make_table({STRATIFIED: (0.90, 0.90), SEQUOIA: (0.86, 0.91)})
+    missing = (pl.col("law") == "WithoutReplacement") & (pl.col("index") % POSITIONS == 0)
+    rate = pl.when(missing).then(None).otherwise(pl.col("rate")).alias("rate")
+    (said,) = recommend(table.with_columns(rate))
+    assert "Optimal without replacement: +1.0 points [+0.9, +1.1]" in said
+
+
+def test_optimal_alone_needs_a_solver():
+    table = make_table({("Greedy", "Optimal"): (0.9, 0.9), ("Stratified", "Optimal"): (0.91, 0.91)})
+    (said,) = recommend(table)
+    assert said.startswith("T = 1: take 4 stratified drafts, optimal: 91.0%")
+    assert said.endswith("It needs a solver.")
+    assert recommend(table.filter(law="Greedy")) == []

@@ -1,0 +1,306 @@
+"""The tables, the JSON and the figure that show a summary."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from rich.console import Console
+
+from otmd.study import draw_gaps, print_report, report_json, summarise
+from otmd.study.page import Table, to_csv, to_html, to_markdown
+from otmd.study.report import (
+    law_label,
+    make_figure,
+    processing_label,
+    report_tables,
+    verifier_label,
+)
+from otmd.study.style import MARKS, SPARE_MARKS, marks
+from otmd.study.summary import DEFAULT_BY
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def summary(table) -> pl.DataFrame:
+    return summarise(table)
+
+
+def printed(summary: pl.DataFrame, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_report(summary, console)
+    return console.file.getvalue()
+
+
+def shown_texts(figure) -> list:
+    """Every text that can be seen, so without the labels of ticks beyond the axis."""
+    from matplotlib.axis import Tick
+    from matplotlib.text import Text
+
+    hidden = set()
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            low, high = axis.get_view_interval()
+            for tick in axis.findobj(Tick):
+                if not low <= tick.get_loc() <= high:
+                    hidden |= {tick.label1, tick.label2}
+    texts = figure.findobj(Text)
+    return [t for t in texts if t.get_text() and t.get_visible() and t not in hidden]
+
+
+def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
+    text = printed(summary)
+    lines = [line.strip() for line in text.splitlines()]
+    laws = (
+        *("with replacement", "without replacement"),
+        *("stratified", "greedy", "hub", "certain top"),
+    )
+    heads = [lines.index(name) for name in laws]
+    assert heads == sorted(heads)
+    assert "T = 0.6" in text
+    assert "top-k 3" in text
+    row = summary.filter(
+        pl.col("law") == "WithReplacement",
+        pl.col("num_drafts") == 3,
+        pl.col("temperature") == 0.6,
+        pl.col("verifier") == "KSequential",
+    ).row(0, named=True)
+    margin = 100 * max(row["gap"] - row["gap_low"], row["gap_high"] - row["gap"])
+    assert f"{100 * row['rate']:.1f}  {100 * row['gap']:5.2f} ±{margin:.2f}" in text
+    assert f"{100 * row['optimal']:.1f} ±" in text
+
+
+def test_nothing_is_cut_off_in_eighty_columns(summary):
+    text = printed(summary)
+    assert "…" not in text
+    assert "18 positions of 6 prompts" in text
+    assert "undefined" in text
+    assert "maximal coupling" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_partly_undefined_groups_are_starred(table):
+    some = (
+        table.with_columns(
+            pl.when(pl.col("index") == 0).then(None).otherwise(pl.col(name)).alias(name)
+            for name in ("optimal", "rate", "gap")
+        )
+        .filter(pl.col("top_k").is_null())
+        .pipe(summarise)
+    )
+    assert "2*" in printed(some)
+    assert "2*" not in printed(summarise(table.filter(pl.col("top_k").is_null())))
+
+
+def test_one_prompt_and_one_domain_each(table):
+    one = summarise(table.filter(pl.col("prompt_id") == "p0"))
+    assert "±?" in printed(one)
+    by_domain = printed(summarise(table, by=("domain", *DEFAULT_BY)))
+    assert "greedy · code" in by_domain
+    assert "greedy · chat" in by_domain
+
+
+def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):
+    odd = table.with_columns(
+        pl.lit("[/red]x\x1b[2J").alias("domain"), pl.lit("[bold]law\x1b").alias("law")
+    )
+    text = printed(summarise(odd, by=("domain", *DEFAULT_BY))) + printed(summarise(odd))
+    assert "[bold]law\\x1b · [/red]x\\x1b[2j" in text.lower()
+    assert "\x1b" not in text
+
+
+def test_minus_zero_is_not_printed(summary):
+    greedy = summary.filter(pl.col("verifier") == "GreedyCoupling", pl.col("gap").is_not_null())
+    text = printed(greedy.with_columns(pl.lit(-1e-17).alias("gap")))
+    assert "0.00" in text
+    assert "-0.00" not in text
+
+
+def test_a_summary_with_other_groups_is_refused(table, tmp_path):
+    coarse = summarise(table, by=["law"])
+    with pytest.raises(ValueError, match="summary: got no"):
+        print_report(coarse)
+    with pytest.raises(ValueError, match="summary: got columns"):
+        draw_gaps(coarse, [tmp_path / "gaps.png"])
+
+
+def test_json_holds_every_group_and_no_nan(summary):
+    whole = json.loads(report_json(summary, 0.95, "somewhere.parquet"))
+    assert whole["results"] == "somewhere.parquet"
+    assert whole["confidence"] == 0.95
+    assert len(whole["groups"]) == len(summary)
+    first = summary.row(0, named=True)
+    assert whole["groups"][0] == first
+    broken = summary.with_columns(pl.lit(math.nan).alias("gap"))
+    assert json.loads(report_json(broken))["groups"][0]["gap"] is None
+
+
+def test_the_figure_is_written_with_its_source(summary, tmp_path):
+    from PIL import Image
+
+    paths = [tmp_path / "new" / name for name in ("gaps.png", "gaps.pdf", "gaps.svg")]
+    assert draw_gaps(summary, paths, source="made by a test") == paths
+    assert all(path.stat().st_size > 5000 for path in paths)
+    with Image.open(paths[0]) as image:
+        assert image.info["Source"] == "made by a test"
+        assert image.width >= 2000
+    assert b"made by a test" in paths[2].read_bytes()
+
+
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_a_full_disk_leaves_the_figure_that_was_there(summary, tmp_path, monkeypatch, ending):
+    path = tmp_path / f"gaps.{ending}"
+    path.write_bytes(b"an earlier figure")
+
+    def fill(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(OSError, match=rf"Make room.*{path}"):
+        draw_gaps(summary, [path])
+    assert path.read_bytes() == b"an earlier figure"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_figure_draws_the_gaps_in_percentage_points(summary):
+    drawn = summary.filter(pl.col("gap").is_not_null(), pl.col("temperature") == 0.6)
+    figure = make_figure(drawn)
+    panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
+    laws = ["with\nreplacement", "without\nreplacement", "stratified", "greedy", "hub"]
+    assert list(panels) == [*laws, "certain\ntop"]
+    expected = drawn.filter(
+        pl.col("law") == "WithReplacement", pl.col("verifier") == "KSequential"
+    ).sort("num_drafts")
+    colour = MARKS["KSequential"].colour
+    (line,) = [c[0] for c in panels["with\nreplacement"].containers if c[0].get_color() == colour]
+    assert np.allclose(line.get_ydata(), 100 * expected["gap"].to_numpy())
+    optimal = MARKS["Optimal"].colour
+    (zero,) = [c[0] for c in panels["greedy"].containers if c[0].get_color() == optimal]
+    assert (zero.get_ydata() == 0).all()
+    assert np.allclose(np.round(line.get_xdata()), expected["num_drafts"].to_numpy())
+
+
+def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = make_figure(summary.filter(pl.col("gap").is_not_null()))
+    FigureCanvasAgg(figure).draw()
+    frame = figure.bbox
+    boxes = [(text.get_text(), text.get_window_extent()) for text in shown_texts(figure)]
+    assert len(boxes) > 40
+    for name, box in boxes:
+        assert box.x0 >= frame.x0 - 1, name
+        assert box.x1 <= frame.x1 + 1, name
+        assert box.y0 >= frame.y0 - 1, name
+        assert box.y1 <= frame.y1 + 1, name
+    for i, (name, box) in enumerate(boxes):
+        for other, another in boxes[i + 1 :]:
+            assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
+
+
+def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
+    table.write_parquet(tmp_path / "results.parquet")
+    script = runpy.run_path(str(ROOT / "paper_figures" / "gaps.py"))
+    script["main"]([str(tmp_path / "results.parquet"), str(tmp_path / "out" / "gaps.pdf")])
+    assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
+    assert "gaps.pdf" in capsys.readouterr().out
+
+
+def test_nothing_to_draw_is_an_error(summary, tmp_path):
+    nothing = summary.with_columns(pl.lit(None, pl.Float64).alias("gap"))
+    with pytest.raises(ValueError, match="summary: got no defined gap"):
+        draw_gaps(nothing, [tmp_path / "gaps.png"])
+
+
+def test_an_ending_of_another_format_is_refused_before_anything_is_drawn(summary, tmp_path):
+    with pytest.raises(ValueError, match=r"gaps\.jpg, expected an ending of \.png, \.pdf, \.svg"):
+        draw_gaps(summary, [tmp_path / "gaps.png", tmp_path / "gaps.jpg"])
+    assert not (tmp_path / "gaps.png").exists()
+
+
+def test_labels():
+    assert law_label("WithoutReplacement") == "without replacement"
+    assert law_label("top_two") == "top two"
+    assert verifier_label("KSequential") == "K-SEQ"
+    assert verifier_label("MyOwnRule") == "my own rule"
+    assert processing_label(0.6) == "T = 0.6"
+    assert processing_label(1.0, 50, 0.9, 0.05) == "T = 1, top-k 50, top-p 0.9, min-p 0.05"
+    assert processing_label(0.6, None, 0.9, None, "vllm") == "T = 0.6, top-p 0.9, order vllm"
+
+
+def test_an_interval_that_is_rounding_alone_has_no_width(summary):
+    noise = {"gap": 3e-16, "gap_low": -2e-16, "gap_high": 1e-15}
+    shown = summary.with_columns(pl.lit(value).alias(name) for name, value in noise.items())
+    page = to_html("report", *report_tables(shown), {})
+    assert set(re.findall(r'<i style="(.*?)"', page)) == {"left:0.0%;width:0.0%"}
+
+
+def test_every_verifier_has_a_mark_of_its_own():
+    names = [*MARKS, "Mine", "Yours"]
+    given = marks(names)
+    assert len({mark.colour for mark in given.values()}) == len(names)
+    assert len({mark.marker for mark in given.values()}) == len(names)
+    assert given["Mine"] == SPARE_MARKS[0]
+
+
+def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
+    caption, tables = report_tables(summary, 0.9)
+    assert "low and high are the ends of its 90%" in caption
+    assert [one.title for one in tables][:2] == ["all laws, best rate first", "with replacement"]
+    row = summary.filter(
+        law="WithReplacement", num_drafts=3, temperature=0.6, verifier="KSequential"
+    )
+    (found,) = [own for own in tables[1].rows if own[:3] == ["T = 0.6", 3, "K-SEQ"]]
+    wanted = row.select("rate", "gap", "gap_low", "gap_high", "optimal").row(0)
+    assert found[3:8] == [100 * value for value in wanted]
+    assert f"| {100 * wanted[0]:.2f} |" in to_markdown("Report", [caption], tables)
+    assert repr(found[3]) in to_csv(tables[1])
+    _, tables = report_tables(summarise(table, by=("domain", *DEFAULT_BY)))
+    assert {"greedy · code", "greedy · chat"} <= {one.title for one in tables}
+
+
+def test_unknown_cells_and_ends_are_empty():
+    one = Table("T", ["a", "v", "l", "h"], [["x", None, None, None], ["y", -1e-9, None, None]])
+    assert "| y | 0.00 | – | – |" in to_markdown("A", [], [one])
+    assert to_csv(one).splitlines()[1] == "x,,,"
+    page = to_html("A", [], [one._replace(interval=("v", "l", "h"))], {})
+    assert page.count("class=bar") == 1
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_opens_a_page_and_sorts_it(summary, tmp_path, width):
+    """The page after two clicks on a head, in a browser; nothing is wider than the window."""
+    rows = [["b", 10.0, 9.0, 11.0], ["c", 9.0, 8.0, 9.5], ["a", 11.0, 9.0, 12.0]]
+    heads = ["rule", "value", "low", "high"]
+    table = Table("Ranking", heads, rows, interval=("value", "low", "high"))
+    caption, tables = report_tables(summary)
+    page = to_html("A & B", ["Take <a>.", caption], [table, *tables], {"made by": "a test"})
+    clicks = """<script>
+    const table = n => document.querySelectorAll("table")[n];
+    const order = n => [...table(n).tBodies[0].rows].map(r => r.cells[0].textContent).join("");
+    const click = (n, column) => table(n).querySelectorAll("th button")[column].click();
+    click(0, 1); const down = order(0); click(0, 1);
+    const gaps = () => [...table(2).tBodies[0].rows].map(r => Number(r.cells[4].dataset.value));
+    click(2, 4); const sorted = gaps().every((gap, i, all) => i === 0 || all[i - 1] >= gap);
+    document.title = `${down} ${order(0)} ${sorted} ${document.documentElement.scrollWidth <= innerWidth}`;
+    </script>"""
+    (tmp_path / "page.html").write_text(page.replace("</body>", clicks + "</body>"))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += [f"file://{tmp_path}/page.html"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    assert "<title>abc cba true true</title>" in found
+    assert "A &amp; B" in found

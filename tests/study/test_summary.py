@@ -1,0 +1,158 @@
+"""summarise: a naive twin, and intervals that cover what they say on clustered positions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from otmd.study import summarise
+from otmd.study.rows import SCHEMA
+from otmd.study.summary import DEFAULT_BY
+
+
+def make_table(gaps: list[list[float | None]], **columns) -> pl.DataFrame:
+    """Rows of one group; ``gaps[i]`` are those of prompt i's positions."""
+    rows = []
+    for i, prompt in enumerate(gaps):
+        for position, gap in enumerate(prompt):
+            row = {"index": len(rows), "prompt_id": f"p{i}", "domain": "d", "position": position}
+            row |= {"temperature": 1.0, "law": "Greedy", "num_drafts": 2, "verifier": "TargetOnly"}
+            if gap is not None:
+                row |= {"optimal": 0.9, "rate": 0.9 - gap, "gap": gap, "status": "ok"}
+                row |= {"rate_low": 0.9 - gap, "rate_high": 0.9 - gap}
+                row |= {"gap_low": gap, "gap_high": gap}
+            rows.append(row | columns)
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def naive_interval(gaps: list[list[float]], quantile: float) -> tuple[float, float]:
+    """The jackknife with loops: the mean over positions, without each of the prompts in turn."""
+
+    def mean(prompts: list[list[float]]) -> float:
+        flat = [gap for prompt in prompts for gap in prompt]
+        return sum(flat) / len(flat)
+
+    without = [mean(gaps[:i] + gaps[i + 1 :]) for i in range(len(gaps))]
+    middle = sum(without) / len(without)
+    squares = sum((value - middle) ** 2 for value in without)
+    error = math.sqrt((len(gaps) - 1) / len(gaps) * squares)
+    return mean(gaps) - quantile * error, mean(gaps) + quantile * error
+
+
+def clustered(rng: np.random.Generator, prompts: int = 30, size: int = 8) -> list[list[float]]:
+    """Positions of a prompt share most of what varies; the mean over everything is 0.3."""
+    centres = 0.3 + 0.1 * rng.standard_normal(prompts)
+    return [list(centre + 0.03 * rng.standard_normal(size)) for centre in centres]
+
+
+def coverage(interval, trials: int = 400) -> float:
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(trials):
+        low, high = interval(clustered(rng))
+        covered += low <= 0.3 <= high
+    return covered / trials
+
+
+def test_a_table_without_rows_is_refused(table):
+    with pytest.raises(ValueError, match="table: got no rows"):
+        summarise(table.clear())
+
+
+def test_means_and_intervals_are_the_naive_ones():
+    rng = np.random.default_rng(0)
+    gaps = [list(rng.random(size)) for size in (1, 5, 2, 7)]
+    (row,) = summarise(make_table(gaps), confidence=0.9).to_dicts()
+    flat = [gap for prompt in gaps for gap in prompt]
+    assert row["gap"] == pytest.approx(sum(flat) / len(flat))
+    assert row["optimal"] == pytest.approx(0.9)
+    assert row["rate"] == pytest.approx(0.9 - row["gap"])
+    # Student's t with 3 degrees of freedom has 5% above 2.353363.
+    expected = naive_interval(gaps, 2.353363434801824)
+    assert (row["gap_low"], row["gap_high"]) == pytest.approx(expected)
+    assert (row["rate_low"], row["rate_high"]) == pytest.approx(
+        (0.9 - expected[1], 0.9 - expected[0])
+    )
+    assert (row["positions"], row["prompts"], row["undefined"]) == (15, 4, 0)
+
+
+def test_intervals_over_prompts_cover_and_those_over_positions_do_not():
+    def over_prompts(gaps):
+        row = summarise(make_table(gaps)).row(0, named=True)
+        return row["gap_low"], row["gap_high"]
+
+    def over_positions(gaps):
+        # The negative control: the same numbers, with each position as a prompt of its own.
+        return over_prompts([[gap] for prompt in gaps for gap in prompt])
+
+    # 400 trials: 95% coverage has a standard error of 1.1%.
+    assert 0.915 < coverage(over_prompts) < 0.985
+    # The coverage is so low that a quarter of the trials shows it.
+    assert coverage(over_positions, 100) < 0.65
+
+
+def test_undefined_positions_are_counted_and_left_out():
+    table = make_table([[0.1, None], [0.3, 0.5], [None, None]])
+    (row,) = summarise(table).to_dicts()
+    assert (row["positions"], row["undefined"], row["prompts"]) == (3, 3, 2)
+    assert row["gap"] == pytest.approx(0.3)
+    (nowhere,) = summarise(make_table([[None], [None]])).to_dicts()
+    assert (nowhere["positions"], nowhere["undefined"]) == (0, 2)
+    assert nowhere["gap"] is None
+    assert nowhere["gap_low"] is None
+
+
+def test_one_prompt_has_a_mean_and_no_interval():
+    (row,) = summarise(make_table([[0.1, 0.2]])).to_dicts()
+    assert row["gap"] == pytest.approx(0.15)
+    assert row["gap_low"] is None
+    assert row["rate_high"] is None
+
+
+def test_the_interval_holds_what_the_bounds_leave_open():
+    table = make_table([[0.1, 0.1], [0.1]]).with_columns(
+        (pl.col("rate") - 0.01).alias("rate_low"),
+        (pl.col("rate") + 0.01).alias("rate_high"),
+        (pl.col("gap") - 0.01).alias("gap_low"),
+        (pl.col("gap") + 0.01).alias("gap_high"),
+    )
+    (row,) = summarise(table).to_dicts()
+    assert (row["gap_low"], row["gap_high"]) == pytest.approx((0.09, 0.11))
+    assert row["bound_width"] == pytest.approx(0.02)
+
+
+def test_groups(table):
+    summary = summarise(table)
+    assert summary.columns[: len(DEFAULT_BY)] == list(DEFAULT_BY)
+    assert len(summary) == len(table.select(DEFAULT_BY).unique())
+    by_domain = summarise(table, by=("domain", *DEFAULT_BY))
+    assert set(by_domain["domain"]) == {"code", "chat"}
+    assert len(by_domain) == 2 * len(summary)
+    coarse = summarise(table, by=["law"])
+    assert coarse["positions"].sum() + coarse["undefined"].sum() == len(table)
+
+
+def test_verifiers_of_a_law_share_the_prompts_that_are_drawn(table):
+    """At one draft recursive rejection and K-SEQ are one rule, so their intervals are one too."""
+    one = summarise(table).filter(pl.col("num_drafts") == 1, pl.col("law") == "WithReplacement")
+    for _, group in one.group_by("temperature", "top_k"):
+        same = group.filter(pl.col("verifier").is_in(["RecursiveRejection", "KSequential"]))
+        low, high = same["rate_low"].to_list(), same["rate_high"].to_list()
+        assert low[0] == pytest.approx(low[1], abs=1e-12)
+        assert high[0] == pytest.approx(high[1], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"by": []}, "by: got nothing"),
+        ({"by": ["law", "colour"]}, r"by: got \['colour'\]"),
+        ({"confidence": 1.0}, "confidence: got 1.0"),
+    ],
+)
+def test_arguments_without_sense_are_refused(table, changes, message):
+    with pytest.raises(ValueError, match=message):
+        summarise(table, **changes)

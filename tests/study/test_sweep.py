@@ -1,0 +1,217 @@
+"""Sweeps lose nothing: interrupted, killed, torn, merged, run by processes, threads or a cluster."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import distributed
+import numpy as np
+import polars as pl
+import pytest
+import sweep_toys
+from polars.testing import assert_frame_equal
+from sweep_toys import GRID, deadly, draws, other_keys
+
+from otmd.models import FolderLockedError
+from otmd.storage.files import LOCK, folder_lock
+from otmd.study import Sweep, merge_sweeps, read_tasks, run_sweep
+
+WHOLE = Sweep(draws, GRID)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> pl.DataFrame:
+    return run_sweep(WHOLE, tmp_path / "table", workers=1)
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def test_a_row_for_each_that_the_function_gave_in_the_order_of_the_tasks(table) -> None:
+    assert table.columns == ["task", "shift", "count", "number", "value"]
+    wanted = [(t["shift"], t["count"], n) for t in GRID for n in range(t["count"])]
+    assert list(table.select("shift", "count", "number").iter_rows()) == wanted
+    assert table["task"].n_unique() == len(GRID)
+    assert table["value"].n_unique() == table.height
+
+
+def test_a_task_draws_the_same_wherever_it_stands(table, tmp_path) -> None:
+    alone = run_sweep(Sweep(draws, [GRID[3]]), tmp_path / "alone", workers=1)
+    assert_frame_equal(alone, table.filter(pl.col("task") == alone["task"][0]))
+    other = run_sweep(Sweep(draws, [GRID[3]], seed=1), tmp_path / "alone", workers=1)
+    assert other["task"][0] != alone["task"][0]
+    assert not np.isin(other["value"], alone["value"]).any()
+
+
+def test_a_task_that_is_computed_again_draws_the_same(table, tmp_path) -> None:
+    # As after an edit of the code: the part has another name.
+    again = run_sweep(Sweep(draws, GRID, data="x"), tmp_path / "again", workers=1)
+    assert not again["task"].is_in(table["task"].to_list()).any()
+    assert_frame_equal(again.drop("task"), table.drop("task"))
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"data": "x"}, {"function": other_keys}])
+def test_what_rows_depend_on_is_in_the_key(change) -> None:
+    parts = {"function": draws, "tasks": GRID} | change
+    assert Sweep(**parts).key(GRID[0]) != WHOLE.key(GRID[0])
+    assert WHOLE.key({"count": 1, "shift": 0.0}) == WHOLE.key(GRID[0])
+    assert WHOLE.key(GRID[1]) != WHOLE.key(GRID[0])
+
+
+def test_other_code_is_another_task(tmp_path, monkeypatch) -> None:
+    before, copy = WHOLE.key(GRID[0]), tmp_path / "sweep_toys.py"
+    copy.write_bytes(Path(sweep_toys.__file__).read_bytes())
+    monkeypatch.setattr("inspect.getfile", lambda _: str(copy))
+    assert WHOLE.key(GRID[0]) == before
+    copy.write_text(copy.read_text() + "\n# changed\n")
+    assert WHOLE.key(GRID[0]) != before
+
+
+def test_nothing_is_computed_twice(table, tmp_path) -> None:
+    folder = tmp_path / "table"
+    before = [part.stat().st_mtime_ns for part in parts(folder)]
+    grown = Sweep(draws, [*GRID, {"shift": 9.0, "count": 1}])
+    assert_frame_equal(run_sweep(grown, folder, workers=1)[:-1], table)
+    kept = [folder / f"{WHOLE.key(task)}.parquet" for task in GRID]
+    assert [part.stat().st_mtime_ns for part in sorted(kept)] == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "one bit"])
+def test_a_torn_part_is_made_again_and_no_other(table, tmp_path, damage) -> None:
+    torn, *others = parts(tmp_path / "table")
+    data = bytearray(torn.read_bytes())
+    if damage == "cut":
+        del data[-20:]
+    else:
+        data[len(data) // 8] ^= 1
+    torn.write_bytes(data)
+    before = [part.stat().st_mtime_ns for part in others]
+    assert_frame_equal(run_sweep(WHOLE, tmp_path / "table", workers=1), table)
+    assert [part.stat().st_mtime_ns for part in others] == before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
+    folder = tmp_path / "killed"
+    command = [sys.executable, sweep_toys.__file__, str(folder), str(workers)]
+    killed = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not parts(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    kept = {part: part.stat().st_mtime_ns for part in parts(folder)}
+    assert 0 < len(kept) < len(GRID)
+    assert all(pl.read_parquet(part).height for part in kept)
+    subprocess.run(command, check=True, timeout=120)
+    assert len(parts(folder)) == len(GRID)
+    assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
+    assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), LOCK}
+
+
+def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
+    tasks = [task | {"mark": str(tmp_path / "mark")} for task in GRID]
+    with pytest.raises(RuntimeError, match="worker process ended"):
+        run_sweep(Sweep(deadly, tasks), tmp_path / "deadly", workers=2)
+    kept = parts(tmp_path / "deadly")
+    assert 0 < len(kept) < len(GRID)
+    assert run_sweep(Sweep(deadly, tasks), tmp_path / "deadly", workers=2)["task"].n_unique() == 6
+
+
+def test_two_at_a_time_in_a_folder_are_refused(table, tmp_path) -> None:
+    """A second process would take the file that the first is writing for a leftover, and remove it."""
+    folder = tmp_path / "table"
+    with folder_lock(folder):
+        for begin in (
+            lambda: run_sweep(WHOLE, folder, workers=1),
+            lambda: merge_sweeps([tmp_path / "table"], folder),
+        ):
+            with pytest.raises(FolderLockedError, match="Wait for it"):
+                begin()
+    assert_frame_equal(run_sweep(WHOLE, folder, workers=1), table)
+
+
+def test_a_full_disk_loses_no_finished_part(table, tmp_path, monkeypatch) -> None:
+    written, fsync = [], os.fsync
+
+    def fill(descriptor: int) -> None:
+        written.append(1)
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, "full")
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fill)
+        with pytest.raises(OSError, match=rf"Make room.*{tmp_path}"):
+            run_sweep(WHOLE, tmp_path / "full", workers=1)
+    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path / "full")}
+    assert len(kept) == 2
+    assert_frame_equal(run_sweep(WHOLE, tmp_path / "full", workers=1), table)
+    assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
+
+
+def test_threads_and_a_cluster_agree(table, tmp_path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        assert_frame_equal(run_sweep(WHOLE, tmp_path / "threads", 2, threads), table)
+    with (
+        distributed.LocalCluster(
+            1, processes=False, threads_per_worker=2, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert_frame_equal(run_sweep(WHOLE, tmp_path / "c", 2, client.get_executor()), table)
+
+
+def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None:
+    run_sweep(Sweep(draws, GRID[:4]), tmp_path / "one", workers=1)
+    run_sweep(Sweep(draws, GRID[2:]), tmp_path / "two", workers=1)
+    assert merge_sweeps([tmp_path / "one", tmp_path / "two"], tmp_path / "both") == len(GRID)
+    assert merge_sweeps([tmp_path / "one"], tmp_path / "both") == 0
+    before = [part.stat().st_mtime_ns for part in parts(tmp_path / "both")]
+    assert_frame_equal(run_sweep(WHOLE, tmp_path / "both", workers=1), table)
+    assert [part.stat().st_mtime_ns for part in parts(tmp_path / "both")] == before
+    with pytest.raises(ValueError, match="expected a folder"):
+        merge_sweeps([tmp_path / "none"], tmp_path / "both")
+
+
+def test_parts_can_be_queried_as_they_lie(table, tmp_path) -> None:
+    lazy = pl.scan_parquet(tmp_path / "table" / "*.parquet")
+    mean = lazy.group_by("count").agg(pl.col("value").mean()).sort("count").collect()
+    assert_frame_equal(mean, table.group_by("count").agg(pl.col("value").mean()).sort("count"))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (Sweep(draws, []), "got 0"),
+        (Sweep(draws, [GRID[0], GRID[0]]), "1 of them different"),
+        (Sweep(other_keys, [GRID[0]]), "gave no rows"),
+        (Sweep(other_keys, [GRID[1]]), r"\['shift'\], which tasks have"),
+    ],
+)
+def test_sweeps_without_sense_are_refused(sweep, message, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_sweep(sweep, tmp_path, workers=1)
+
+
+def test_tasks_of_a_toml_file(tmp_path) -> None:
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[tasks]]\na = [1, 2]\nb = "x"\n[[tasks]]\na = [2, 3]\nb = ["x", "y"]\n')
+    pairs = [(1, "x"), (2, "x"), (2, "y"), (3, "x"), (3, "y")]
+    assert read_tasks(spec) == [{"a": a, "b": b} for a, b in pairs]
+    for text, message in (
+        ("a = ", "TOML"),
+        ("a = 1\n", r"\[\[tasks\]\]"),
+        ("tasks = []\n", "tasks"),
+    ):
+        spec.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_tasks(spec)

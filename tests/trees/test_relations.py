@@ -1,0 +1,192 @@
+"""Numbers of tokens per step: against closed forms, one another, and the sequence-level optimum."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+import reference as naive
+from small_models import KINDS, along, model_pair
+
+import otmd
+from otmd.trees import (
+    BlockVerification,
+    IIDPaths,
+    MostLikelyTree,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    Traversal,
+    TreeLaw,
+    TreeVerifier,
+    block_efficiency,
+    optimal_block_efficiency,
+    sequence_program_size,
+)
+from otmd.trees.base import Context
+from otmd.trees.random_choices import every_outcome
+
+ROUNDING = 1e-9
+SEEDS = range(4)
+
+
+def emitted_by(rule: TreeVerifier, target: TableModel, law: TreeLaw) -> dict:
+    """The law of what a step of the package emits."""
+    found: dict = defaultdict(float)
+    for tokens, prob in every_outcome(partial(rule.run, Context(target, law))):
+        found[tokens] += prob
+    return {tokens: prob for tokens, prob in found.items() if prob > 1e-15}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_rule_emits_what_its_twin_emits(kind: str) -> None:
+    for seed in range(2):
+        target, draft = model_pair(kind, seed)
+        one, two = (list(naive.trees_of_paths(draft, k, 2)) for k in (1, 2))
+        cases = [
+            (
+                BlockVerification(),
+                IIDPaths(draft, 1, 2),
+                one,
+                naive.traversal(target, draft),
+            ),
+            (Traversal(), IIDPaths(draft, 1, 2), one, naive.traversal(target, draft)),
+        ]
+        for rule, twin in (
+            (otmd.KSequential(), naive.k_seq),
+            (otmd.RecursiveRejection(), lambda p, q, _: naive.rrs(p, q)),
+            (otmd.TargetOnly(), lambda p, *_: naive.target_only(p)),
+        ):
+            plain = naive.token_level(target, draft, twin)
+            cases.append((TokenLevel(rule), IIDPaths(draft, 2, 2), two, plain))
+        if kind != "certain" and min(np.count_nonzero(t, axis=-1).min() for t in draft.tables) > 1:
+            law, trees = (
+                TokenTree(draft, (2, 2)),
+                list(naive.trees_without_replacement(draft, (2, 2))),
+            )
+            cases.append((Traversal(), law, trees, naive.traversal(target, draft)))
+            plain = naive.token_level(target, draft, lambda p, q, _: naive.rrsw(p, q))
+            cases.append((TokenLevel(otmd.RecursiveRejection()), law, trees, plain))
+        for rule, law, trees, twin in cases:
+            wanted = naive.emitted(trees, twin)
+            found = emitted_by(rule, target, law)
+            assert max(abs(found.get(u, 0) - wanted.get(u, 0)) for u in {*found, *wanted}) < 1e-12
+            assert sum(len(u) * mass for u, mass in wanted.items()) == pytest.approx(
+                block_efficiency(rule, target, law).value, abs=1e-12
+            )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_optimum_is_the_plain_programs(kind: str) -> None:
+    target, draft = model_pair(kind, 0, vocab_size=2)
+    for num_paths in (1, 2):
+        law, trees = IIDPaths(draft, num_paths, 2), naive.trees_of_paths(draft, num_paths, 2)
+        best = optimal_block_efficiency(target, law).value
+        assert best == pytest.approx(naive.best_step(target, trees, 2), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
+    """A path's first i tokens are kept with Π min(1, p/q) token by token, and with p_i as a block."""
+    for seed in SEEDS:
+        target, draft = model_pair(kind, seed)
+        law = IIDPaths(draft, 1, 3)
+        coupling = block_efficiency(TokenLevel(otmd.Preference()), target, law).value
+        token_wise = 1.0
+        for path in (path for length in (1, 2, 3) for path in product(range(3), repeat=length)):
+            token_wise += np.prod(np.minimum(along(target, path), along(draft, path)))
+        assert coupling == pytest.approx(token_wise, abs=ROUNDING)
+        block = block_efficiency(BlockVerification(), target, law).value
+        assert block_efficiency(Traversal(), target, law).value == pytest.approx(
+            block, abs=ROUNDING
+        )
+        best = optimal_block_efficiency(target, law)
+        assert best.value == pytest.approx(block, abs=ROUNDING)
+        assert best.certificate.worst <= 1e-9
+        assert block >= coupling - 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_depth_one_the_optimum_is_one_and_the_acceptance_rate(kind: str) -> None:
+    for seed in SEEDS:
+        target, draft = model_pair(kind, seed)
+        laws = {otmd.WithReplacement: IIDPaths(draft, 2, 1)}
+        if np.count_nonzero(draft(())) > 1:
+            laws[otmd.WithoutReplacement] = TokenTree(draft, (2,))
+        for kind_of_law, law in laws.items():
+            rate = float(otmd.optimal_acceptance(target(()), kind_of_law(draft(()), 2)).rate)
+            best = optimal_block_efficiency(target, law).value
+            optimal = block_efficiency(TokenLevel(otmd.Optimal()), target, law).value
+            assert best == pytest.approx(1.0 + rate, abs=ROUNDING)
+            assert optimal == pytest.approx(best, abs=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", ["any", "peaked"])
+def test_no_rule_exceeds_the_optimum(kind: str) -> None:
+    strict = 0
+    for seed in SEEDS:
+        target, draft = model_pair(kind, seed)
+        for law, rules in [
+            (IIDPaths(draft, 2, 2), ["Optimal", "KSequential", "RecursiveRejection", "TargetOnly"]),
+            (TokenTree(draft, (2, 2)), ["Optimal", "RecursiveRejection", "TargetOnly"]),
+            (TokenTree(draft, (2, 2), otmd.Hub), ["SpecHub", "Optimal"]),
+            (MostLikelyTree(draft, 4, 2, 2), ["TargetOnly", "Optimal"]),
+        ]:
+            best = optimal_block_efficiency(target, law).value
+            own = [TokenLevel(getattr(otmd, name)()) for name in rules]
+            if isinstance(law, TokenTree) and law.law is otmd.WithoutReplacement:
+                own.append(Traversal())
+            values = [block_efficiency(rule, target, law).value for rule in own]
+            assert max(values) <= best + ROUNDING, (law, seed)
+            assert values[0] <= 3.0 + ROUNDING
+            strict += max(values) < best - 1e-3
+    assert strict > 0, "trees leave something that no rule here attains"
+
+
+def test_equal_models_accept_everything() -> None:
+    target, draft = model_pair("equal", 0)
+    for law in (IIDPaths(draft, 1, 3), IIDPaths(draft, 2, 2), TokenTree(draft, (2, 1))):
+        best = optimal_block_efficiency(target, law).value
+        assert best == pytest.approx(law.depth + 1.0, abs=ROUNDING)
+        rule = TokenLevel(otmd.RecursiveRejection())
+        assert block_efficiency(rule, target, law).value == pytest.approx(best, abs=ROUNDING)
+
+
+def test_certain_drafts_are_accepted_as_often_as_the_target_draws_them() -> None:
+    target, draft = model_pair("any", 1)
+    law = MostLikelyTree(draft, 6, 3, 3)
+    value = block_efficiency(TokenLevel(otmd.TargetOnly()), target, law).value
+    assert value == pytest.approx(optimal_block_efficiency(target, law).value, abs=ROUNDING)
+
+
+def test_samples_agree_with_the_exact_number() -> None:
+    """Twelve means within five standard errors: false alarm below 1e-5."""
+    for seed in SEEDS:
+        target, draft = model_pair("any", seed)
+        for rule, law in [
+            (BlockVerification(), IIDPaths(draft, 1, 3)),
+            (TokenLevel(otmd.KSequential()), IIDPaths(draft, 3, 2)),
+            (Traversal(), TokenTree(draft, (2, 2))),
+        ]:
+            exact = block_efficiency(rule, target, law)
+            sampled = block_efficiency(rule, target, law, 2000, rng=np.random.default_rng(seed))
+            assert exact.standard_error == 0.0
+            assert sampled.num_samples == 2000
+            assert abs(sampled.value - exact.value) <= 5.0 * sampled.standard_error
+            assert 0.0 < sampled.standard_error < 0.1
+
+
+def test_the_size_is_known_before_the_program_is_built() -> None:
+    target, draft = model_pair("any", 0)
+    for law in (IIDPaths(draft, 2, 2), TokenTree(draft, (2, 2)), MostLikelyTree(draft, 4, 2, 2)):
+        size = sequence_program_size(target, law)
+        built = optimal_block_efficiency(target, law).size
+        assert (size.variables, size.constraints) == (built.variables, built.constraints)
+        assert size.nonzeros == built.nonzeros
+    with pytest.raises(
+        ValueError, match=r"law: got IIDPaths\(num_paths=2, depth=2\), whose program has"
+    ):
+        optimal_block_efficiency(target, IIDPaths(draft, 2, 2), max_bytes=1000.0)
