@@ -30,7 +30,7 @@ def look_on(control: audit.Control, num_samples: int, seed: int) -> tuple[int | 
     sequential = audit.SequentialAudit(control.target_probs, control.law, FALSE_ALARM)
     sampler = audit.sampler_of(control.verifier, rng=rng)
     while sequential.num_samples < num_samples:
-        drafts = control.law.sample(rng, min(BATCH, num_samples - sequential.num_samples))
+        drafts = control.law.sample(rng=rng, size=min(BATCH, num_samples - sequential.num_samples))
         sequential.update(drafts, sampler(drafts))
     return sequential.detected_at, sequential.log_wealth
 

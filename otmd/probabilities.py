@@ -31,6 +31,12 @@ def wrong(name: object, got: object, expected: object) -> ValueError:
     return ValueError(f"{name}: got {got}, expected {expected}")
 
 
+def wrong_type(name: object, value: object, wanted: object) -> TypeError:
+    """The TypeError of an argument: its name, the type of what was given, and what is valid."""
+    what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    return TypeError(f"{name}: got {what}, wanted {wanted}")
+
+
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
     """Check next-token distributions and return them in float64, summing to 1.
 

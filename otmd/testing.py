@@ -9,6 +9,7 @@ from otmd.audit.by_samples import losslessness
 from otmd.audit.counts import lower_bound, upper_bound
 from otmd.conformance import check_law, check_tree_verifier, check_verifier
 from otmd.laws import DraftLaw
+from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.verifiers import Verifier
 
@@ -35,7 +36,7 @@ def assert_lossless(
     tol: float = 1e-12,
     num_samples: int = 20_000,
     false_alarm: float = 1e-4,
-    rng: np.random.Generator | None = None,
+    rng: RngLike = 0,
 ) -> None:
     """Fail unless a rule is lossless: exactly if its law can be enumerated, else as far as samples show.
 
@@ -55,8 +56,8 @@ def assert_lossless(
         How many samples are drawn, if the rule is sampled.
     false_alarm : float
         With what probability, at most, a lossless rule fails, if it is sampled.
-    rng : numpy.random.Generator, optional
-        Draws the samples. By default a generator with seed 0, so that the test is the same at every run.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator, which draws the samples. By default the test is the same at every run.
 
     Raises
     ------
@@ -75,9 +76,9 @@ def assert_lossless(
     if by_law:
         found = enumerated(verifier, target_probs, law, tol)
     else:
-        own, batched = np.random.default_rng(0) if rng is None else rng, returns == "tokens"
+        batched = returns == "tokens"
         where = target_probs, law, num_samples, false_alarm
-        found = losslessness(verifier, *where, batched=batched, rng=own)
+        found = losslessness(verifier, *where, batched=batched, rng=rng)
     if found.faulty:
         raise AssertionError(str(found))
 

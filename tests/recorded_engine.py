@@ -56,7 +56,7 @@ class Engine:
             row = recorded | {"step": step, "depth": depth}
             tokens = np.empty(0, np.int64)
             if depth < self.depth:
-                tokens = law.sample(rng)
+                tokens = law.sample(rng=rng)
                 row["draft_tokens"] = tokens
             if reached:
                 output = rule(tokens) if tokens.size else p

@@ -305,20 +305,20 @@ class EmitsImpossibleTokens(Prepared):
 
 
 class VerifiesOtherwise(Prepared):
-    def verify(self, draft_tokens: Array, rng: np.random.Generator) -> Verdict:
+    def verify(self, draft_tokens: Array, *, rng: np.random.Generator) -> Verdict:
         return Verdict(int(draft_tokens[0]), 0)
 
 
 class VerifiesWithoutLookingAtDrafts(Prepared):
-    def verify(self, draft_tokens: Array, rng: np.random.Generator) -> Verdict:
+    def verify(self, draft_tokens: Array, *, rng: np.random.Generator) -> Verdict:
         token = int(rng.choice(self.target.size, p=self.target))
         drafted = np.flatnonzero(draft_tokens == token)
         return Verdict(token, int(drafted[0]) if drafted.size else -1)
 
 
 class NamesTheWrongDraft(Prepared):
-    def verify(self, draft_tokens: Array, rng: np.random.Generator) -> Verdict:
-        return Verdict(super().verify(draft_tokens, rng).token, -1)
+    def verify(self, draft_tokens: Array, *, rng: np.random.Generator) -> Verdict:
+        return Verdict(super().verify(draft_tokens, rng=rng).token, -1)
 
 
 class ForgetsItsTarget(Prepared):

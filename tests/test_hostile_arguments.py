@@ -25,7 +25,7 @@ def test_more_drafts_than_anyone_draws(law, count):
 
 def test_draws_that_no_array_holds():
     with pytest.raises(ValueError, match="size: got"):
-        otmd.WithReplacement(Q, 1).sample(np.random.default_rng(0), HUGE)
+        otmd.WithReplacement(Q, 1).sample(rng=np.random.default_rng(0), size=HUGE)
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_k", "top_p", "min_p"])
@@ -58,6 +58,6 @@ def test_longdoubles_beyond_float64():
 def test_a_prepared_rule_checks_its_drafts(law, tokens):
     rule = otmd.RecursiveRejection().prepare(Q, law(Q, 1))
     with pytest.raises(ValueError, match="tokens: got"):
-        rule.verify(tokens, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="rng: got"):
-        rule.verify(np.array([0]), 3)
+        rule.verify(tokens, rng=np.random.default_rng(0))
+    with pytest.raises(TypeError, match="rng: got str"):
+        rule.verify(np.array([0]), rng="3")

@@ -10,9 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from conformance import REGISTERED
+from scipy import stats
 
 import otmd
 from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
+from otmd.trees import IIDPaths, TableModel, TokenLevel, block_efficiency
 
 P = np.array([0.5, 0.3, 0.2])
 Q = np.array([0.2, 0.3, 0.5])
@@ -256,12 +258,54 @@ def test_bad_subsets_are_named(subset: object) -> None:
         LAW.containment(np.array(subset))
 
 
-@pytest.mark.parametrize("rng", [0, None, np.random.RandomState(0)], ids=["seed", "none", "legacy"])
-def test_rng_is_a_generator(rng: object) -> None:
-    with pytest.raises(ValueError, match="rng"):
-        LAW.sample(rng)
-    with pytest.raises(ValueError, match="rng"):
-        otmd.TargetOnly().verify(P, LAW, np.array([0, 1]), rng=rng)
+TREE = IIDPaths(lambda _: Q, num_paths=2, depth=2)
+TREE_RULE = TokenLevel(otmd.KSequential())
+RANDOM = {
+    "sample": lambda rng: LAW.sample(5, rng=rng),
+    "verify": lambda rng: otmd.KSequential().verify(P, LAW, [[0, 1]] * 9, rng=rng).token,
+    "prepared": lambda rng: otmd.KSequential().prepare(P, LAW).verify([0, 1], rng=rng).token,
+    "prepared coupling": lambda rng: (
+        otmd.PoissonCoupling().prepare(P, LAW).verify([0, 1], rng=rng).token
+    ),
+    "clocks": lambda rng: otmd.GumbelTop().clocks(4, 2, rng=rng),
+    "losslessness": lambda rng: (
+        otmd.audit.losslessness(otmd.KSequential(), P, LAW, 50, rng=rng).p_value
+    ),
+    "draft_law": lambda rng: otmd.audit.draft_law([[0, 1]] * 9, LAW, rng=rng).p_values,
+    "step": lambda rng: TREE_RULE.step(lambda _: P, TREE, rng=rng),
+    "block_efficiency": lambda rng: (
+        block_efficiency(TREE_RULE, lambda _: P, TREE, 5, rng=rng).value
+    ),
+    "TableModel": lambda rng: TableModel.random(3, 1, rng=rng)(()),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_rng_is_a_seed_a_sequence_a_generator_or_none(name):
+    run = RANDOM[name]
+    for seed in (3, [1, 2]):
+        np.testing.assert_array_equal(run(seed), run(seed))
+    with_generator = run(np.random.default_rng(3))
+    if not name.startswith(("verify", "prepared")):
+        np.testing.assert_array_equal(run(3), with_generator)
+    assert np.shape(run(None)) == np.shape(with_generator)
+    for wrong in ("3", 1.5, object(), np.random.Generator):
+        with pytest.raises(TypeError, match="rng: got"):
+            run(wrong)
+    with pytest.raises(ValueError, match="rng: got -1, expected a seed ≥ 0"):
+        run(-1)
+
+
+@pytest.mark.parametrize("of_seed", [int, np.random.default_rng], ids=["seed", "generator"])
+def test_a_seed_draws_drafts_and_decisions_independently(of_seed):
+    """Negative control: with two generators of one seed the same numbers draw and decide."""
+    law = otmd.WithReplacement(P[::-1], 1)
+    output = np.zeros(P.size)
+    for seed in range(2000):
+        tokens = law.sample(rng=seed)
+        output[otmd.RecursiveRejection().verify(P, law, tokens, rng=of_seed(seed)).token] += 1
+    p_value = stats.chisquare(output, 2000 * P / P.sum()).pvalue
+    assert p_value > 1e-3 if of_seed is int else p_value < 1e-9
 
 
 @pytest.mark.parametrize("tol", [0, -1e-6, np.nan, True])
@@ -345,7 +389,7 @@ def test_equal_seeds_give_equal_results(law: str) -> None:
 
     def run(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         rng = np.random.default_rng(seed)
-        tokens = drafts.sample(rng, size=200)
+        tokens = drafts.sample(rng=rng, size=200)
         verdict = rule.verify(P, drafts, tokens, rng=rng)
         return tokens, verdict.token, verdict.draft_index
 
@@ -356,7 +400,7 @@ def test_equal_seeds_give_equal_results(law: str) -> None:
 
 def test_global_random_state_is_left_alone() -> None:
     before = np.random.get_state()[1].copy()  # noqa: NPY002
-    tokens = LAW.sample(np.random.default_rng(0), size=10)
+    tokens = LAW.sample(rng=np.random.default_rng(0), size=10)
     otmd.TargetOnly().verify(P, LAW, tokens, rng=np.random.default_rng(1))
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 

@@ -90,7 +90,7 @@ def test_a_sound_rule_passes_in_every_form():
     rng = np.random.default_rng(3)
     assert_lossless(rule, P, LAW)
     assert_lossless(prepared.conditional_law, P, LAW, returns="law")
-    assert_lossless(lambda own: prepared.verify(own, rng).token, P, LAW, num_samples=3_000)
+    assert_lossless(lambda own: prepared.verify(own, rng=rng).token, P, LAW, num_samples=3_000)
     batched = otmd.audit.sampler_of(prepared.conditional_law, rng=rng)
     assert_lossless(batched, P, LAW, returns="tokens")
 

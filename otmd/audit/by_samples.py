@@ -9,6 +9,7 @@ from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit import counts, samples
 from otmd.laws import DraftLaw
+from otmd.laws.base import RngLike
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -106,7 +107,7 @@ def losslessness(
     false_alarm: float = 1e-3,
     *,
     batched: bool = False,
-    rng: np.random.Generator,
+    rng: RngLike,
 ) -> Losslessness:
     """Audit a verifier by what it emits on drafts of a declared law.
 
@@ -124,9 +125,9 @@ def losslessness(
         Probability, at most, that any statement about a lossless verifier is wrong.
     batched : bool
         Whether a callable takes all drafts (N, n) in one call and returns tokens (N,).
-    rng : numpy.random.Generator
-        Seeds the generator that draws the drafts and the outcomes of the exact test, and is handed to a
-        Verifier. Equal seeds give equal audits; a callable may use an equal seed.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator. It seeds the one that draws the drafts and the outcomes of the exact test, and
+        is handed to a Verifier. Equal seeds give equal audits; a callable may use an equal seed.
 
     Raises
     ------
@@ -139,15 +140,15 @@ def losslessness(
     target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
     samples.validate_level(false_alarm)
-    rng = samples.derived_rng(rng, "losslessness")
-    draft_tokens = law.sample(rng, number)
+    generator = samples.derived_rng(rng, "losslessness")
+    draft_tokens = law.sample(number, rng=generator)
     samples.validate_verifier(verifier)
     if isinstance(verifier, Verifier):
-        emitted = verifier.verify(target, law, draft_tokens, rng=rng).token
+        emitted = verifier.verify(target, law, draft_tokens, rng=generator).token
     else:
         emitted = verifier(draft_tokens) if batched else samples.one_by_one(verifier, draft_tokens)
     output_tokens = samples.validate_emitted(emitted, number, target.size, "verifier")
-    return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=rng)
+    return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=generator)
 
 
 def judge_tokens(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, chdtri, chndtrinc, gammaln, xlogy
 
-from otmd.laws.base import validate_rng
+from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 
 # The label of an outcome that has probability zero.
@@ -101,14 +101,12 @@ def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
     return 2.0 * xlogy(counts, counts / np.maximum(total, 1) / probs).sum(axis=-1)
 
 
-def exact_p_value(
-    counts: IntArray, probs: FloatArray, level: float, *, rng: np.random.Generator
-) -> float:
+def exact_p_value(counts: IntArray, probs: FloatArray, level: float, *, rng: RngLike) -> float:
     """Exact p-value of G for multinomial counts (K,): under ``probs``, at most x with probability ≤ x.
 
     All counts are listed if few, else up to 10/``level`` are drawn; ValueError for a level below 1e-6.
     """
-    validate_rng(rng)
+    generator = validate_rng(rng)
     total = int(counts.sum())
     cells = probs.size
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
@@ -117,7 +115,7 @@ def exact_p_value(
         extreme = possible[g_statistic(possible, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
         return min(1.0, float(np.exp(ways + xlogy(extreme, probs).sum(axis=-1)).sum()))
-    draw = partial(rng.multinomial, total, probs / probs.sum())
+    draw = partial(generator.multinomial, total, probs / probs.sum())
     return _p_value_by_draws(counts, lambda drawn: g_statistic(drawn, probs), draw, level)
 
 

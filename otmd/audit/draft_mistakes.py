@@ -64,7 +64,7 @@ def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMis
             "one draw from each stratum, the tail first",
             "",
             lambda x: law.tuple_prob(x[:, ::-1]),
-            lambda rng, size: law.sample(rng, size)[:, ::-1],
+            lambda rng, size: law.position_sample(rng, size)[:, ::-1],
         )
     best = law.draft_probs.argmax()
     yield DraftMistake(
@@ -78,7 +78,7 @@ def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMis
             changed = with_draft_probs(law, probs)
             if changed is not None:
                 prob = partial(_prob_within_support, changed)
-                yield DraftMistake(kind, setting, prob, changed.sample)
+                yield DraftMistake(kind, setting, prob, changed.position_sample)
 
 
 def with_draft_probs(law: ProposalLaw, probs: FloatArray | None) -> ProposalLaw | None:
@@ -112,7 +112,7 @@ def _confused_laws(law: ProposalLaw) -> Iterator[DraftMistake]:
         possible = np.count_nonzero(q) >= n or kind is WithReplacement
         if entry.confused and kind is not type(law) and possible:
             confused = kind(q, n)
-            yield DraftMistake(entry.title, "", confused.tuple_prob, confused.sample)
+            yield DraftMistake(entry.title, "", confused.tuple_prob, confused.position_sample)
 
 
 def _copies(law: ProposalLaw) -> Iterator[DraftMistake]:
@@ -141,7 +141,7 @@ def _copied_drafts(kind: str, setting: str, law: ProposalLaw, share: float) -> D
 
 def _sorted_drafts(kind: str, law: DraftLaw, rank: IntArray) -> DraftMistake:
     def sample(rng: np.random.Generator, size: int) -> IntArray:
-        tokens = law.sample(rng, size)
+        tokens = law.position_sample(rng, size)
         return np.take_along_axis(tokens, np.argsort(rank[tokens], axis=-1), axis=-1)
 
     return DraftMistake(kind, "", partial(_prob_sorted, law, rank), sample)

@@ -13,6 +13,7 @@ from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
 from otmd.audit.mistakes import Explanation, best_settings
 from otmd.audit.samples import derived_rng, num_tuples, validate_law, validate_level
 from otmd.laws import DraftLaw
+from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
 # Drafts that depend on each other come from related parts of the vocabulary; so many, about equally likely.
@@ -108,7 +109,7 @@ class DraftLawAudit:
 
 
 def draft_law(
-    samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: np.random.Generator
+    samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: RngLike
 ) -> DraftLawAudit:
     """Audit whether draft tokens were drawn from the declared law, and what may have gone wrong.
 
@@ -120,9 +121,9 @@ def draft_law(
         The declared law, without leading axes.
     false_alarm : float
         Probability, at most, that samples of the declared law are called faulty.
-    rng : numpy.random.Generator
-        Seeds the generator that draws drafts and counts for the exact tests, so equal seeds give equal
-        audits; the samples may come from an equal seed.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator. It seeds the one that draws drafts and counts for the exact tests, so equal
+        seeds give equal audits; the samples may come from an equal seed.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def draft_law(
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")
     validate_level(false_alarm)
-    rng = derived_rng(rng, "draft_law")
+    generator = derived_rng(rng, "draft_law")
     tuples, counts = np.unique(tokens, axis=0, return_counts=True)
     likelihoods = log_likelihoods(law, tuples, counts)
     tests = counts_of_tuples(law, tuples, counts) or counts_of_extremes(law, tokens)
@@ -146,8 +147,10 @@ def draft_law(
         impossible=int(counts[law.tuple_prob(tuples) == 0].sum()),
         log_likelihood=likelihoods.declared,
         log_e_value=_log_e_value(likelihoods),
-        p_values=tuple(exact_p_value(test.observed, test.probs, level, rng=rng) for test in tests),
-        independence=independence_p_values(tokens, law, level, rng=rng),
+        p_values=tuple(
+            exact_p_value(test.observed, test.probs, level, rng=generator) for test in tests
+        ),
+        independence=independence_p_values(tokens, law, level, rng=generator),
         explanations=tuple(best_settings(likelihoods.mistakes)),
     )
 
@@ -215,7 +218,7 @@ def independence_p_values(
     from, and both for drafts of consecutive draws. ``level`` is the smallest p-value that must be resolved.
     """
     number = len(samples)
-    reference = law.sample(rng, max(1_000, min(4 * number, max(number, 50_000))))
+    reference = law.sample(max(1_000, min(4 * number, max(number, 50_000))), rng=rng)
     masses = law.inclusion_probs()
     middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
     part = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)

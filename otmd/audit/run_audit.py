@@ -14,6 +14,7 @@ from otmd.audit.mistakes import Explanation
 from otmd.audit.records import Record, Source, read_records
 from otmd.audit.run_report import RecordedRunAudit
 from otmd.audit.tally import CLASSES, Tally
+from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, wrong
 
 _ROWS_SHOWN = 5
@@ -28,7 +29,7 @@ def recorded_run(
     bias: float = 0.1,
     target_processing: Processing | None = None,
     draft_processing: Processing | None = None,
-    rng: np.random.Generator,
+    rng: RngLike = 0,
 ) -> RecordedRunAudit:
     """Audit a recorded run of an engine.
 
@@ -47,8 +48,8 @@ def recorded_run(
         A run passes only if a total variation of this size would have been found with probability 0.9.
     target_processing, draft_processing : Processing, optional
         The processing that makes the engine's probabilities of recorded logits, for all rows.
-    rng : numpy.random.Generator
-        Equal seeds give equal audits; the engine may use an equal seed.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator. Equal seeds give equal audits; the engine may use an equal seed.
 
     Raises
     ------
@@ -64,16 +65,16 @@ def recorded_run(
     if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
-    rng = samples.derived_rng(rng, "recorded_run")
+    generator = samples.derived_rng(rng, "recorded_run")
     read = partial(read_records, source, {"target": target_processing, "draft": draft_processing})
-    tally = Tally(make_law, rng)
+    tally = Tally(make_law, generator)
     for record in read():
         tally.add(record)
     if not tally.positions:
         raise wrong("source", f"no rows in {source!s:.200}", "at least one")
     level = false_alarm / claims.NUM_STATEMENTS
     tally.count_improbable(level)
-    judged = _judge(tally, level, rng)
+    judged = _judge(tally, level, generator)
     refuted = {claim.name for claim in judged if claim.refuted}
     cases = {kind: rows for kind, rows in tally.cases.items() if rows}
     return RecordedRunAudit(
@@ -86,7 +87,7 @@ def recorded_run(
         claims=judged,
         acceptance=tally.acceptance(level),
         bands=tuple(bands_of(names, tally.evidence[claim]) for claim, names in CLASSES.items()),
-        explanations=_explanations(refuted, {*cases}, read, make_law, rng),
+        explanations=_explanations(refuted, {*cases}, read, make_law, generator),
         most_repeated=tally.dependence.most_repeated() if claims.SLOTS in refuted else "",
         metrics=metrics_of(tally.positions, tally.ceilings),
     )

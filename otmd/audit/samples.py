@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd import laws
-from otmd.laws.base import draw_tokens, validate_rng
+from otmd.laws.base import RngLike, draw_tokens, validate_rng
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -119,15 +119,13 @@ def validate_fraction(name: str, value: object) -> float:
     return number
 
 
-def derived_rng(rng: object, audit: str) -> np.random.Generator:
+def derived_rng(rng: RngLike, audit: str) -> np.random.Generator:
     """Return a generator for an audit, independent of all other random numbers from the seed of ``rng``.
 
     The engine under audit may use an equal seed. Its random numbers would then be those of the audit, and a
-    sound engine would be called faulty. ValueError unless ``rng`` is a generator, which is advanced.
+    sound engine would be called faulty. A generator is advanced.
     """
-    validate_rng(rng)
-    assert isinstance(rng, np.random.Generator)
-    words = rng.integers(2**32, size=4)
+    words = validate_rng(rng).integers(2**32, size=4)
     return np.random.default_rng([*f"otmd.audit.{audit}".encode(), *words.tolist()])
 
 
@@ -151,15 +149,13 @@ def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) 
     return array.astype(np.int64)
 
 
-def sampler_of(
-    verifier: ConditionalLaw, *, rng: np.random.Generator
-) -> Callable[[IntArray], IntArray]:
+def sampler_of(verifier: ConditionalLaw, *, rng: RngLike) -> Callable[[IntArray], IntArray]:
     """A batched sampler, from drafts (N, n) to tokens (N,), of a verifier given by its conditional law.
 
     ``verifier`` takes drafts (n,) and returns the distribution of the output token (V,). It is called once
     for each tuple of drafts. The sampler raises ValueError if it does not return a distribution.
     """
-    validate_rng(rng)
+    generator = validate_rng(rng)
 
     @cache
     def output_probs(draft_tokens: tuple[int, ...]) -> FloatArray:
@@ -170,7 +166,9 @@ def sampler_of(
         order = np.argsort(indices.ravel(), kind="stable")
         outputs = map(output_probs, map(tuple, tuples.tolist()))
         counts = np.bincount(indices.ravel())
-        drawn = (draw_tokens(probs, rng, size) for probs, size in zip(outputs, counts, strict=True))
+        drawn = (
+            draw_tokens(probs, generator, size) for probs, size in zip(outputs, counts, strict=True)
+        )
         tokens = np.empty(len(draft_tokens), np.int64)
         tokens[order] = np.concatenate([tokens[:0], *drawn])
         return tokens

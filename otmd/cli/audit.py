@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
@@ -94,7 +93,7 @@ def audit(
         bias=bias,
         target_processing=target,
         draft_processing=draft,
-        rng=np.random.default_rng(seed),
+        rng=seed,
     )
     listed = [
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)

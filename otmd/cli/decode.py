@@ -254,7 +254,7 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
         rule = trees.TokenLevel(o.VERIFIERS[chosen].load()())
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
     try:
-        rule.step(lambda _: toy, tree.law(lambda _: toy), rng=np.random.default_rng(0))
+        rule.step(lambda _: toy, tree.law(lambda _: toy), rng=0)
     except ValueError as error:
         raise UsageError(f"--rule: {chosen} does not serve this tree: {error}") from error
     return chosen, rule

@@ -47,7 +47,7 @@ def compile_law(name: str) -> None:
             # Probabilities in float32 are checked by other compiled kernels than those in float64.
             optimal_acceptance(target_probs.astype(np.float32), law)
             _ = optimal_acceptance(target_probs, law).subset
-            draft_tokens = law.sample(rng)
+            draft_tokens = law.sample(rng=rng)
             for verifier in verifiers_serving(law):
                 verifier.acceptance_bounds(target_probs, law, tol=1e-3)
-                verifier.prepare(target_probs, law).verify(draft_tokens, rng)
+                verifier.prepare(target_probs, law).verify(draft_tokens, rng=rng)

@@ -211,13 +211,13 @@ def _optimum(what: str, target: FloatArray, law: DraftLaw) -> OptimalAcceptance:
 
 def _check_samples(law: DraftLaw, rng: np.random.Generator) -> None:
     seed = int(rng.integers(2**32))
-    drawn = [law.sample(np.random.default_rng(seed), NUM_SAMPLES) for _ in range(2)]
+    drawn = [law.sample(NUM_SAMPLES, rng=seed) for _ in range(2)]
     agree(f"sample of {law!r} with equal seeds", drawn[0], drawn[1], 0)
     if drawn[0].dtype != np.int64:
         raise AssertionError(f"sample of {law!r}: got {drawn[0].dtype}, expected int64")
     for size, axes in ((None, ()), ((2, 3), (2, 3)), (0, (0,))):
         shape = (*axes, law.num_drafts)
-        agree(f"shape of sample({size}) of {law!r}", law.sample(rng, size).shape, shape, 0)
+        agree(f"shape of sample({size}) of {law!r}", law.sample(size, rng=rng).shape, shape, 0)
     tuples, counts = np.unique(drawn[0], axis=0, return_counts=True)
     for draft_tokens in tuples:
         agree(f"can_draw of the sample {draft_tokens} of {law!r}", law.can_draw(draft_tokens), 1, 0)
@@ -252,7 +252,7 @@ def smaller_laws(law: DraftLaw) -> list[DraftLaw]:
 
 def _check_axes_of_law(law: DraftLaw, rng: np.random.Generator) -> None:
     """All positions together give what each of them gives."""
-    tokens = law.sample(rng, 20)
+    tokens = law.sample(20, rng=rng)
     shape = (20, *law.batch_shape, law.num_drafts)
     agree(f"shape of sample(20) of {law!r}", tokens.shape, shape, 0)
     subsets = subsets_of(law.vocab_size, rng)[:50]

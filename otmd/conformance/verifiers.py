@@ -132,7 +132,7 @@ def check_tree_verifier(rule: TreeVerifier, tree: TreeLaw, target_model: Model) 
 
 
 def _check_refusal(verifier: Verifier, law: DraftLaw, rng: np.random.Generator) -> None:
-    target, tokens = np.full(law.vocab_size, 1.0 / law.vocab_size), law.sample(rng)
+    target, tokens = np.full(law.vocab_size, 1.0 / law.vocab_size), law.sample(rng=rng)
     calls: dict[str, Callable[[], object]] = {
         "acceptance_rate": lambda: verifier.acceptance_rate(target, law),
         "acceptance_bounds": lambda: verifier.acceptance_bounds(target, law),
@@ -203,7 +203,7 @@ def _check_decisions(
     if accepted.low > high + SAME_RATE or accepted.high < low - SAME_RATE:
         found = f"an acceptance rate between {accepted.low:.6f} and {accepted.high:.6f}"
         raise AssertionError(f"{where}: got {found}, expected one in [{low:.6f}, {high:.6f}]")
-    tokens = law.sample(rng, (2, 10))
+    tokens = law.sample((2, 10), rng=rng)
     verdict = verifier.verify(target, law, tokens, rng=rng)
     agree(f"shape of the tokens of {where}", np.shape(verdict.token), (2, 10), 0)
     output_tokens = np.ravel(verdict.token).tolist()

@@ -20,6 +20,7 @@ from otmd.probabilities import (
     validate_probs,
     validate_same_vocabulary,
     wrong,
+    wrong_type,
 )
 
 _MOST_TUPLES = 5_000_000
@@ -31,6 +32,8 @@ _FOLLOWS = {
     "count_sets",
     "can_draw",
 }
+RngLike = np.random.Generator | int | Sequence[int] | None
+"""Every ``rng``: a generator, a seed, or None for a seed from the system (SPEC 7)."""
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 
@@ -192,25 +195,23 @@ class DraftLaw(ABC):
             raise wrong("num_drafts", num_drafts, wanted)
         return self
 
-    def sample(
-        self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None
-    ) -> IntArray:
+    def sample(self, size: int | tuple[int, ...] | None = None, *, rng: RngLike) -> IntArray:
         """Draw the draft tokens, shape (*size, *batch_shape, n).
 
         Parameters
         ----------
-        rng : numpy.random.Generator
-            Equal seeds give equal drafts.
         size : int or tuple of int, optional
             How many independent draws, at least 0, else ValueError. The default is one draw without an axis.
+        rng : int, sequence of int, numpy.random.Generator or None
+            A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal drafts.
         """
-        validate_rng(rng)
+        generator = validate_rng(rng)
         sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
         axes = tuple(validate_count("size", n, minimum=0) for n in sizes)
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         for index in np.ndindex(self.batch_shape):
-            tokens[(slice(None), *index)] = self[index].position_sample(rng, count)
+            tokens[(slice(None), *index)] = self[index].position_sample(generator, count)
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
     def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
@@ -348,11 +349,16 @@ def at_positions(law: Any, index: tuple[int, ...], own_axes: int) -> Any:
     return chosen
 
 
-def validate_rng(rng: object) -> None:
-    """Raise ValueError unless ``rng`` is a numpy Generator."""
-    if not isinstance(rng, np.random.Generator):
-        wanted = "a numpy.random.Generator, e.g. np.random.default_rng(0)"
-        raise wrong("rng", type(rng).__name__, wanted)
+def validate_rng(rng: RngLike) -> np.random.Generator:
+    """Return the generator of a seed, or the generator itself (SPEC 7); TypeError for anything else."""
+    try:
+        return np.random.default_rng(rng)
+    except TypeError as reason:
+        raise wrong_type(
+            "rng", rng, "a seed (int), a sequence of ints, None or a Generator"
+        ) from reason
+    except ValueError as reason:
+        raise wrong("rng", f"{rng!r:.100}", "a seed ≥ 0") from reason
 
 
 def draw_tokens(probs: FloatArray, rng: np.random.Generator, count: int) -> IntArray:

@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
+from otmd.laws.base import RngLike, validate_rng
 from otmd.models.continuations import continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
@@ -78,7 +79,7 @@ def decode(
     speculation: Speculation | None = None,
     processing: Processing = _RAW,
     *,
-    rng: np.random.Generator,
+    rng: RngLike,
 ) -> Decoded:
     """Continue a prompt.
 
@@ -95,8 +96,8 @@ def decode(
     processing : Processing
         From logits to probabilities. At temperature 0 the text is the target's own greedy text, except at
         ties within rounding.
-    rng : numpy.random.Generator
-        Equal seeds give equal texts.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator. Equal seeds give equal texts.
 
     Raises
     ------
@@ -105,7 +106,7 @@ def decode(
     """
     if len(prompt) == 0:
         raise ValueError("prompt: got no tokens, expected at least one")
-    decoder = _Decoder(target, prompt, speculation, processing, rng)
+    decoder = _Decoder(target, prompt, speculation, processing, validate_rng(rng))
     left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
     while left > 0:
         emitted = decoder.step(left)

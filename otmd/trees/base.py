@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
+from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.trees.random_choices import RandomChoices
 
@@ -39,7 +40,7 @@ class TableModel:
 
     @classmethod
     def random(
-        cls, vocab_size: int, order: int, rng: np.random.Generator, concentration: float = 1.0
+        cls, vocab_size: int, order: int, concentration: float = 1.0, *, rng: RngLike
     ) -> Self:
         """Draw every row from a Dirichlet distribution.
 
@@ -49,14 +50,15 @@ class TableModel:
             V.
         order : int
             How many of the last tokens the next one depends on.
-        rng : numpy.random.Generator
-            Equal seeds give equal models.
         concentration : float
             The parameter of the symmetric Dirichlet distribution; smaller means more peaked.
+        rng : int, sequence of int, numpy.random.Generator or None
+            A seed or a generator. Equal seeds give equal models.
         """
         validate_count("order", order, minimum=0)
         alpha = np.full(validate_count("vocab_size", vocab_size, minimum=1), concentration)
-        return cls([rng.dirichlet(alpha, size=(vocab_size,) * d) for d in range(order + 1)])
+        generator = validate_rng(rng)
+        return cls([generator.dirichlet(alpha, size=(vocab_size,) * d) for d in range(order + 1)])
 
     def __call__(self, prefix: Prefix) -> FloatArray:
         """The law of the token after a prefix, shape (V,)."""

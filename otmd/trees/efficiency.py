@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from otmd.laws.base import validate_rng
+from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, validate_count
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.random_choices import Sampled, every_outcome
@@ -39,7 +39,7 @@ def block_efficiency(
     law: TreeLaw,
     num_samples: int | None = None,
     *,
-    rng: np.random.Generator | None = None,
+    rng: RngLike = None,
 ) -> BlockEfficiency:
     """Expected number of tokens that a step emits: the block efficiency of SpecTr (Sun et al. 2023).
 
@@ -53,13 +53,13 @@ def block_efficiency(
         The law of the draft trees.
     num_samples : int, optional
         How many steps to sample. Without it every outcome is listed, and the answer is exact.
-    rng : numpy.random.Generator, optional
-        Needed to sample. Equal seeds give equal answers.
+    rng : int, sequence of int, numpy.random.Generator or None
+        Draws the samples: a seed or a generator. Equal seeds give equal answers.
 
     Raises
     ------
     ValueError
-        For too many outcomes to list, or no ``rng`` to sample with.
+        For too many outcomes to list, or fewer than two samples.
     UnsupportedLaw
         For a law that the rule does not serve.
     """
@@ -68,9 +68,8 @@ def block_efficiency(
         outcomes = every_outcome(partial(rule.run, context))
         return BlockEfficiency(sum(len(emitted) * prob for emitted, prob in outcomes))
     validate_count("num_samples", num_samples, minimum=2)
-    validate_rng(rng)
-    assert rng is not None
-    steps = (rule.run(context, Sampled(rng)) for _ in range(num_samples))
+    chance = Sampled(validate_rng(rng))
+    steps = (rule.run(context, chance) for _ in range(num_samples))
     lengths = np.fromiter(map(len, steps), np.int64, num_samples)
     error = float(lengths.std(ddof=1)) / num_samples**0.5
     return BlockEfficiency(float(lengths.mean()), error, num_samples)

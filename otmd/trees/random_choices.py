@@ -47,7 +47,7 @@ class Sampled(RandomChoices):
         return bool(self.rng.random() < prob)
 
     def drafts(self, law: DraftLaw) -> IntArray:
-        return law.sample(self.rng)
+        return law.sample(rng=self.rng)
 
 
 class _Scripted(RandomChoices):

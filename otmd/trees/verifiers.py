@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from otmd.laws.base import validate_rng
+from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, wrong
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.trees.random_choices import RandomChoices, Sampled
@@ -25,7 +25,7 @@ class TreeVerifier(ABC):
         ``context`` has the models, ``tree`` the drafts; ``choices`` makes every random choice.
         """
 
-    def step(self, target_model: Model, law: TreeLaw, *, rng: np.random.Generator) -> Prefix:
+    def step(self, target_model: Model, law: TreeLaw, *, rng: RngLike) -> Prefix:
         """Draft a tree and decide on it: the emitted tokens.
 
         Parameters
@@ -34,11 +34,10 @@ class TreeVerifier(ABC):
             Takes a prefix and returns the target distribution (V,).
         law : TreeLaw
             The law of the tree. A law that the rule does not serve is an UnsupportedLaw error.
-        rng : numpy.random.Generator
-            Equal seeds give equal steps.
+        rng : int, sequence of int, numpy.random.Generator or None
+            A seed or a generator. Equal seeds give equal steps.
         """
-        validate_rng(rng)
-        return self.run(Context(target_model, law), Sampled(rng))
+        return self.run(Context(target_model, law), Sampled(validate_rng(rng)))
 
     def run(self, context: Context, choices: RandomChoices) -> Prefix:
         """Draft a tree and decide on it, see :meth:`step` and :meth:`emit`."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Slots, Structure
-from otmd.laws.base import validate_law, validate_rng, validate_target
+from otmd.laws.base import RngLike, validate_law, validate_target
 from otmd.optimum.acceptance import (
     from_one_distribution,
     numbers_of_drafts,
@@ -18,7 +18,7 @@ from otmd.optimum.acceptance import (
     positions,
 )
 from otmd.probabilities import FloatArray, validate_tol, wrong
-from otmd.verifiers.prepared import PreparedVerifier, Verdict
+from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
@@ -182,7 +182,7 @@ class Verifier(ABC):
         law: DraftLaw,
         draft_tokens: ArrayLike,
         *,
-        rng: np.random.Generator,
+        rng: RngLike,
     ) -> Verdict:
         """Pick the output token, distributed exactly as p over the draw of drafts and the decision.
 
@@ -194,8 +194,10 @@ class Verifier(ABC):
             The law that the tokens were drawn from.
         draft_tokens : array_like of int, shape (…, n)
             The drafts; their leading axes are broadcast against those of the target and the law.
-        rng : numpy.random.Generator
-            Equal seeds give equal verdicts.
+        rng : int, sequence of int, numpy.random.Generator or None
+            A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal verdicts,
+            independent of the drafts that :meth:`DraftLaw.sample` draws with the same seed. Where many
+            verdicts are called for one after another, use one generator for all.
 
         Raises
         ------
@@ -204,7 +206,7 @@ class Verifier(ABC):
         """
         p = self._validate(target_probs, law)
         ids = law.validate_tokens(draft_tokens)
-        validate_rng(rng)
+        generator = decision_rng(rng)
         own = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
         batch = np.broadcast_shapes(own, ids.shape[:-1])
         ids = np.broadcast_to(ids, (*batch, law.num_drafts))
@@ -213,7 +215,7 @@ class Verifier(ABC):
         for index, target, own_law in positions(p, law):
             rules[index] = self.prepare_position(target, own_law)
         for index, rule in np.ndenumerate(np.broadcast_to(rules, batch)):
-            verdict = rule.verify(ids[index], rng)
+            verdict = rule.verify(ids[index], rng=generator)
             token[index], draft_index[index] = verdict.token, verdict.draft_index
         if not batch:
             return Verdict(int(token), int(draft_index))

@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import ratios_of
 from otmd.laws import DraftLaw, Structure
-from otmd.laws.base import validate_rng
+from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import PreparedVerifier, Verdict
+from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
 class InvariantCoupling(Verifier):
@@ -31,14 +31,15 @@ class InvariantCoupling(Verifier):
     no closed form, so the verifier is not enumerated.
     """
 
-    def clocks(self, rng: np.random.Generator, vocab_size: int, num_drafts: int = 1) -> FloatArray:
+    def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike) -> FloatArray:
         """The random numbers that drafter and target share at one position, shape (n, V).
 
-        They are independent and exponential with rate 1. Equal seeds of the generator give equal clocks.
+        They are independent and exponential with rate 1. Equal seeds give equal clocks; ``rng`` is that of
+        :func:`numpy.random.default_rng`.
         """
-        validate_rng(rng)
+        generator = validate_rng(rng)
         size = validate_count("vocab_size", vocab_size)
-        return rng.exponential(size=(validate_count("num_drafts", num_drafts), size))
+        return generator.exponential(size=(validate_count("num_drafts", num_drafts), size))
 
     def draft_tokens(self, draft_probs: ArrayLike, clocks: FloatArray) -> IntArray:
         """The drafter's side: n drafts (n,) from its distribution (V,) and the clocks (n, V)."""
@@ -145,10 +146,9 @@ class _InvariantRule(PreparedVerifier):
         self._coupling = coupling
         self._draft = one_distribution(law)
 
-    def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
+    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
         ids = self.law.validate_drawable(draft_tokens)
-        validate_rng(rng)
-        clocks = self._coupling.clocks_given(self._draft, ids, rng)
+        clocks = self._coupling.clocks_given(self._draft, ids, decision_rng(rng))
         token = int(arrival_times(clocks, self.target).argmin())
         drafted = np.flatnonzero(ids == token)
         return Verdict(token, int(drafted[0]) if drafted.size else -1)

@@ -51,9 +51,7 @@ class _KSequentialRule(PreparedVerifier):
         tries = ((1.0 - accepted_once.sum()) ** np.arange(self.law.num_drafts)).sum()
         return normalised(np.maximum(self.target - tries * accepted_once, 0.0), self.target)
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         shape = self.law.num_drafts, self.target.size
         accept = np.broadcast_to(self.accept_probs(np.arange(self.target.size)), shape)
         return in_order_emission_probs(

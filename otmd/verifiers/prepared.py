@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw, Slots
-from otmd.laws.base import draw_tokens, validate_rng
+from otmd.laws.base import RngLike, draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 
 # How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.
@@ -58,14 +58,17 @@ class PreparedVerifier(ABC):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         """Law of the output token once all drafts were rejected, shape (V,)."""
 
-    def verify(self, draft_tokens: ArrayLike, rng: np.random.Generator) -> Verdict:
-        """Decide on drafts (n,): the output token and which draft it is, or −1."""
+    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
+        """Decide on drafts (n,): the output token and which draft it is, or −1.
+
+        ``rng`` is that of :meth:`Verifier.verify`.
+        """
         ids = self.law.validate_drawable(draft_tokens)
-        validate_rng(rng)
+        generator = decision_rng(rng)
         for i, chance in enumerate(self._chances(ids)):
-            if rng.random() < chance:
+            if generator.random() < chance:
                 return Verdict(int(ids[i]), i)
-        token = int(draw_tokens(self._checked_residual(ids), rng, 1)[0])
+        token = int(draw_tokens(self._checked_residual(ids), generator, 1)[0])
         drafted = np.flatnonzero(ids == token)
         return Verdict(token, int(drafted[0]) if drafted.size else -1)
 
@@ -81,7 +84,7 @@ class PreparedVerifier(ABC):
         return output
 
     def emission_probs(
-        self, token: int, *, rng: np.random.Generator | None = None, samples: int = _SAMPLES
+        self, token: int, *, rng: RngLike = 0, samples: int = _SAMPLES
     ) -> FloatArray:
         """Probabilities of where the drafts hold a token, given that the verifier emits it.
 
@@ -93,8 +96,8 @@ class PreparedVerifier(ABC):
         ----------
         token : int
             The emitted token.
-        rng : numpy.random.Generator, optional
-            Draws the other drafts. It is only needed for estimates.
+        rng : int, sequence of int, numpy.random.Generator or None
+            A seed or a generator, which draws the other drafts for an estimate.
         samples : int
             How many times the other drafts are drawn for an estimate.
 
@@ -108,21 +111,16 @@ class PreparedVerifier(ABC):
         Raises
         ------
         ValueError
-            For a token that the target never emits, and if there is no ``rng`` and drafts must be drawn.
+            For a token that the target never emits.
         """
         token = validate_count("token", token, minimum=0, maximum=self.target.size - 1)
         if self.target[token] <= 0.0:
             raise wrong("token", token, "a token with mass: the target never emits this one")
-        if rng is not None:
-            validate_rng(rng)
-        return self._emission_probs(token, rng, validate_count("samples", samples))
+        return self._emission_probs(token, validate_rng(rng), validate_count("samples", samples))
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         """The result of :meth:`emission_probs`, for valid input; by default an estimate."""
         n = self.law.num_drafts
-        rng = self._required_rng(rng)
         masses = np.zeros((n, n))
         for _ in range(samples):
             # The drafts before the first that holds the token, and the probability that none of them does.
@@ -148,13 +146,8 @@ class PreparedVerifier(ABC):
             prefix = np.append(prefix, draw_tokens(probs, rng, 1))
         return prefix
 
-    def _required_rng(self, rng: np.random.Generator | None) -> np.random.Generator:
-        if rng is None:
-            raise ValueError(f"rng: got none, expected one: it draws drafts of {self.law!r}")
-        return rng
-
     def _with_exact_sum(
-        self, token: int, total: float, rng: np.random.Generator | None, samples: int
+        self, token: int, total: float, rng: np.random.Generator, samples: int
     ) -> FloatArray:
         """The :meth:`emission_probs` from their sum, estimated if several drafts may hold the token."""
         probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
@@ -276,9 +269,7 @@ class ChoosingVerifier(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self._residual
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         if token in self._deterministic:
             return self._with_exact_sum(token, 1.0, rng, samples)
         # The residual gives no token that was drafted at random.
@@ -339,6 +330,16 @@ def in_order_emission_probs(
     masses = copies_of_slots(drawn, accepted, np.maximum(before, 0.0), 1.0 - drawn)
     # For a p below the rounding of 1, the sum may be anything.
     return masses / max(masses.sum(), target[token])
+
+
+def decision_rng(rng: RngLike) -> np.random.Generator:
+    """Return the generator that decides on drafts.
+
+    That of a seed is independent of the drafts that the same seed draws: with the same random numbers, no
+    verifier would be lossless.
+    """
+    generator = validate_rng(rng)
+    return generator if generator is rng else generator.spawn(1)[0]
 
 
 def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:

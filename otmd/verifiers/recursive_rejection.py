@@ -88,9 +88,7 @@ class _SingleRule(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         accept = self.accept_probs(np.arange(self.target.size)[:, None]).T
         draft = np.broadcast_to(self.draft, accept.shape)
         return in_order_emission_probs(self.target, draft, accept, token)
@@ -122,9 +120,7 @@ class _RaceRule(PreparedVerifier):
             scale += step
         return chances, scale
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         """Emission probabilities, exact for the first two drafts, and estimated for the others.
 
         A token is emitted as the draft that it is or, if that is rejected, not at all. A token with q ≥ p is
@@ -140,7 +136,6 @@ class _RaceRule(PreparedVerifier):
             drawn = q[token] / self.race.mass_left(first[:, None])
             probs[1, 0] = rejected[first] @ np.minimum(drawn, missing / rejected.sum())
             if self.law.num_drafts > 2:
-                rng = self._required_rng(rng)
                 probs[2:, 0] = self._later_drafts(token, rejected, rng, samples)
         return probs / p[token]
 
@@ -195,8 +190,6 @@ class _SlotsRule(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         accept = accept_prob(np.array(self.targets[:-1]), self.draft)
         return in_order_emission_probs(self.target, self.draft, accept, token)

@@ -63,9 +63,7 @@ class _SpecHubRule(PreparedVerifier):
         missing[self.hub] = 0.0
         return normalised(np.maximum(missing, 0.0), self.target)
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         first, second = self.served_first[token], self.served_second[token]
         if token == self.hub:
             first = self.hub_chance * (self.hub_first - self.served_second).sum()

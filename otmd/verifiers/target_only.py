@@ -57,9 +57,7 @@ class _TargetOnlyRule(PreparedVerifier):
         rest[draft_tokens] = 0.0
         return normalised(rest, self.target)
 
-    def _emission_probs(
-        self, token: int, rng: np.random.Generator | None, samples: int
-    ) -> FloatArray:
+    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         slots = self._slots
         if slots is None or token in self._leading_tokens:
             total = float(self.law.position_inclusion_probs()[token])

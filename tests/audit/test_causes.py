@@ -122,7 +122,7 @@ def test_drafts_at_a_temperature_that_was_not_applied():
     for number in range(800):
         own = logits[number % 20]
         row = {"draft_logits": own, "draft_temperature": 0.55, "target_logits": own}
-        tokens = WithReplacement(Processing()(own), 2).sample(rng)
+        tokens = WithReplacement(Processing()(own), 2).sample(rng=rng)
         rows.append(row | {"draft_tokens": tokens, "output_token": draw(Processing()(own), rng)})
     found = audited(rows).explanations[DRAFTS]
     assert found.mistake == "processed otherwise (without the temperature)"

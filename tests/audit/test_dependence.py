@@ -34,7 +34,7 @@ def rows(draw, number: int, seed: int) -> list[dict]:
 
 
 def sound(q, before, rng):
-    return LAWS[id(q)].sample(rng)
+    return LAWS[id(q)].sample(rng=rng)
 
 
 def copied(share: float):
@@ -46,7 +46,7 @@ def copied(share: float):
 
 
 def first_copied_to_third(q, before, rng):
-    tokens = otmd.WithReplacement(q, 3).sample(rng)
+    tokens = otmd.WithReplacement(q, 3).sample(rng=rng)
     return tokens[[0, 1, 0]] if rng.random() < 0.3 else tokens
 
 
@@ -119,7 +119,7 @@ def spoilt(samples: np.ndarray, name: str, rng: np.random.Generator) -> np.ndarr
 @pytest.mark.parametrize("name", ["copies", "draws repeated", "every draw twice"])
 def test_dependent_drafts_of_a_position_are_found(name):
     rng = np.random.default_rng(2)
-    found = audit.draft_law(spoilt(FAR.sample(rng, 3_000), name, rng), FAR, rng=rng)
+    found = audit.draft_law(spoilt(FAR.sample(rng=rng, size=3_000), name, rng), FAR, rng=rng)
     assert found.faulty
     assert "they depend on one another" in found.verdict
     assert any(name in str(found) for name in found.dependent)
@@ -132,7 +132,7 @@ def test_sound_drafts_of_a_position_raise_alarms_at_the_stated_rate(law):
     alarms = 0
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        alarms += audit.draft_law(law.sample(rng, 300), law, 0.2, rng=rng).faulty
+        alarms += audit.draft_law(law.sample(rng=rng, size=300), law, 0.2, rng=rng).faulty
     assert alarms <= binom.isf(1e-4, 30, 0.2)
 
 

@@ -66,7 +66,7 @@ def test_the_likelihood_ratio_is_fair(name):
 @by_law
 def test_samples_of_the_declared_law_pass(name):
     rng = np.random.default_rng(31)
-    found = draft_law(LAWS[name].sample(rng, 5_000), LAWS[name], rng=rng)
+    found = draft_law(LAWS[name].sample(rng=rng, size=5_000), LAWS[name], rng=rng)
     assert not found.faulty, found
     assert found.verdict == "no deviation from the declared law found in 5000 samples"
     assert np.isfinite(found.log_likelihood)
@@ -75,7 +75,7 @@ def test_samples_of_the_declared_law_pass(name):
 @by_law
 def test_cells_of_tuples_have_their_probabilities(name):
     law, rng = LAWS[name], np.random.default_rng(1)
-    samples = law.sample(rng, 3_000)
+    samples = law.sample(rng=rng, size=3_000)
     tuples, counts = np.unique(samples, axis=0, return_counts=True)
     ((seen, probs),) = counts_of_tuples(law, tuples, counts)
     assert seen.sum() == 3_000
@@ -131,7 +131,7 @@ MADE = {
 def test_a_mistake_is_told_by_its_name(name):
     declared, make = MADE[name]
     rng = np.random.default_rng(32)
-    found = draft_law(make(Q, 3).sample(rng, 5_000), declared, rng=rng)
+    found = draft_law(make(Q, 3).sample(rng=rng, size=5_000), declared, rng=rng)
     assert found.faulty
     assert name in found.verdict
     assert found.best is not None
@@ -152,7 +152,7 @@ def test_a_mistake_is_told_by_its_name(name):
 )
 def test_what_was_done_to_samples_is_told_by_its_name(name, change):
     rng, law = np.random.default_rng(33), LAWS["with replacement"]
-    found = draft_law(change(law.sample(rng, 2_000)), law, rng=rng)
+    found = draft_law(change(law.sample(rng=rng, size=2_000)), law, rng=rng)
     assert found.faulty
     assert name in found.verdict
 
@@ -161,17 +161,17 @@ def test_top_p_at_many_tokens():
     _, q = pair(200, seed=3)
     rng, law = np.random.default_rng(34), otmd.WithReplacement(q, 4)
     cut = otmd.probs_from_logits(np.log(q), top_p=0.9)
-    found = draft_law(otmd.WithReplacement(cut, 4).sample(rng, 5_000), law, rng=rng)
+    found = draft_law(otmd.WithReplacement(cut, 4).sample(rng=rng, size=5_000), law, rng=rng)
     assert len(found.p_values) == 2
     assert found.p_values[0] < 1e-3
     assert "top_p = 0.9" in found.verdict
-    fine = draft_law(law.sample(rng, 5_000), law, rng=rng)
+    fine = draft_law(law.sample(rng=rng, size=5_000), law, rng=rng)
     assert not fine.faulty
 
 
 def test_drafts_that_cannot_be_drawn_are_proof():
     rng, law = np.random.default_rng(35), LAWS["without replacement"]
-    samples = law.sample(rng, 100)
+    samples = law.sample(rng=rng, size=100)
     samples[7] = samples[7, 0]
     found = draft_law(samples, law, rng=rng)
     assert found.impossible == 1
@@ -184,7 +184,7 @@ def test_drafts_that_cannot_be_drawn_are_proof():
 def test_a_mistake_without_a_name_is_found_by_the_test():
     """The second draft from another distribution than the first: no mistake explains it."""
     rng, law = np.random.default_rng(36), LAWS["joint"]
-    samples = otmd.Joint(law.tuples, np.array([0.3, 0.2, 0.5]), 6).sample(rng, 5_000)
+    samples = otmd.Joint(law.tuples, np.array([0.3, 0.2, 0.5]), 6).sample(rng=rng, size=5_000)
     found = draft_law(samples, law, rng=rng)
     assert found.faulty
     assert found.best is None

@@ -104,5 +104,5 @@ def test_a_deviation_has_the_smallest_p_value():
 def test_a_level_beyond_draws_is_refused():
     with pytest.raises(ValueError, match=r"level.*1e-06.*SequentialAudit"):
         exact_p_value(np.array([5, 5]), np.array([0.5, 0.5]), 1e-9, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="rng"):
-        exact_p_value(np.array([5, 5]), np.array([0.5, 0.5]), 1e-3, rng=None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rng"):
+        exact_p_value(np.array([5, 5]), np.array([0.5, 0.5]), 1e-3, rng=0.5)  # type: ignore[arg-type]

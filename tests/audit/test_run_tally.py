@@ -57,7 +57,7 @@ def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
 @pytest.mark.parametrize("num_drafts", [1, 2, 3])
 def test_ceilings_are_optimal_acceptance_rates(name, num_drafts):
     law = CLASSES[name](Q, num_drafts)
-    found = declared_law(CLASSES[name], Q, law.sample(np.random.default_rng(0)))
+    found = declared_law(CLASSES[name], Q, law.sample(rng=np.random.default_rng(0)))
     assert not isinstance(found, str)
     best = otmd.optimal_acceptance(P, law).rate
     assert acceptance_ceiling(P, found[0]) == pytest.approx(best, abs=2e-9)
@@ -123,7 +123,7 @@ def test_hostile_distributions_pass(law):
     rows = []
     for p, q in hostile_pairs():
         count = min(2, np.count_nonzero(q))
-        drafts = CLASSES.get(law, otmd.WithReplacement)(q, count).sample(rng)
+        drafts = CLASSES.get(law, otmd.WithReplacement)(q, count).sample(rng=rng)
         output = int(rng.choice(p.size, p=np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)))
         own = {"target_probs": p, "draft_probs": q, "draft_tokens": drafts}
         rows.append(own | {"output_token": output})

@@ -68,7 +68,7 @@ def test_a_sound_rule_is_never_called_faulty(rule, law, target):
     sampler = audit.sampler_of(rule.prepare(target, law).conditional_law, rng=rng)
     own = audit.SequentialAudit(target, law)
     for _ in range(10):
-        drafts = law.sample(rng, 5_000)
+        drafts = law.sample(rng=rng, size=5_000)
         own.update(drafts, sampler(drafts))
     assert not own.faulty, own
     assert own.detected_at is None
@@ -81,7 +81,7 @@ def test_every_fault_is_found(control):
     sampler = audit.sampler_of(control.verifier, rng=rng)
     own = audit.SequentialAudit(control.target_probs, control.law)
     while not own.faulty and own.num_samples < 200_000:
-        drafts = control.law.sample(rng, 2_000)
+        drafts = control.law.sample(rng=rng, size=2_000)
         own.update(drafts, sampler(drafts))
     assert own.faulty
     assert own.num_samples - 2_000 < own.detected_at <= own.num_samples
@@ -93,7 +93,7 @@ def test_false_alarms_at_any_time_are_as_rare_as_stated():
     rng, runs, alarms = np.random.default_rng(23), 300, 0
     for _ in range(runs):
         own = audit.SequentialAudit(P, LAW, false_alarm=0.25)
-        own.update(LAW.sample(rng, 1_500), rng.choice(6, size=1_500, p=P))
+        own.update(LAW.sample(rng=rng, size=1_500), rng.choice(6, size=1_500, p=P))
         alarms += own.faulty
     assert stats.binomtest(alarms, runs, 0.25, alternative="greater").pvalue > 1e-6
     assert alarms > 0
@@ -119,7 +119,7 @@ def test_an_acceptance_above_the_ceiling_is_found():
 
 def test_samples_may_come_in_pieces():
     rng = np.random.default_rng(25)
-    drafts, tokens = LAW.sample(rng, 3_000), rng.choice(6, size=3_000, p=Q)
+    drafts, tokens = LAW.sample(rng=rng, size=3_000), rng.choice(6, size=3_000, p=Q)
     whole, pieces = audit.SequentialAudit(P, LAW), audit.SequentialAudit(P, LAW)
     whole.update(drafts, tokens)
     for start, stop in [(0, 0), (0, 1), (1, 777), (777, 3_000)]:
@@ -134,7 +134,9 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
     for target in (np.ones(1), np.array([0.0, 1.0, 0.0])):
         law = otmd.WithReplacement(np.full(target.size, 1 / target.size), 1)
         own = audit.SequentialAudit(target, law)
-        own.update(law.sample(np.random.default_rng(0), 100), np.full(100, target.argmax()))
+        own.update(
+            law.sample(rng=np.random.default_rng(0), size=100), np.full(100, target.argmax())
+        )
         assert not own.faulty
 
 

@@ -86,7 +86,7 @@ def run(num_rows: int, seed: int, cut: Processing, fault: float = 0.0) -> list[d
         target = rng.integers(-6, 7, 24) / 4
         draft = target + rng.integers(-2, 3, 24) / 4
         law = WithReplacement(lowest_ids(cut, draft), 2)
-        tokens = law.sample(rng)
+        tokens = law.sample(rng=rng)
         output = RejectionSteps(lowest_ids(cut, target), law)(tokens)
         output = law.draft_probs if rng.random() < fault else output
         row = {"target_logits": target, "draft_logits": draft, "draft_tokens": tokens}

@@ -49,8 +49,8 @@ def test_lossy_rules_as_drawn(name):
     prepared = rule.rule.prepare(p, q, law)
     assert output.sum() == pytest.approx(1.0, abs=1e-12)
     tokens, hits = np.zeros(p.size), 0
-    for drafted in law.sample(rng, DRAWS):
-        verdict = prepared.verify(drafted, rng)
+    for drafted in law.sample(rng=rng, size=DRAWS):
+        verdict = prepared.verify(drafted, rng=rng)
         tokens[verdict.token] += 1
         hits += verdict.draft_index >= 0
     errors = SIGMAS * np.sqrt(output * (1 - output) / DRAWS) + 1e-12

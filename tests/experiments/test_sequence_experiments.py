@@ -139,7 +139,7 @@ def test_another_table_is_refused(tmp_path):
 def test_no_rule_may_exceed_the_optimum(monkeypatch):
     script = load("experiments/sequences", "sequence_optimum")
     rng = np.random.default_rng(3)
-    target, draft = TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
+    target, draft = TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
     found = script.measure_models(target, draft, 2, "two paths")
     assert found["RRS"] < found["K-SEQ"] < found[script.OPTIMUM]
     monkeypatch.setattr(
@@ -183,7 +183,7 @@ def test_a_program_that_is_not_solved_counts_for_no_rule(monkeypatch):
 
     rows = []
     for place in range(8):
-        models = [TableModel.random(3, 2, rng) for _ in range(2)]
+        models = [TableModel.random(3, 2, rng=rng) for _ in range(2)]
         if place == 7:
             monkeypatch.setattr(script, "optimal_block_efficiency", refuse)
         about = {"domain": "d", "prompt": str(place // 2), "position": place % 2}

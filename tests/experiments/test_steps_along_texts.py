@@ -32,7 +32,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
     rng = np.random.default_rng(seed)
-    return TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
+    return TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
 
 
 def texts(target: TableModel, draft: TableModel, length: int):

@@ -76,7 +76,7 @@ def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
     if method == "sample":
         rng = np.random.default_rng(0) if choices.often() else choices.value()
         size = choices.pick((None, 1, (2, 0), 3)) if choices.often() else _small(choices.value())
-        tokens = drafts.sample(rng, size)
+        tokens = drafts.sample(rng=rng, size=size)
         assert (drafts.tuple_prob(tokens) >= 0).all()
     elif method == "index":
         try:

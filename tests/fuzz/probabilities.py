@@ -74,11 +74,11 @@ def _decide(choices: Choices) -> None:
     rule, drafts = choices.pick(RULES)(), any_law(choices)
     target = _probs(choices, drafts.vocab_size)
     rng = np.random.default_rng(0) if choices.often() else choices.value()
-    tokens = drafts.sample(np.random.default_rng(1)) if choices.below(2) else choices.array()
+    tokens = drafts.sample(rng=np.random.default_rng(1)) if choices.below(2) else choices.array()
     verdict = rule.verify(target, drafts, tokens, rng=rng)
     assert (np.asarray(verdict.token) < drafts.vocab_size).all()
     if not drafts.batch_shape and drafts.vocab_size**drafts.num_drafts < 300:
-        rule.prepare(target, drafts).verify(choices.pick((tokens, choices.array())), rng)
+        rule.prepare(target, drafts).verify(choices.pick((tokens, choices.array())), rng=rng)
         output = rule.output_distribution(target, drafts)
         wanted = validate_probs("target_probs", target)
         np.testing.assert_allclose(output, wanted, rtol=0, atol=1e-9)

@@ -33,7 +33,7 @@ def test_index_with_an_ellipsis_chooses_positions() -> None:
 def test_empty_and_single_axes(shape: tuple[int, ...]) -> None:
     drafts = otmd.WithoutReplacement(np.broadcast_to(Q, (*shape, 3)), 2)
     rng = np.random.default_rng(0)
-    assert drafts.sample(rng).shape == (*shape, 2)
+    assert drafts.sample(rng=rng).shape == (*shape, 2)
     assert drafts.tuple_prob([0, 1]).shape == shape
     assert np.shape(drafts.containment([True, True, False])) == shape
     assert drafts.inclusion_probs().shape == (*shape, 3)
@@ -44,7 +44,7 @@ def test_empty_and_single_axes(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("size", [-1, 2.5, (2, -1), True])
 def test_size_is_named_where_it_is_wrong(size: object) -> None:
     with pytest.raises(ValueError, match=r"^size: "):
-        otmd.WithReplacement(Q, 2).sample(np.random.default_rng(0), size)  # type: ignore[arg-type]
+        otmd.WithReplacement(Q, 2).sample(rng=np.random.default_rng(0), size=size)  # type: ignore[arg-type]
 
 
 def test_enumeration_of_more_drafts_than_an_array_has_axes() -> None:
@@ -83,5 +83,5 @@ def test_drafts_that_the_law_never_draws_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_is_sampled_can_be_drawn(name: str) -> None:
     drafts, _ = IMPOSSIBLE[name]
-    for tokens in drafts.sample(np.random.default_rng(3), 200):
+    for tokens in drafts.sample(rng=np.random.default_rng(3), size=200):
         drafts.validate_drawable(tokens)

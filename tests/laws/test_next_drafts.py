@@ -71,7 +71,7 @@ def test_next_drafts_at_a_large_vocabulary_need_no_enumeration() -> None:
     q = np.random.default_rng(0).dirichlet(np.full(20_000, 0.1))
     for make in KINDS.values():
         law = make(q, 4)
-        tokens = law.sample(np.random.default_rng(1)).tolist()
+        tokens = law.sample(rng=np.random.default_rng(1)).tolist()
         for k in range(4):
             probs = law.next_draft_probs(tokens[:k])
             assert probs[tokens[k]] > 0.0

@@ -121,7 +121,7 @@ def test_drafts_are_distinct_and_the_law_is_whole_on_hostile_instances() -> None
 def test_samples_follow_the_tuple_probabilities() -> None:
     law = otmd.Stratified(Q, 3, sharpness=1.5)
     tuples, probs = law.enumerate()
-    drawn = law.sample(np.random.default_rng(2), size=40_000)
+    drawn = law.sample(rng=np.random.default_rng(2), size=40_000)
     counts = np.array([(drawn == x).all(axis=1).sum() for x in tuples])
     assert counts.sum() == len(drawn)
     assert (((counts - 40_000 * probs) ** 2) / (40_000 * probs)).sum() < 2 * len(tuples) + 40

@@ -14,8 +14,8 @@ def model_pair(kind: str, seed: int, vocab_size: int = 3) -> tuple[TableModel, T
     """A target and a draft model, second-order Markov chains."""
     rng = np.random.default_rng([79, KINDS.index(kind), seed])
     peak = 0.2 if kind == "peaked" else 1.0
-    target = TableModel.random(vocab_size, 2, rng, peak)
-    draft = TableModel.random(vocab_size, 2, rng, peak)
+    target = TableModel.random(vocab_size, 2, peak, rng=rng)
+    draft = TableModel.random(vocab_size, 2, peak, rng=rng)
     if kind == "equal":
         return target, target
     if kind == "apart":

@@ -213,7 +213,7 @@ def test_every_rule_is_lossless_or_refuses(name: str) -> None:
     """Random models: two to four tokens, one to three levels, up to the optimum and no further."""
     rng, served, caught = np.random.default_rng(list(TREES).index(name)), set(), 0
     for vocab_size, depth in [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (4, 2)]:
-        target, draft = (TableModel.random(vocab_size, 1, rng) for _ in range(2))
+        target, draft = (TableModel.random(vocab_size, 1, rng=rng) for _ in range(2))
         law = TREES[name](draft, depth)
         best = optimal_block_efficiency(target, law).value
         for rule in EVERY_RULE:

@@ -164,7 +164,7 @@ def test_output_and_drafts_follow_their_laws_and_meet_at_the_rate(name):
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.full(5, 0.7), size=2)
     drafts = law(q, 3)
-    draws = [coupling.clocks(rng, 5, 3) for _ in range(4000)]
+    draws = [coupling.clocks(5, 3, rng=rng) for _ in range(4000)]
     proposed = np.array([coupling.draft_tokens(q, clocks) for clocks in draws])
     emitted = np.array([coupling.output_token(p, clocks) for clocks in draws])
     assert not otmd.audit.draft_law(proposed, drafts, rng=rng).faulty
@@ -195,8 +195,8 @@ def test_the_output_does_not_change_with_the_draft_model(name):
     rng = np.random.default_rng(2)
     p = rng.dirichlet(np.ones(20))
     for seed in range(20):
-        clocks = coupling.clocks(np.random.default_rng(seed), 20, 4)
-        again = coupling.clocks(np.random.default_rng(seed), 20, 4)
+        clocks = coupling.clocks(20, 4, rng=seed)
+        again = coupling.clocks(20, 4, rng=seed)
         output = coupling.output_token(p, clocks)
         drafts = [coupling.draft_tokens(rng.dirichlet(np.ones(20)), clocks) for _ in range(3)]
         assert len({tuple(each.tolist()) for each in drafts}) > 1

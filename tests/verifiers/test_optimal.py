@@ -333,7 +333,7 @@ def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
     assert rule.choice.outer.tiers.max() > 2**15
     assert rule.choice.bound - rule.rate <= 1e-10
     assert abs(float(rule.accepted.sum()) - rule.rate) <= ROUNDING
-    tokens = law.sample(np.random.default_rng(0))
+    tokens = law.sample(rng=np.random.default_rng(0))
     assert rule.conditional_law(tokens).sum() == pytest.approx(1.0, abs=1e-12)
 
 
@@ -374,7 +374,7 @@ def test_names_of_tokens_do_not_matter() -> None:
         renamed = otmd.WithReplacement(instance.draft_probs[order], instance.num_drafts)
         one = otmd.Optimal().prepare(instance.target_probs, law)
         two = otmd.Optimal().prepare(instance.target_probs[order], renamed)
-        tokens = law.sample(np.random.default_rng(1))
+        tokens = law.sample(rng=np.random.default_rng(1))
         place = np.argsort(order)[tokens]
         found = two.conditional_law(place)
         np.testing.assert_allclose(found, one.conditional_law(tokens)[order], atol=1e-7)
@@ -384,7 +384,7 @@ def test_the_order_of_the_drafts_does_not_matter() -> None:
     for instance in INSTANCES[:150]:
         law = package_law(instance, "with_replacement")
         rule = otmd.Optimal().prepare(instance.target_probs, law)
-        tokens = law.sample(np.random.default_rng(2))
+        tokens = law.sample(rng=np.random.default_rng(2))
         given = rule.conditional_law(tokens)
         np.testing.assert_allclose(rule.conditional_law(tokens[::-1]), given, atol=ROUNDING)
 
@@ -440,7 +440,7 @@ def test_output_tokens_follow_the_target(tol: float) -> None:
     """Each of the two tests raises a false alarm with probability 1e-4 over the seed."""
     target, law = thousand_tokens()
     rng = np.random.default_rng(909)
-    tokens = law.sample(rng, size=DRAWS)
+    tokens = law.sample(rng=rng, size=DRAWS)
     verdict = otmd.Optimal(tol).verify(target, law, tokens, rng=rng)
     out, index = np.asarray(verdict.token), np.asarray(verdict.draft_index)
     assert p_value(np.bincount(out, minlength=1000), target) >= ALARM
@@ -465,6 +465,6 @@ def test_faults_are_caught(fault: str) -> None:
     else:
         rule.residual = lambda tokens: target
     rng = np.random.default_rng(909)
-    drafts = law.sample(rng, size=DRAWS)
-    out = np.array([rule.verify(tokens, rng).token for tokens in drafts])
+    drafts = law.sample(rng=rng, size=DRAWS)
+    out = np.array([rule.verify(tokens, rng=rng).token for tokens in drafts])
     assert p_value(np.bincount(out, minlength=1000), target) < ALARM

@@ -186,7 +186,7 @@ def test_names_and_order_do_not_matter(name: str) -> None:
         law = package_law(instance, name)
         order = np.random.default_rng(instance.seed).permutation(instance.vocab_size)
         rule = otmd.Optimal().prepare(instance.target_probs, law)
-        tokens = law.sample(np.random.default_rng(1))
+        tokens = law.sample(rng=np.random.default_rng(1))
         given = rule.conditional_law(tokens)
         np.testing.assert_allclose(rule.conditional_law(tokens[::-1]), given, atol=ROUNDING)
         if name == "without_replacement":
@@ -253,7 +253,7 @@ def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.WithoutReplacement)
 def standard_errors(plan: ChoicePlan, law: otmd.WithoutReplacement) -> Array:
     """How far sampled mean chances of the 20 likeliest tokens of each side are from the plan, in σ."""
     sums, said = np.zeros(law.vocab_size), plan.accepted
-    for tokens in law.sample(np.random.default_rng(3), size=2000):
+    for tokens in law.sample(2000, rng=3):
         sums[tokens] += plan.choice_probs(tokens)
     own = [np.flatnonzero(side) for side in (plan.subset, ~plan.subset)]
     likeliest = np.concatenate([tokens[np.argsort(-said[tokens])[:20]] for tokens in own])

@@ -138,6 +138,6 @@ def _verification(vocab_size: int) -> float:
         begun = perf_counter()
         p, q = Processing()(logits)
         law = Stratified(q, drafts)
-        Preference().prepare(p, law).verify(law.sample(rng), rng)
+        Preference().prepare(p, law).verify(law.sample(rng=rng), rng=rng)
         seconds.append((perf_counter() - begun) / drafts)
     return float(np.median(seconds[2:]))

@@ -47,7 +47,7 @@ Tokens = tuple[int, ...]
 def models(kind: str, seed: int) -> tuple[TableModel, TableModel]:
     """A target and a draft, which may be uniform, or have mass on one token or on two."""
     rng = np.random.default_rng(seed)
-    target, draft = (TableModel.random(VOCAB, 2, rng, 0.6) for _ in range(2))
+    target, draft = (TableModel.random(VOCAB, 2, 0.6, rng=rng) for _ in range(2))
     if kind == "ties":
         draft = TableModel([np.full(VOCAB, 1 / VOCAB)])
     elif kind == "one token":

@@ -52,7 +52,7 @@ RULES = {
 
 def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
     rng = np.random.default_rng(seed)
-    return TableModel.random(3, 2, rng), TableModel.random(3, 2, rng)
+    return TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
 
 
 def emission_probs(verifier, p, law, token, **options):
