@@ -31,7 +31,7 @@ def wrong(name: object, got: object, expected: object) -> ValueError:
     return ValueError(f"{name}: got {got}, expected {expected}")
 
 
-def wrong_type(name: object, value: object, wanted: object) -> TypeError:
+def wrong_type(name: object, value: object, expected: object) -> TypeError:
     """The TypeError of an argument: its name, the type of what was given, and what is valid."""
     what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
     return TypeError(f"{name}: got {what}, wanted {wanted}")
@@ -58,8 +58,10 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     Raises
     ------
     ValueError
-        For NaN, infinity, negative mass, an empty vocabulary, a non-numeric dtype, or a sum
-        further from 1 than the dtype's tolerance.
+        For NaN, infinity, negative mass, an empty vocabulary, or a sum further from 1 than the dtype's
+        tolerance.
+    TypeError
+        For anything but real numbers.
     """
     array = as_real_array(name, value)
     # NumPy has no bfloat16, so a tensor of that type comes as float32.
@@ -156,14 +158,16 @@ def sum_tolerance(dtype: Any) -> float:
 
 
 def as_real_array(name: str, value: ArrayLike) -> NDArray:
-    """Return ``value`` as an array of real numbers over a vocabulary, or raise ValueError under that name."""
+    """Return ``value`` as an array of real numbers over a vocabulary; errors are under that name."""
     try:
         array = np.asarray(from_tensor(value))
     except ValueError as reason:
         raise wrong(name, "rows of different lengths", "(…, V)") from reason
     if array.dtype.kind not in "fiub":
-        what = type(value).__name__ if array.dtype == object else f"dtype {array.dtype}"
-        raise wrong(name, what, "real numbers (float16, float32 or float64)")
+        expected = "real numbers (float16, float32 or float64)"
+        if array.dtype == object:
+            raise wrong_type(name, value, expected)
+        raise TypeError(f"{name}: got dtype {array.dtype}, wanted {expected}")
     if array.ndim == 0 or array.shape[-1] == 0:
         raise wrong(name, f"shape {array.shape}", "(…, V) with at least one token in V")
     return array
@@ -238,8 +242,8 @@ def broadcast_index(index: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int
 
 
 def validate_tol(tol: object) -> float:
-    """Return the tolerance of a rate, at most 1; ValueError unless it is a positive number."""
-    number = as_float(tol)
+    """Return the tolerance of a rate, at most 1; TypeError or ValueError unless it is a positive number."""
+    number = validate_real("tol", tol)
     if not number > 0.0:
         raise wrong("tol", repr(tol), "a positive number")
     return min(number, 1.0)
@@ -248,9 +252,11 @@ def validate_tol(tol: object) -> float:
 def validate_count(
     name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
 ) -> int:
-    """Return ``value`` as an int, or raise ValueError unless it is a whole number in the range."""
+    """Return a whole number as an int; TypeError for anything else, ValueError outside the range."""
     # int comes first: Python takes longer for an abstract class.
-    if isinstance(value, bool) or not isinstance(value, (int, Integral)) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, (int, Integral)):
+        raise wrong_type(name, value, f"a whole number ≥ {minimum}")
+    if value < minimum:
         raise wrong(name, repr(value), f"a whole number ≥ {minimum}")
     if int(value) > maximum:
         raise wrong(name, repr(value), f"a whole number ≤ {maximum}")
@@ -258,18 +264,18 @@ def validate_count(
 
 
 def validate_counts(name: str, value: object) -> list[int]:
-    """Return one whole number ≥ 1, or several, as a list of ints, or raise ValueError."""
+    """Return one whole number ≥ 1, or several, as a list of ints; errors as in :func:`validate_count`."""
     numbers = value.tolist() if isinstance(value, np.ndarray) else value
     numbers = numbers if isinstance(numbers, Iterable) else [numbers]
     return [validate_count(name, number) for number in numbers]
 
 
-def as_float(value: object) -> float:
-    """Return a real number as a float; NaN for anything that is not a real number."""
+def validate_real(name: str, value: object, expected: str = "a number") -> float:
+    """Return a real number as a float; TypeError for anything else."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
-        return np.nan
+        raise wrong_type(name, value, expected)
     try:
         with np.errstate(over="ignore"):
             return float(value)
@@ -315,6 +321,8 @@ class Processing:
     ValueError
         For a parameter outside its range; when called, for logits that hold NaN or +inf, or no
         finite logit at all. −inf marks a token that cannot be sampled.
+    TypeError
+        For a parameter that is no number, and for logits that are not real numbers.
 
     Notes
     -----
@@ -331,12 +339,12 @@ class Processing:
     order: str | Sequence[str] = "transformers"
 
     def __post_init__(self) -> None:
-        if not 0 <= as_float(self.temperature) < np.inf:
+        if not 0 <= validate_real("temperature", self.temperature) < np.inf:
             raise wrong("temperature", repr(self.temperature), "a finite number ≥ 0")
         if self.top_k is not None:
             validate_count("top_k", self.top_k)
         for name, share in {"top_p": self.top_p, "min_p": self.min_p}.items():
-            if share is not None and not 0 <= as_float(share) <= 1:
+            if share is not None and not 0 <= validate_real(name, share) <= 1:
                 raise wrong(name, repr(share), "a number in [0, 1] or None")
         order = _validate_order(self.order)
         cuts = (self.top_k, self.top_p, self.min_p)
@@ -402,13 +410,12 @@ def _validate_order(order: object) -> str:
     """Return an order of the steps as a text: the name of an engine, or the steps separated by commas."""
     if isinstance(order, str) and order in ORDERS:
         return order
-    steps = order.split(",") if isinstance(order, str) else order
-    names = [str(name).strip() for name in steps] if isinstance(steps, (list, tuple)) else []
+    wanted = f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
+    if not isinstance(order, (str, list, tuple)):
+        raise wrong_type("order", order, wanted)
+    names = [str(name).strip() for name in (order.split(",") if isinstance(order, str) else order)]
     if sorted(names) != sorted(ORDERS["transformers"]):
-        expected = (
-            f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
-        )
-        raise wrong("order", f"{order!r:.100}", expected)
+        raise wrong("order", f"{order!r:.100}", wanted)
     return ",".join(names)
 
 
@@ -455,8 +462,8 @@ _STEPS: dict[str, Callable[[FloatArray, Any], None]] = {
 
 
 def validate_positive(name: str, value: object) -> float:
-    """Return a positive finite number, or raise ValueError."""
-    number = as_float(value)
+    """Return a positive finite number; TypeError for what is no number, else ValueError."""
+    number = validate_real(name, value)
     if 0.0 < number < np.inf:
         return number
     raise wrong(name, repr(value), "a positive number")

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
 from otmd.audit.mistakes import Explanation, best_settings
-from otmd.audit.samples import derived_rng, num_tuples, validate_law, validate_level
+from otmd.audit.samples import derived_rng, num_tuples, validate_level
 from otmd.laws import DraftLaw
-from otmd.laws.base import RngLike
+from otmd.laws.base import RngLike, validate_one_position
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
 
 # Drafts that depend on each other come from related parts of the vocabulary; so many, about equally likely.
@@ -130,7 +130,7 @@ def draft_law(
     ValueError, TypeError
         For invalid input; for a class in place of an instance, or swapped arguments.
     """
-    validate_law(law, samples)
+    validate_one_position(law, samples)
     tokens = law.validate_tokens(from_tensor(samples), "samples")
     if tokens.ndim != 2 or not len(tokens):
         raise wrong("samples", f"shape {tokens.shape}", "(N, n) with N ≥ 1")

@@ -18,6 +18,7 @@ from otmd.probabilities import (
     sum_tolerance,
     ties_at_edge,
     wrong,
+    wrong_type,
 )
 from otmd.storage.files import shortened
 
@@ -100,7 +101,7 @@ def read_records(source: Source, processings: Mapping[str, Processing | None]) -
         rows = enumerate(source, start=1)
         name = "records"
     else:
-        raise wrong("source", type(source).__name__, "a path or a list of mappings")
+        raise wrong_type("source", source, "a path or a list of mappings")
     least = {"target": 1.0, "draft": 1.0}
     most = dict(least)
     for number, row in rows:
@@ -110,7 +111,7 @@ def read_records(source: Source, processings: Mapping[str, Processing | None]) -
             given = _given(row)
             sides = {side: _read_side(side, given, processings.get(side)) for side in least}
             record = _record(number, given, sides["target"], sides["draft"])
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{name}: row {number}: {error}") from error
         for side, numbers in sides.items():
             listed = numbers.listed if numbers else 1.0

@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd import laws
-from otmd.laws.base import RngLike, draw_tokens, validate_rng
+from otmd.laws.base import RngLike, draw_tokens, validate_one_position, validate_rng
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
-    as_float,
     from_tensor,
     validate_probs,
+    validate_real,
     validate_same_vocabulary,
     wrong,
+    wrong_type,
 )
 from otmd.registry import LAWS
 from otmd.verifiers import Verifier
@@ -68,39 +69,22 @@ class TokenDeviation:
     expected: float
 
 
-def validate_law(law: object, array: ArrayLike) -> laws.DraftLaw:
-    """Return the law; TypeError for a class, or if it is swapped with the ``array``; else ValueError."""
-    if isinstance(law, type) and issubclass(law, laws.DraftLaw):
-        raise TypeError(
-            f"law: got the class {law.__name__}, expected an instance: {law.__name__}(…)"
-        )
-    if isinstance(array, laws.DraftLaw):
-        swapped = f"{type(law).__name__}, and {type(array).__name__} for the array before it"
-        raise TypeError(f"law: got {swapped}: are the two swapped?")
-    if not isinstance(law, laws.DraftLaw):
-        raise wrong("law", type(law).__name__, "a DraftLaw")
-    if law.batch_shape:
-        raise wrong("law", f"leading axes {law.batch_shape}", "one position")
-    return law
-
-
 def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
-    """Return the target of a single position, or raise for it or for the law; see :func:`validate_law`."""
-    vocab_size = validate_law(law, target_probs).vocab_size
+    """Return the target of a single position, or raise for it or for the law."""
+    checked = validate_one_position(law, target_probs)
     p = validate_probs("target_probs", target_probs)
-    validate_same_vocabulary(p, vocab_size)
+    validate_same_vocabulary(p, checked.vocab_size)
     if p.ndim != 1:
         raise wrong("target_probs", f"leading axes {p.shape[:-1]}", "one position")
     return p
 
 
 def validate_verifier(verifier: object) -> None:
-    """Raise TypeError for a class, ValueError for neither a Verifier nor a callable."""
+    """Raise TypeError for a class, and for what is neither a Verifier nor a callable."""
     if isinstance(verifier, type):
-        name = verifier.__name__
-        raise TypeError(f"verifier: got the class {name}, expected an instance: {name}()")
+        raise wrong_type("verifier", verifier, f"an instance: {verifier.__name__}()")
     if not isinstance(verifier, Verifier) and not callable(verifier):
-        raise wrong("verifier", repr(verifier), "a Verifier or a callable")
+        raise wrong_type("verifier", verifier, "a Verifier or a callable")
 
 
 def validate_level(false_alarm: object) -> float:
@@ -112,8 +96,8 @@ def validate_level(false_alarm: object) -> float:
 
 
 def validate_fraction(name: str, value: object) -> float:
-    """Return a number strictly between 0 and 1, or raise ValueError."""
-    number = as_float(value)
+    """Return a number strictly between 0 and 1; TypeError for what is no number, else ValueError."""
+    number = validate_real(name, value)
     if not 0 < number < 1:
         raise wrong(name, repr(value), "a number between 0 and 1")
     return number

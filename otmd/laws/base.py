@@ -220,7 +220,7 @@ class DraftLaw(ABC):
         Parameters
         ----------
         draft_tokens : array_like of int, shape (…, n)
-            Tokens in [0, V), else ValueError. Leading axes are broadcast against the law's.
+            Integers (TypeError) in [0, V), else ValueError. Leading axes are broadcast against the law's.
         """
         checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
@@ -267,12 +267,14 @@ class DraftLaw(ABC):
         Parameters
         ----------
         subset : array_like of bool, shape (…, V)
-            H, boolean, else ValueError. Leading axes are broadcast against the law's.
+            H, boolean, else TypeError. Leading axes are broadcast against the law's.
         """
         mask = np.asarray(subset)
-        if mask.dtype != np.bool_ or mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
-            wanted = f"bool of shape (…, {self.vocab_size})"
-            raise wrong("subset", f"{mask.dtype} of shape {mask.shape}", wanted)
+        expected = f"bool of shape (…, {self.vocab_size})"
+        if mask.dtype != np.bool_:
+            raise TypeError(f"subset: got dtype {mask.dtype}, wanted {expected}")
+        if mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
+            raise wrong("subset", f"shape {mask.shape}", expected)
         shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
         mask = np.broadcast_to(mask, (*shape, self.vocab_size))
         values = np.empty(shape)
@@ -324,14 +326,16 @@ class DraftLaw(ABC):
         return ids
 
     def validate_tokens(self, draft_tokens: ArrayLike, name: str = "draft_tokens") -> IntArray:
-        """Return ``draft_tokens`` as int64 of shape (…, n), or raise ValueError under that name."""
+        """Return ``draft_tokens`` as int64 of shape (…, n); errors are under that name."""
         try:
             array = np.asarray(draft_tokens)
         except ValueError as reason:
             raise wrong(name, "rows of different lengths", "(…, n)") from reason
-        if array.dtype.kind not in "iu" or array.ndim == 0 or array.shape[-1] != self.num_drafts:
-            wanted = f"integers of shape (…, {self.num_drafts})"
-            raise wrong(name, f"{array.dtype} of shape {array.shape}", wanted)
+        expected = f"integers of shape (…, {self.num_drafts})"
+        if array.dtype.kind not in "iu" and array.size:
+            raise TypeError(f"{name}: got dtype {array.dtype}, wanted {expected}")
+        if array.ndim == 0 or array.shape[-1] != self.num_drafts:
+            raise wrong(name, f"shape {array.shape}", expected)
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
             wanted = f"ids in [0, {self.vocab_size})"
             raise wrong(name, f"ids from {array.min()} to {array.max()}", wanted)
@@ -374,17 +378,27 @@ def invert(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
     return np.minimum(index, np.searchsorted(cumulative, total))
 
 
-def validate_law(law: object) -> None:
-    """Raise TypeError unless ``law`` is a DraftLaw."""
-    if isinstance(law, DraftLaw):
-        return
-    what = f"the class {law.__name__}" if isinstance(law, type) else type(law).__name__
-    raise TypeError(f"law: got {what}, expected a DraftLaw such as WithReplacement(draft_probs, 4)")
+def validate_law(law: object, before: object = None) -> DraftLaw:
+    """Return the law; TypeError for anything else, also if it was swapped with the argument ``before`` it."""
+    if isinstance(before, DraftLaw):
+        given = f"{type(law).__name__} after a {type(before).__name__} in place of an array"
+        raise TypeError(f"law: got {given}: are the two swapped?")
+    if not isinstance(law, DraftLaw):
+        raise wrong_type("law", law, "a DraftLaw such as WithReplacement(draft_probs, 4)")
+    return law
+
+
+def validate_one_position(law: object, before: object = None) -> DraftLaw:
+    """Return a law without leading axes, else ValueError; other errors are those of :func:`validate_law`."""
+    checked = validate_law(law, before)
+    if checked.batch_shape:
+        raise wrong("law", f"leading axes {checked.batch_shape}", "one position")
+    return checked
 
 
 def validate_target(target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:
     """Return the target (…, V) in float64; ValueError unless it fits the vocabulary and axes of a law."""
-    validate_law(law)
+    validate_law(law, target_probs)
     target = validate_probs("target_probs", target_probs, copy)
     validate_same_vocabulary(target, law.vocab_size, law.batch_shape)
     return target

@@ -21,7 +21,7 @@ from otmd.laws.base import validate_law, validate_target
 from otmd.laws.proposal import ProposalLaw, order_from
 from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
-from otmd.probabilities import FloatArray, IntArray, accumulated, wrong
+from otmd.probabilities import FloatArray, IntArray, accumulated, wrong, wrong_type
 
 # A bisection halves its interval so many times, which is down to the rounding of its ends.
 _HALVINGS = 64
@@ -146,7 +146,7 @@ def lossy_frontier(
     For one draft, the front of total variation is that of Yin et al. 2024 (Theorem 5), and mentored decoding
     (Tran-Thien 2023) attains that of KL.
     """
-    validate_law(law)
+    validate_law(law, target_probs)
     if divergence not in _PARTS:
         raise wrong("divergence", repr(divergence), f"one of {', '.join(_PARTS)}")
     if not isinstance(law, ProposalLaw):
@@ -302,8 +302,11 @@ def _order_of_corners(target: FloatArray, structure: Structure) -> IntArray:
 
 
 def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArray:
-    """Numbers from ``least`` to ``most``, or a ValueError."""
-    given = np.asarray(value, dtype=np.float64)
+    """Numbers from ``least`` to ``most``; TypeError or ValueError for anything else."""
+    given = np.asarray(value)
+    if given.dtype.kind not in "fiu":
+        raise wrong_type(name, value, f"numbers in [{least:g}, {most:g}]")
+    given = given.astype(np.float64)
     # Written so that NaN is refused as well.
     if not ((given >= least) & (given <= most)).all():
         raise wrong(name, repr(value), f"numbers in [{least:g}, {most:g}]")

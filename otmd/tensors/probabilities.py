@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from otmd.probabilities import Processing, wrong
+from otmd.probabilities import Processing, wrong, wrong_type
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -95,9 +95,9 @@ def check_tensors(target: Any, draft: Any) -> None:
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is a floating tensor (…, V)."""
+    """Raise TypeError unless ``value`` is a tensor, ValueError unless it is floating and (…, V)."""
     if not isinstance(value, Tensor):
-        raise wrong(name, type(value).__name__, "a torch.Tensor (…, V)")
+        raise wrong_type(name, value, "a torch.Tensor (…, V)")
     if value.dtype not in DTYPES:
         raise wrong(name, f"dtype {value.dtype}", "float16, bfloat16, float32 or float64")
     if value.ndim == 0 or value.shape[-1] == 0:

@@ -8,8 +8,9 @@ import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.laws import DraftLaw
+from otmd.laws.base import validate_one_position
 from otmd.probabilities import FloatArray, IntArray, wrong
-from otmd.transport.problem import ProblemShape, TransportProblem, validate_one_position
+from otmd.transport.problem import ProblemShape, TransportProblem
 from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
 
 Shaped = TransportProblem | ProblemShape

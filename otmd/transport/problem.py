@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
+from otmd.laws.base import validate_one_position
 from otmd.optimum.minimum_cut import draft_sets
 from otmd.probabilities import (
     BoolArray,
@@ -51,17 +52,6 @@ class ProblemShape:
             starts, tokens, _ = draft_sets(*law.enumerate(), merge)
             counts = starts.size - 1, tokens.size
         return cls(*counts, law.vocab_size)
-
-
-_ONE_POSITION = "one position: a linear program is solved for each"
-
-
-def validate_one_position(law: DraftLaw) -> None:
-    """Raise ValueError unless ``law`` is a law without leading axes."""
-    if not isinstance(law, DraftLaw):
-        raise wrong("law", type(law).__name__, "a DraftLaw")
-    if law.batch_shape:
-        raise wrong("law", f"leading axes {law.batch_shape}", _ONE_POSITION)
 
 
 _SUPPLY_TOLERANCE = 1e-9
@@ -126,11 +116,11 @@ class TransportProblem:
         merge : bool
             Make one row of all tuples with the same set of tokens; the optimum is the same.
         """
-        validate_one_position(law)
+        validate_one_position(law, target_probs)
         target = validate_probs("target_probs", target_probs)
         validate_same_vocabulary(target, law.vocab_size)
         if target.ndim != 1:
-            raise wrong("target_probs", f"leading axes {target.shape[:-1]}", _ONE_POSITION)
+            raise wrong("target_probs", f"leading axes {target.shape[:-1]}", "one position")
         tuples, probs = law.enumerate()
         starts, tokens, supply = draft_sets(tuples, probs, merge)
         return cls(target, starts, tokens, supply, law, None if merge else tuples)

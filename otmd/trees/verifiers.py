@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from otmd.laws.base import RngLike, validate_rng
-from otmd.probabilities import FloatArray, wrong
+from otmd.probabilities import FloatArray, wrong_type
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.trees.random_choices import RandomChoices, Sampled
 from otmd.verifiers import UnsupportedLaw, Verifier
@@ -53,7 +53,7 @@ class TokenLevel(TreeVerifier):
     Parameters
     ----------
     verifier : Verifier
-        Decides at each node. It must serve the law of the node's drafts. Anything else is a ValueError.
+        Decides at each node. It must serve the law of the node's drafts. Anything else is a TypeError.
 
     Notes
     -----
@@ -63,7 +63,7 @@ class TokenLevel(TreeVerifier):
 
     def __init__(self, verifier: Verifier) -> None:
         if not isinstance(verifier, Verifier):
-            raise wrong("verifier", repr(verifier), "a Verifier")
+            raise wrong_type("verifier", verifier, "a Verifier")
         self.verifier = verifier
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from otmd.optimum.acceptance import (
     pairs_by_position,
     positions,
 )
-from otmd.probabilities import FloatArray, validate_tol, wrong
+from otmd.probabilities import FloatArray, validate_tol, wrong, wrong_type
 from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
@@ -265,9 +265,5 @@ def validate_verifier(verifier: object) -> None:
     if isinstance(verifier, Verifier):
         return
     if isinstance(verifier, type) and issubclass(verifier, Verifier):
-        raise TypeError(
-            f"verifier: got the class {verifier.__name__}, expected an instance: {verifier.__name__}()"
-        )
-    raise TypeError(
-        f"verifier: got {type(verifier).__name__}, expected a Verifier such as KSequential()"
-    )
+        raise wrong_type("verifier", verifier, f"an instance: {verifier.__name__}()")
+    raise wrong_type("verifier", verifier, "a Verifier such as KSequential()")

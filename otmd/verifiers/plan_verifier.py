@@ -3,7 +3,7 @@
 import numpy as np
 
 from otmd.laws import DraftLaw, Structure
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray, IntArray, wrong_type
 from otmd.transport import TransportPlan
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier
@@ -26,7 +26,7 @@ class PlanVerifier(Verifier):
 
     def __init__(self, plan: TransportPlan) -> None:
         if not isinstance(plan, TransportPlan):
-            raise ValueError(f"plan: got {type(plan).__name__}, expected a TransportPlan")
+            raise wrong_type("plan", plan, "a TransportPlan")
         self.plan = plan
 
     def __repr__(self) -> str:

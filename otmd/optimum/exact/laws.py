@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.probabilities import validate_count, wrong
+from otmd.probabilities import validate_count, wrong, wrong_type
 
 _WANTED = "an int, a Fraction, a string such as '1/3', or a finite float"
 # Enough tokens for every function here to refuse the vocabulary by its own limit.
@@ -245,10 +245,10 @@ def _read_row(name: str, value: object, vocab_size: int, read: Reader) -> list[N
 
 
 def require_law(law: object, served: tuple[type[ExactLaw], ...]) -> None:
-    """Raise ValueError unless ``law`` is one of the exact laws that are served."""
+    """Raise TypeError unless ``law`` is one of the exact laws that are served."""
     if not isinstance(law, served):
         names = ", ".join(f"exact.{known.__name__}" for known in served)
-        raise wrong("law", repr(law), f"one of {names}")
+        raise wrong_type("law", law, f"one of {names}")
 
 
 def mass_of_all(probs: Sequence[Number]) -> list[Number]:

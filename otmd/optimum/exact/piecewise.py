@@ -7,7 +7,7 @@ from typing import Any
 
 from otmd.optimum.exact import laws
 from otmd.optimum.exact.rates import smallest_cuts
-from otmd.probabilities import wrong
+from otmd.probabilities import wrong, wrong_type
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def piecewise_optimum(
     """
     sympy = laws.require_sympy()
     if not isinstance(symbol, sympy.Symbol):
-        raise wrong("symbol", repr(symbol), "a sympy.Symbol")
+        raise wrong_type("symbol", symbol, "a sympy.Symbol")
     laws.require_law(law, _LAWS)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
