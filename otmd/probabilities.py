@@ -34,7 +34,7 @@ def wrong(name: object, got: object, expected: object) -> ValueError:
 def wrong_type(name: object, value: object, expected: object) -> TypeError:
     """The TypeError of an argument: its name, the type of what was given, and what is valid."""
     what = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-    return TypeError(f"{name}: got {what}, wanted {wanted}")
+    return TypeError(f"{name}: got {what}, expected {expected}")
 
 
 def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray:
@@ -167,7 +167,7 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
         expected = "real numbers (float16, float32 or float64)"
         if array.dtype == object:
             raise wrong_type(name, value, expected)
-        raise TypeError(f"{name}: got dtype {array.dtype}, wanted {expected}")
+        raise TypeError(f"{name}: got dtype {array.dtype}, expected {expected}")
     if array.ndim == 0 or array.shape[-1] == 0:
         raise wrong(name, f"shape {array.shape}", "(…, V) with at least one token in V")
     return array
@@ -410,12 +410,12 @@ def _validate_order(order: object) -> str:
     """Return an order of the steps as a text: the name of an engine, or the steps separated by commas."""
     if isinstance(order, str) and order in ORDERS:
         return order
-    wanted = f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
+    expected = f"one of {', '.join(ORDERS)}, or {', '.join(ORDERS['transformers'])} in any order"
     if not isinstance(order, (str, list, tuple)):
-        raise wrong_type("order", order, wanted)
+        raise wrong_type("order", order, expected)
     names = [str(name).strip() for name in (order.split(",") if isinstance(order, str) else order)]
     if sorted(names) != sorted(ORDERS["transformers"]):
-        raise wrong("order", f"{order!r:.100}", wanted)
+        raise wrong("order", f"{order!r:.100}", expected)
     return ",".join(names)
 
 

@@ -36,7 +36,7 @@ def test_what_is_accepted_scaled_and_refused(
             otmd.validate_probs("p", values)
         return
     found = otmd.validate_probs("p", values)
-    for own, total, wanted in zip(found, totals, values.astype(np.float64), strict=True):
+    for own, total, expected in zip(found, totals, values.astype(np.float64), strict=True):
         scale = 1.0 if abs(total - 1) < 1.4e-14 else total
         np.testing.assert_allclose(own, wanted / scale, rtol=1e-14)
 

@@ -272,7 +272,7 @@ class DraftLaw(ABC):
         mask = np.asarray(subset)
         expected = f"bool of shape (…, {self.vocab_size})"
         if mask.dtype != np.bool_:
-            raise TypeError(f"subset: got dtype {mask.dtype}, wanted {expected}")
+            raise TypeError(f"subset: got dtype {mask.dtype}, expected {expected}")
         if mask.ndim == 0 or mask.shape[-1] != self.vocab_size:
             raise wrong("subset", f"shape {mask.shape}", expected)
         shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
@@ -333,7 +333,7 @@ class DraftLaw(ABC):
             raise wrong(name, "rows of different lengths", "(…, n)") from reason
         expected = f"integers of shape (…, {self.num_drafts})"
         if array.dtype.kind not in "iu" and array.size:
-            raise TypeError(f"{name}: got dtype {array.dtype}, wanted {expected}")
+            raise TypeError(f"{name}: got dtype {array.dtype}, expected {expected}")
         if array.ndim == 0 or array.shape[-1] != self.num_drafts:
             raise wrong(name, f"shape {array.shape}", expected)
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):

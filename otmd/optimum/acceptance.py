@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,7 +36,8 @@ class OptimalAcceptance:
     def __init__(
         self, rate: FloatArray | float, subset: BoolArray | Callable[[], BoolArray]
     ) -> None:
-        self.rate = rate
+        # A float or an array, as the shapes decide, which no type of an array_like tells.
+        self.rate: Any = rate
         self._subset = subset
 
     @property

@@ -102,7 +102,7 @@ def measure(
     verifiers : str or iterable
         Names such as ``"k-sequential"``, verifier classes, verifiers, or pairs ``(name, verifier)``. A
         verifier is measured with the laws that it serves; other pairs have no rows. The table's ``verifier``
-        is the name that it reports for the law: ``Preference`` is MaximalCoupling with one draft,
+        is the name that the verifier reports for the law: ``Preference`` is MaximalCoupling with one draft,
         GreedyCoupling with greedy drafts, and TargetOnly where all drafts are deterministic. Each name has
         one row.
     num_drafts : int or iterable of int

@@ -95,10 +95,11 @@ def check_tensors(target: Any, draft: Any) -> None:
 
 
 def check_tensor(name: str, value: Any) -> None:
-    """Raise TypeError unless ``value`` is a tensor, ValueError unless it is floating and (…, V)."""
+    """Raise TypeError unless ``value`` is a floating tensor, ValueError unless its shape is (…, V)."""
     if not isinstance(value, Tensor):
         raise wrong_type(name, value, "a torch.Tensor (…, V)")
     if value.dtype not in DTYPES:
-        raise wrong(name, f"dtype {value.dtype}", "float16, bfloat16, float32 or float64")
+        expected = "float16, bfloat16, float32 or float64"
+        raise TypeError(f"{name}: got dtype {value.dtype}, expected {expected}")
     if value.ndim == 0 or value.shape[-1] == 0:
         raise wrong(name, f"shape {tuple(value.shape)}", "(…, V) with at least one token in V")

@@ -97,5 +97,5 @@ def test_bad_input(function) -> None:
         function(["1/2", "1/3"], exact.WithReplacement(["1/2", "1/2"], 2))
     with pytest.raises(ValueError, match=r"target_probs.*1 tokens.*expected 2"):
         function([1], exact.WithReplacement(["1/2", "1/2"], 2))
-    with pytest.raises(ValueError, match=r"law: got .*exact\.WithReplacement"):
+    with pytest.raises(TypeError, match=r"law: got .*exact\.WithReplacement"):
         function([1], exact.WithoutReplacement([1], 1))

@@ -38,7 +38,8 @@ def test_memory_of_a_rate_alone() -> None:
     def subset() -> object:
         return otmd.optimal_acceptance(p, law, every_n=True).subset
 
-    assert peak(lambda: otmd.optimal_acceptance(p, law, every_n=True)) < size / 4
+    # A quarter of it is the copy of the target.
+    assert peak(lambda: otmd.optimal_acceptance(p, law, every_n=True)) < size / 2
     assert peak(subset) >= size
 
 

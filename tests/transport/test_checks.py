@@ -193,7 +193,7 @@ def test_wrong_problems_are_named():
         solve_transport([P, P], LAW)
     with pytest.raises(ValueError, match=r"law: got leading axes \(2,\), expected one position"):
         solve_transport(P, otmd.WithReplacement([P, P], 2))
-    with pytest.raises(ValueError, match="law: got int, expected a DraftLaw"):
+    with pytest.raises(TypeError, match="law: got int, expected a DraftLaw"):
         solve_transport(P, 3)
     with pytest.raises(ValueError, match="target_probs: got 2 tokens, expected 4"):
         solve_transport([0.5, 0.5], LAW)

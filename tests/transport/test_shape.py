@@ -137,7 +137,7 @@ def test_a_table_of_tuples_may_be_of_any_length():
 
 
 def test_wrong_laws_are_named():
-    with pytest.raises(ValueError, match="law: got str, expected a DraftLaw"):
+    with pytest.raises(TypeError, match="law: got str, expected a DraftLaw"):
         ProblemShape.of("greedy")
     with pytest.raises(ValueError, match="form: got 'fast'"):
         program_size(ProblemShape.of(otmd.Greedy(uniform(3), 2)), "fast")

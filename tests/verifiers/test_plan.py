@@ -115,6 +115,6 @@ def test_another_target_is_refused():
 
 
 def test_only_plans_are_taken():
-    with pytest.raises(ValueError, match="plan: got float, expected a TransportPlan"):
+    with pytest.raises(TypeError, match="plan: got float, expected a TransportPlan"):
         PlanVerifier(0.5)
     assert repr(PlanVerifier(solve_transport(P, LAW).plan)).startswith("PlanVerifier(Transport")

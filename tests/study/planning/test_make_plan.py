@@ -472,5 +472,5 @@ def test_numbers_of_any_integer_type(dump, tmp_path):
         )  # fmt: skip
     assert plans[0].to_dict()["ranking"] == plans[1].to_dict()["ranking"]
     for name in ("num_drafts", "budgets", "depth"):
-        with pytest.raises(ValueError, match=rf"^{name}: got 1\.5, expected a whole number"):
+        with pytest.raises(TypeError, match=rf"^{name}: got float, expected a whole number"):
             make_plan(dataset, tmp_path / "bad", **{name: 1.5})

@@ -240,7 +240,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
     q, p, rng = draft(()), target(()), np.random.default_rng(0)
     for n, count in ((2, 1), (3, 400)):
         law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-        for text, wanted in zip(texts, slots[n], strict=True):
+        for text, expected in zip(texts, slots[n], strict=True):
             if text[1:] == (0, 0):
                 found = np.array(
                     [
