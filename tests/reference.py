@@ -269,35 +269,6 @@ def _solve(objective: np.ndarray, matrix: coo_array, limit: np.ndarray, equal: b
     return -answer.fun / scale
 
 
-def optimal_by_lp(p: Probs, law: Law) -> float:
-    """The compact program: only mass from a draft tuple to one of its own tokens is a variable.
-
-    Tuples over the same set of tokens are merged, which changes neither value nor meaning.
-    """
-    merged: dict[frozenset[int], float] = {}
-    for tokens, mass in law.items():
-        merged[frozenset(tokens)] = merged.get(frozenset(tokens), 0.0) + float(mass)
-    pairs = [(row, token) for row, drafted in enumerate(merged) for token in sorted(drafted)]
-    rows = [row for row, _ in pairs] + [len(merged) + token for _, token in pairs]
-    columns = list(range(len(pairs))) * 2
-    shape = len(merged) + len(p), len(pairs)
-    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    limit = np.array([*merged.values(), *(float(mass) for mass in p)])
-    return _solve(np.ones(len(pairs)), matrix, limit, equal=False)
-
-
-def optimal_by_full_lp(p: Probs, law: Law) -> float:
-    """The full program: every coupling of draft tuple and output token, both marginals fixed."""
-    pairs = [(x, y) for x in range(len(law)) for y in range(len(p))]
-    rows = [x for x, _ in pairs] + [len(law) + y for _, y in pairs]
-    columns = list(range(len(pairs))) * 2
-    shape = len(law) + len(p), len(pairs)
-    matrix = coo_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    limit = np.array([float(mass) for mass in (*law.values(), *p)])
-    drafted = list(law)
-    return _solve(np.array([float(y in drafted[x]) for x, y in pairs]), matrix, limit, equal=True)
-
-
 # ---------------------------------------------------------------- verifiers, one tuple at a time
 
 
@@ -514,22 +485,6 @@ def skipping_duplicates(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
     return outcomes_of
 
 
-def residual_kept(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
-    """A second fault: every draft is held against p itself, the residual formed only at the end."""
-
-    def outcomes_of(tokens: Tokens) -> Outcomes:
-        outcomes: Outcomes = []
-        alive: Number = 1
-        for i, token in enumerate(tokens):
-            accept = min(1, p[token] / q[token])
-            outcomes.append((token, i, alive * accept))
-            alive = alive * (1 - accept)
-        _spread(outcomes, excess(p, q), alive)
-        return outcomes
-
-    return outcomes_of
-
-
 def conditional(outcomes: Outcomes, vocab_size: int) -> list[Number]:
     """The law of the output token, given the drafts."""
     law: list[Number] = [0] * vocab_size
@@ -581,23 +536,6 @@ def rrs_by_curve(p: Probs, q: Probs, n: int) -> Number:
     return 1 - hockey_stick(p, q, C)
 
 
-def ratio_prefixes(p: Probs, q: Probs) -> Iterable[Tokens]:
-    """Prefixes of the tokens in ascending p/q; a token with no draft mass comes last."""
-    order = sorted(
-        range(len(p)), key=lambda token: (q[token] <= 0, p[token] / q[token] if q[token] > 0 else 0)
-    )
-    for size in range(len(p) + 1):
-        yield tuple(order[:size])
-
-
-def optimal_by_prefixes(p: Probs, law: Law, q: Probs) -> Number:
-    """The minimum over prefixes of the ratio order, which is enough for the three laws of one q."""
-    return 1 + min(
-        sum(p[token] for token in prefix) - containment(law, prefix)
-        for prefix in ratio_prefixes(p, q)
-    )
-
-
 # ---------------------------------------------------------------- logits
 
 
@@ -639,9 +577,6 @@ def probs_from_logits(
     return _softmax(scores)
 
 
-# ---------------------------------------------------------------- the optimal plan
-
-
 def smallest_best_cut(p: Probs, q: Probs, n: int) -> tuple[Number, Tokens]:
     """The minimum over all subsets of p(H) - q(H)^n, and the smallest H that attains it.
 
@@ -654,12 +589,6 @@ def smallest_best_cut(p: Probs, q: Probs, n: int) -> tuple[Number, Tokens]:
         if value < best:
             best, cut = value, subset
     return best, cut
-
-
-# ---------------------------------------------------------------- the optimal plan without replacement
-
-
-# ---------------------------------------------------------------- transport plans
 
 
 # ---------------------------------------------------------------- sequences

@@ -1,4 +1,4 @@
-"""Distributions checked and scaled: against sums of fractions, one row at a time."""
+"""Distributions checked and scaled, and logits turned into them: against fractions, and steps by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
 
 import otmd
+import otmd.kernel
+from otmd.probabilities import ORDERS, Rows
+
+P = np.array([0.5, 0.3, 0.2])
 
 
 def rows(dtype: type) -> np.ndarray:
@@ -29,20 +36,45 @@ def test_what_is_accepted_scaled_and_refused(
     values = rows(dtype)
     values[row, token] += dtype(change)
     tolerance = float(np.sqrt(np.finfo(dtype).eps))
-    valid = all(np.isfinite(own).all() and own.min() >= 0 for own in values)
-    totals = [float(sum(map(Fraction, own))) for own in values.tolist()] if valid else []
+    valid = all(np.isfinite(row).all() and row.min() >= 0 for row in values)
+    totals = [float(sum(map(Fraction, row))) for row in values.tolist()] if valid else []
     if not valid or max(abs(total - 1) for total in totals) > tolerance:
         with pytest.raises(ValueError, match=r"^p: got"):
             otmd.validate_probs("p", values)
         return
-    found = otmd.validate_probs("p", values)
-    for own, total, expected in zip(found, totals, values.astype(np.float64), strict=True):
+    scaled = otmd.validate_probs("p", values)
+    for probs, total, expected in zip(scaled, totals, values.astype(np.float64), strict=True):
         scale = 1.0 if abs(total - 1) < 1.4e-14 else total
-        np.testing.assert_allclose(own, wanted / scale, rtol=1e-14)
+        np.testing.assert_allclose(probs, expected / scale, rtol=1e-14)
 
 
-def test_no_rows() -> None:
+def test_layouts_and_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).dirichlet(np.ones(5000), 70).astype(np.float32)
+    expected = otmd.validate_probs("p", values)
+    spread = np.zeros((70, 10_000), np.float32)
+    spread[:, ::2] = values
+    read_only = values.copy()
+    read_only.flags.writeable = False
+    for count in (1, 2):
+        monkeypatch.setattr(otmd.kernel, "num_threads", lambda count=count: count)
+        for same in (np.asfortranarray(values), spread[:, ::2], read_only, values):
+            np.testing.assert_array_equal(otmd.validate_probs("p", same), expected)
     assert otmd.validate_probs("p", np.empty((0, 3))).shape == (0, 3)
+    assert otmd.validate_probs("p", [1, 0]).tolist() == [1.0, 0.0]
+
+
+def test_memory_is_shared_only_where_the_input_may_be_read() -> None:
+    given = otmd.validate_probs("p", P)
+    assert np.shares_memory(given, otmd.validate_probs("p", given, copy=False))
+    assert not np.shares_memory(given, otmd.validate_probs("p", given))
+    for other in (given * (1 + 1e-9), given.astype(np.float32), given[::-1]):
+        before = other.copy()
+        copied = otmd.validate_probs("p", other, copy=False)
+        assert not np.shares_memory(copied, other)
+        assert copied.sum() == pytest.approx(1, abs=1e-15)
+        np.testing.assert_array_equal(other, before)
+    given.flags.writeable = False
+    assert not np.shares_memory(otmd.validate_probs("p", given, copy=False), given)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -61,3 +93,83 @@ def test_a_tensor_in_bfloat16_may_be_off_by_its_own_rounding() -> None:
     np.testing.assert_allclose(probs.sum(-1), 1.0, rtol=1e-13)
     with pytest.raises(ValueError, match=r"sums to 1\.1.* within 8\.8e-02.* dtype torch\.bfloat16"):
         otmd.validate_probs("p", torch.tensor([0.5, 0.6], dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 1), (1, 4), (3, 4)], ids=str)
+def test_rows_are_those_of_a_broadcast(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).random((*shape, 5))
+    wide = np.broadcast_to(values, (3, 4, 5)).reshape(12, 5)
+    broadcast = Rows.of(values, (3, 4))
+    assert np.shares_memory(broadcast.values, values)
+    np.testing.assert_array_equal(broadcast.values[broadcast.row], wide)
+    part = broadcast[2:7]
+    np.testing.assert_array_equal(part.values[part.row], wide[2:7])
+
+
+# Logits that differ by less than the rounding of their distance to the largest are tied: none here.
+@given(
+    logits=st.lists(st.integers(-30_000, 30_000), min_size=1, max_size=8, unique=True).map(
+        lambda thousandths: [k / 1000 for k in thousandths]
+    ),
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    top_k=st.one_of(st.none(), st.integers(1, 9)),
+    top_p=st.one_of(st.none(), st.floats(0.05, 0.99)),
+    min_p=st.one_of(st.none(), st.floats(0.0, 0.9)),
+    order=st.one_of(st.sampled_from([*ORDERS]), st.permutations(ORDERS["transformers"])),
+)
+def test_logits_become_probabilities_as_by_hand(
+    logits: list[float],
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    order: str | list[str],
+) -> None:
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    probs = otmd.probs_from_logits(np.array(logits), **options, order=order)
+    steps = ORDERS[order] if isinstance(order, str) else order
+    # A sum that meets the threshold to the last bit may fall on either side of it.
+    nudged = [
+        reference.probs_from_logits(logits, temperature, top_k, p, m, steps)
+        for p in ([top_p] if top_p is None else [top_p - 1e-12, top_p, top_p + 1e-12])
+        for m in ([min_p] if min_p is None else [max(min_p - 1e-12, 0), min_p, min_p + 1e-12])
+    ]
+    assert any(np.allclose(probs, by_hand, rtol=0, atol=1e-12) for by_hand in nudged)
+    by_object = otmd.Processing(**options, order=order)(np.array(logits))
+    np.testing.assert_array_equal(by_object, probs)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"temperature": -1.0}, ValueError),
+        ({"temperature": np.nan}, ValueError),
+        ({"temperature": 10**400}, ValueError),
+        ({"top_k": 0}, ValueError),
+        ({"top_k": 1.5}, TypeError),
+        ({"top_p": 1.5}, ValueError),
+        ({"top_p": 10**400}, ValueError),
+        ({"min_p": 2.0}, ValueError),
+        ({"min_p": "0.5"}, TypeError),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_bad_processing_is_named(options: dict, error: type) -> None:
+    (named,) = options
+    with pytest.raises(error, match=f"^{named}: got"):
+        otmd.probs_from_logits(np.zeros(3), **options)
+
+
+def test_bad_logits_are_named() -> None:
+    for logits in ([0.0, np.nan], [0.0, np.inf], [-np.inf, -np.inf], []):
+        with pytest.raises(ValueError, match="logits"):
+            otmd.probs_from_logits(np.array(logits))
+
+
+def test_numbers_of_other_types_are_read() -> None:
+    logits = np.array([1.0, 0.5, 0.0])
+    expected = otmd.probs_from_logits(logits, 0.5, top_p=0.75, min_p=0.25)
+    given = otmd.probs_from_logits(
+        logits, np.float16(0.5), top_p=Fraction(3, 4), min_p=Fraction(1, 4)
+    )
+    np.testing.assert_array_equal(given, expected)

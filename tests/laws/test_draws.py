@@ -1,59 +1,109 @@
-"""Draws by inversion of the cumulative probabilities: the token for each uniform number."""
+"""Draws by inversion of the cumulative probabilities, and what is refused because it is never drawn."""
+
+from __future__ import annotations
+
+import tracemalloc
 
 import numpy as np
-from reference import likeliest as naive_likeliest
+import pytest
+from conformance import VARIANTS
 
-from otmd.curve._kernels import largest_entries
+import otmd
 from otmd.laws.base import invert
 from otmd.laws.without_replacement import draw_distinct
 
 MASS = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
+Q = np.array([0.5, 0.3, 0.2])
 
 
-def _drawn(uniforms: list[float]) -> list[int]:
+def drawn(uniforms: list[float]) -> list[int]:
     return invert(MASS.cumsum(), np.array(uniforms)).tolist()
 
 
-def test_each_token_owns_its_interval() -> None:
-    assert _drawn([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]) == [1, 1, 3, 3, 4, 4]
+def test_a_token_with_mass_owns_its_interval_and_no_other_is_drawn() -> None:
+    assert drawn([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53]) == [1, 1, 3, 3, 4, 4]
+    assert set(drawn(np.linspace(0, 1, 10_001)[:-1].tolist())) == {1, 3, 4}
+    # A total that rounds up ends at the last token with mass.
+    assert invert(np.array([0.3, 0.1, 0.0]).cumsum(), np.array([1.0]))[0] == 1
 
 
-def test_a_token_without_mass_is_never_drawn() -> None:
-    assert set(_drawn(np.linspace(0, 1, 10_001)[:-1].tolist())) == {1, 3, 4}
-
-
-def test_a_total_that_rounds_up_ends_at_the_last_token_with_mass() -> None:
-    cumulative = np.array([0.3, 0.1, 0.0]).cumsum()
-    assert invert(cumulative, np.array([1.0]))[0] == 1
-
-
-def test_distinct_draws_take_from_what_is_left() -> None:
+def test_distinct_draws_take_from_the_mass_that_is_left() -> None:
     cumulative = np.array([0.2, 0.3, 0.5]).cumsum()
     uniforms = np.array([[0.1, 0.1, 0.9], [0.6, 0.5, 0.5], [0.3, 0.9, 0.2]])
-    out = draw_distinct(cumulative, uniforms)
     # Row 2: token 2 first; of the 0.2 and 0.3 left, half of 0.5 falls to token 1. Row 3: 1, then 2 of 0.7.
-    assert out.tolist() == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
-
-
-def test_distinct_draws_stay_exact_however_little_mass_is_left() -> None:
+    assert draw_distinct(cumulative, uniforms).tolist() == [[0, 1, 2], [2, 1, 0], [1, 2, 0]]
     cumulative = np.array([1e-30, 3e-30, 1.0]).cumsum()
     uniforms = np.array([[0.5, 0.2], [0.5, 0.26], [0.5, 0.99]])
-    out = draw_distinct(cumulative, uniforms)
-    assert out.tolist() == [[2, 0], [2, 1], [2, 1]]
+    assert draw_distinct(cumulative, uniforms).tolist() == [[2, 0], [2, 1], [2, 1]]
 
 
-def test_largest_entries_break_ties_to_the_lowest_token() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        probs = rng.integers(0, 4, rng.integers(1, 9)).astype(float)
-        count = int(rng.integers(0, probs.size + 1))
-        assert tuple(largest_entries(probs, count)) == tuple(naive_likeliest(probs.tolist(), count))
+def test_enumeration_of_more_drafts_than_an_array_has_axes() -> None:
+    tokens, probs = otmd.WithReplacement([0.0, 1.0], 100).enumerate()
+    assert (tokens.shape, probs.tolist()) == ((1, 100), [1.0])
 
 
-def test_largest_entries_of_more_than_are_looked_at_at_once() -> None:
-    rng = np.random.default_rng(1)
-    for size in (1023, 1024, 1025, 3000):
-        for probs in (rng.random(size), rng.integers(0, 50, size) / 50, np.sort(rng.random(size))):
-            for count in (0, 1, 5):
-                wanted = naive_likeliest(probs.tolist(), count)
-                assert tuple(largest_entries(probs, count)) == tuple(wanted)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_next_drafts_at_a_large_vocabulary_need_no_enumeration(name: str) -> None:
+    q = np.random.default_rng(0).dirichlet(np.full(20_000, 0.1))
+    law = VARIANTS[name](q, 4)
+    tokens = law.sample(rng=np.random.default_rng(1)).tolist()
+    for k in range(law.num_drafts):
+        probs = law.next_draft_probs(tokens[:k])
+        assert probs[tokens[k]] > 0.0
+        assert probs.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 400])
+@pytest.mark.parametrize("name", ["without-replacement", "top-then", "stratified", "greedy"])
+def test_inclusion_of_distinct_drafts_is_n_in_all(name: str, n: int) -> None:
+    """Hundreds of drafts need no memory for each pair of a draft and a token."""
+    law = VARIANTS[name](np.random.default_rng(0).dirichlet(np.full(1500, 0.5)), n)
+    tracemalloc.start()
+    drafted = law.inclusion_probs()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert ((drafted >= 0) & (drafted <= 1)).all()
+    assert drafted.sum() <= n * (1 + 1e-9)
+    if name != "top-then":
+        assert drafted.sum() == pytest.approx(n, rel=1e-9)
+    assert peak < 2e8
+
+
+def test_wrong_prefixes_are_named() -> None:
+    law = otmd.WithReplacement(Q, 2)
+    for prefix, message in [
+        ((4,), "prefix: got 4"),
+        ((-1,), "prefix: got -1"),
+        ((0, 1), "prefix: got 2 drafts, expected fewer than 2"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            law.next_draft_probs(prefix)
+    with pytest.raises(ValueError, match="with which no draw of"):
+        otmd.Greedy(Q, 2).next_draft_probs((1,))
+    with pytest.raises(ValueError, match=r"got leading axes \(2,\)"):
+        otmd.WithReplacement(np.stack([Q, Q]), 2).next_draft_probs(())
+
+
+def test_positions_are_chosen_by_an_index_of_the_leading_axes() -> None:
+    batch = otmd.WithReplacement(np.stack([Q, Q[::-1]]), 2)
+    assert batch[..., 1].tuple_prob([2, 2]) == pytest.approx(0.25)
+    with pytest.raises(IndexError):
+        otmd.WithReplacement(Q, 2)[(0,)]
+    with pytest.raises(IndexError):
+        otmd.Independent([Q, Q])[(0,)]
+
+
+IMPOSSIBLE = {
+    "without-replacement": (otmd.WithoutReplacement(Q, 2), [0, 0]),
+    "greedy": (otmd.Greedy(Q, 2), [1, 0]),
+    "hub": (otmd.Hub(Q), [1, 2]),
+    "independent": (otmd.Independent([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), [1, 0]),
+    "joint": (otmd.Joint([[0, 1], [1, 2]], [0.5, 0.5], 3), [1, 0]),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_drafts_that_the_law_never_draws_are_refused(name: str) -> None:
+    law, tokens = IMPOSSIBLE[name]
+    with pytest.raises(ValueError, match="never draws"):
+        otmd.TargetOnly().verify(Q, law, tokens, rng=0)

@@ -1,4 +1,6 @@
-"""Sampling without replacement at vocabularies where tuples cannot be enumerated."""
+"""Drafts without replacement where tuples cannot be enumerated, and where masses are subnormal."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -62,3 +64,23 @@ def test_copies_do_not_keep_cached_values() -> None:
     assert law.race.num_drafts == 2
     assert "race" not in law.definition()
     assert law.with_num_drafts(3).race.num_drafts == 3
+
+
+@pytest.mark.parametrize("tiny", [1e-300, 1e-310, 5e-324])
+def test_subnormal_masses_are_shared_in_proportion(tiny: float) -> None:
+    """Token 0 comes first; the others are then drawn with weights 1, 2 and 3."""
+    q = np.array([1.0, tiny, 2 * tiny, 3 * tiny])
+    two, three = (otmd.WithoutReplacement(q, n) for n in (2, 3))
+    np.testing.assert_allclose(two.inclusion_probs(), [1, 1 / 6, 2 / 6, 3 / 6], rtol=1e-12)
+    assert two.containment([True, True, True, False]) == pytest.approx(1 / 2, abs=1e-12)
+    assert two.tuple_prob([0, 3]) == pytest.approx(1 / 2, abs=1e-12)
+    pairs = {(a, b): a / 6 * b / (6 - a) for a, b in itertools.permutations([1, 2, 3], 2)}
+    drafted = [1.0, *(sum(w for pair, w in pairs.items() if y in pair) for y in (1, 2, 3))]
+    np.testing.assert_allclose(three.inclusion_probs(), drafted, rtol=1e-12)
+    contained = [0, 0, 0, pairs[1, 2] + pairs[2, 1], 1]
+    prefixes = three.prefix_containment(np.arange(4))
+    np.testing.assert_allclose(prefixes, contained, rtol=0, atol=1e-12)
+    for law in (two, three, otmd.WithReplacement(q, 3), otmd.Greedy(q, 3)):
+        for verifier in otmd.verifiers.verifiers_serving(law):
+            output = verifier.output_distribution(np.full(4, 0.25), law)
+            np.testing.assert_allclose(output, 0.25, rtol=0, atol=1e-12)

@@ -128,7 +128,7 @@ class PrefixArrivals:
             growth = np.outer(unit * draft[self.heavy], self.nodes)
         self._absent = np.exp(-growth)
         self._present = -np.expm1(-growth)
-        self._first = _first_nodes(self._present.sum(axis=0), num_drafts)
+        self._first = first_nodes(self._present.sum(axis=0), num_drafts)
 
     def times(
         self,
@@ -152,7 +152,7 @@ class PrefixArrivals:
         return times
 
 
-def _first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
+def first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
     """For m < n, the first time (T,) by which m tokens may have arrived, shape (n,).
 
     ``mean`` (T,) is the mean number of arrivals N. By Chernoff's bound, P(N ≥ m) ≤ e^{m − μ}(μ/m)^m.
@@ -297,7 +297,7 @@ def _prefix_arrivals(
     See :meth:`PrefixArrivals.times`. λ_b = outside[b] is in the unit of ``times``. ``series`` (n, R) are the
     coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times in units of the end, ``absent`` and
     ``present`` (M, T) the probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens. ``first`` (n,) is
-    :func:`_first_nodes`.
+    :func:`first_nodes`.
     """
     order = counts.max()
     most = series.shape[1]

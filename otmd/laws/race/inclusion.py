@@ -13,13 +13,15 @@ import numpy as np
 from otmd.curve._kernels import copy_numbers
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.laws.race import quadrature
-from otmd.laws.race.containment import count_one_more, power_sums
+from otmd.laws.race.containment import count_one_more, first_nodes, power_sums
 from otmd.probabilities import FloatArray
 
 # The integral starts at the time by which this many arrivals are expected: the rest is below rounding.
 _EARLIEST = 1e-18
 # Rates are cut off at this multiple of 1/(end of the race): a faster token is drafted almost surely.
 _FASTEST = 1e100
+# Counts at so many nodes fit the processor's cache.
+_NODES_AT_ONCE = 128
 
 
 class RaceInclusion:
@@ -45,16 +47,16 @@ class RaceInclusion:
         powers = self._parts ** np.arange(quadrature.POWERS)[:, None]
         logs = [
             (quadrature.growth_series(m, quadrature.POWERS) * moments) @ powers
-            for m in range(num_drafts)
+            for m in range(min(num_drafts, quadrature.POWERS))
         ]
-        slow = quadrature.exponential_series(np.stack(logs), np.exp(-moments[1] * self._parts))
+        none = np.exp(-moments[1] * self._parts)
+        counts = quadrature.exponential_series(np.stack(logs), none, num_drafts)
         growth = np.outer(fast, self._parts)
-        absent = np.exp(-growth)
-        present = -np.expm1(-growth)
-        missed = np.empty((num_drafts, fast.size))
-        at_most = slow.cumsum(axis=0)
-        counts = heavy_inclusion(absent, present, at_most, self._weights, missed)
-        self._at_most = quadrature.product_of_series(counts, slow).cumsum(axis=0)
+        absent, present = np.exp(-growth), -np.expm1(-growth)
+        first = first_nodes(moments[1] * self._parts + present.sum(axis=0), num_drafts)
+        missed = np.zeros((num_drafts, fast.size))
+        add_heavy(absent, present, first, self._weights, counts, missed)
+        self._at_most = counts.cumsum(axis=0)
         self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
 
     def probs(self, num_drafts: int) -> FloatArray:
@@ -76,7 +78,7 @@ class RaceInclusion:
         """Coefficients of q^r, r < R, in the probability that a slow token is drafted."""
         powers = self._parts ** np.arange(quadrature.POWERS - 1)[:, None]
         coefficients = np.zeros(quadrature.POWERS)
-        for m in range(num_drafts):
+        for m in range(min(num_drafts, quadrature.POWERS)):
             integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
             coefficients[1:] += (
                 (-1) ** m * quadrature.growth_series(m, quadrature.POWERS)[:-1] * integrals
@@ -85,52 +87,48 @@ class RaceInclusion:
 
 
 @kernel(fastmath=REASSOCIATE)
-def heavy_inclusion(absent, present, slow, weights, missed):
+def add_heavy(absent, present, first, weights, counts, missed):
     """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived), k < n, for each heavy token i.
 
     ``absent`` and ``present`` (M, T) are the probability a_i that heavy token i has not arrived, and 1 − a_i.
-    slow[m] (T,) is the probability that at most m slow tokens have arrived, and ``weights`` (T,) are the w.
-    Returns P(k heavy tokens have arrived), shape (n, T).
+    ``counts`` (n, T) are P(m slow tokens have arrived), and become those of all tokens; before the node
+    first[m] they are 0. ``weights`` (T,) are the w.
+
+    The heavy tokens are the leaves of a binary tree. Level d counts all tokens but those below the node of
+    depth d over the leaf i, so it comes from level d − 1 by adding the tokens below the node's sibling.
     """
-    size = slow.shape[0]
     num_heavy = absent.shape[0]
-    num_nodes = weights.size
-    after = np.zeros((num_heavy + 1, size, num_nodes))
-    before = np.zeros((size, num_nodes))
-    others = np.empty((size, num_nodes))
-    for t in range(num_nodes):
-        after[num_heavy, 0, t] = before[0, t] = 1.0
-    for i in range(num_heavy - 1, -1, -1):
-        copy_numbers(after[i + 1].ravel(), after[i].ravel())
-        count_one_more(after[i], absent[i], present[i])
-    for i in range(num_heavy):
-        _product(before, after[i + 1], others)
-        for k in range(size):
-            # Σ_t w a_i Σ_{j ≤ k} P(j other heavy tokens) P(at most k − j slow tokens) : total
+    depth = 0
+    while 1 << depth < num_heavy:
+        depth += 1
+    levels = np.empty((depth + 1, counts.shape[0], _NODES_AT_ONCE))
+    for start in range(0, counts.shape[1], _NODES_AT_ONCE):
+        part = counts[:, start : start + _NODES_AT_ONCE]
+        a, b = absent[:, start : start + part.shape[1]], present[:, start : start + part.shape[1]]
+        w = weights[start : start + part.shape[1]]
+        begin = np.maximum(first - start, 0)
+        level = levels[:, :, : part.shape[1]]
+        for m in range(counts.shape[0]):
+            copy_numbers(part[m], level[0, m])
+        for i in range(num_heavy):
+            for d in range(1, depth + 1):
+                shift = depth - d
+                if i > 0 and i >> shift == (i - 1) >> shift:
+                    continue
+                for m in range(counts.shape[0]):
+                    copy_numbers(level[d - 1, m], level[d, m])
+                sibling = (i >> shift) ^ 1
+                for j in range(sibling << shift, min((sibling + 1) << shift, num_heavy)):
+                    count_one_more(level[d], a[j], b[j], begin)
+            # Σ_t w a_i Σ_{m ≤ k} P(m other tokens) : total
             total = 0.0
-            for j in range(k + 1):
-                heavy_part = others[j]
-                slow_part = slow[k - j]
-                a = absent[i]
-                for t in range(num_nodes):
-                    total += weights[t] * a[t] * heavy_part[t] * slow_part[t]
-            missed[k, i] = total
-        count_one_more(before, absent[i], present[i])
-    return before
-
-
-@kernel(fastmath=REASSOCIATE)
-def _product(first, second, out):
-    """Fill the product of two power series (n, T), cut off after n terms."""
-    # Σ_m first_m second_{k−m} : product
-    for k in range(out.shape[0]):
-        product = out[k]
-        product[:] = 0.0
-        for m in range(k + 1):
-            left = first[m]
-            right = second[k - m]
-            for t in range(product.size):
-                product[t] += left[t] * right[t]
+            for k in range(counts.shape[0]):
+                others = level[depth, k]
+                for t in range(begin[k], w.size):
+                    total += w[t] * a[i, t] * others[t]
+                missed[k, i] += total
+        for i in range(num_heavy):
+            count_one_more(part, a[i], b[i], begin)
 
 
 @kernel()

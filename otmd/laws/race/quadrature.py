@@ -26,6 +26,8 @@ _FASTEST = 64
 _ROWS = 64
 # The bisection for the end of the race stops at this part of its upper bound.
 _SHORTEST = 1e-12
+# The step of the rule in log t for the most drafts at one position, which is above this.
+_SMALLEST_STEP = 5e-3
 
 
 def latest_win(draft: FloatArray, num_drafts: int, unit: float = 1.0) -> float:
@@ -96,7 +98,7 @@ def quadrature_step(num_drafts: int) -> float:
     that holds it under 1e-16.
     """
     step = 0.25
-    while step > 0.05:
+    while step > _SMALLEST_STEP:
         size = loggamma(num_drafts + 2j * np.pi / step).real - loggamma(num_drafts).real
         if size < np.log(0.5e-16):
             break
@@ -115,12 +117,16 @@ def growth_series(power: int, most: int) -> FloatArray:
     return series
 
 
-def exponential_series(logs: FloatArray, constant: FloatArray) -> FloatArray:
-    """Coefficients of z^k in constant·exp(Σ (−1)^{m+1} z^m logs[m]/m), by Newton's identities; same shape."""
-    series = np.empty_like(logs)
+def exponential_series(logs: FloatArray, constant: FloatArray, size: int = 0) -> FloatArray:
+    """Coefficients of z^k in constant·exp(Σ (−1)^{m+1} z^m logs[m]/m), by Newton's identities.
+
+    There are as many as ``logs``, or ``size`` of them with logs of 0 from there on.
+    """
+    series = np.empty((size or len(logs), *logs.shape[1:]))
     series[0] = constant
-    for k in range(1, len(logs)):
-        series[k] = sum((-1) ** (m + 1) * logs[m] * series[k - m] for m in range(1, k + 1)) / k
+    for k in range(1, len(series)):
+        terms = range(1, min(k + 1, len(logs)))
+        series[k] = sum((-1) ** (m + 1) * logs[m] * series[k - m] for m in terms) / k
     return series
 
 

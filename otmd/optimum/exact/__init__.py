@@ -1,18 +1,13 @@
 """Exact arithmetic for small vocabularies: fractions in, fractions or algebraic numbers out.
 
 The functions take a target and a law of drafts, as their float twins do. The laws of this package are made
-from exact numbers: ``exact.WithReplacement(["1/3", "2/3"], 2)``.
-
-Rates of the optimum and of recursive rejection are fractions. K-SEQ's scale and rate are algebraic numbers,
-and the optimum as a function of a symbol is a piecewise rational function. These two need sympy
-(``pip install -e ".[exact]"`` in a clone), which is imported when they are called.
+from exact numbers: ``exact.WithReplacement(["1/3", "2/3"], 2)``. The optimum is a fraction. K-SEQ's scale and
+rate are algebraic numbers, and the optimum as a function of a symbol is a piecewise rational function. These
+need sympy (``pip install -e ".[exact]"`` in a clone), which is imported when they are called.
 """
 
 from otmd.optimum.exact.laws import (
-    ConditionalPoisson,
     ExactLaw,
-    Greedy,
-    Hub,
     Independent,
     Joint,
     WithoutReplacement,
@@ -24,15 +19,11 @@ from otmd.optimum.exact.rates import (
     k_sequential_rate,
     k_sequential_scale,
     optimal_acceptance,
-    recursive_rejection_rate,
 )
 
 __all__ = [
-    "ConditionalPoisson",
     "ExactLaw",
     "ExactOptimum",
-    "Greedy",
-    "Hub",
     "Independent",
     "Joint",
     "PiecewiseOptimum",
@@ -43,5 +34,4 @@ __all__ = [
     "k_sequential_scale",
     "optimal_acceptance",
     "piecewise_optimum",
-    "recursive_rejection_rate",
 ]

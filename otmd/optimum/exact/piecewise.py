@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from itertools import combinations, groupby, pairwise
 from typing import Any
 
-from otmd.optimum.exact import laws
+from otmd.optimum.exact.laws import (
+    ExactLaw,
+    entries_of,
+    import_sympy,
+    mass_of_all,
+    rational,
+    validate_law,
+    validate_small,
+)
 from otmd.optimum.exact.rates import smallest_cuts
 from otmd.probabilities import wrong, wrong_type
 
@@ -30,19 +38,21 @@ class Region:
     subset: tuple[int, ...]
 
 
-def _regions_of(cuts: dict[Any, int], entries: list[Any], field: Any) -> Iterator[Region]:
+def _regions_of(
+    cuts: dict[Any, tuple[int, ...]], entries: list[Any], field: Any
+) -> Iterator[Region]:
     """Join neighbouring cells in which the same function is the smallest."""
     differences = [a - b for a, b in combinations(cuts, 2)]
     ends, points = _cells([*entries, *cuts, *differences], field)
     best = [min(cuts, key=lambda function: _at(function, point)) for point in points]
     valid = [all(_at(entry, point) >= 0 for entry in entries) for point in points]
-    for (inside, mask), cells in groupby(
+    for (inside, subset), cells in groupby(
         range(len(points)), key=lambda cell: (valid[cell], cuts[best[cell]])
     ):
         if inside:
             joined = list(cells)
             low, high, rate = ends[joined[0]], ends[joined[-1] + 1], best[joined[0]]
-            yield Region(low, high, field.to_sympy(rate), laws.tokens_of(mask))
+            yield Region(low, high, field.to_sympy(rate), subset)
 
 
 def _at(function: Any, point: Any) -> Any:
@@ -51,7 +61,7 @@ def _at(function: Any, point: Any) -> Any:
 
 def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
     """The ends of cells, −∞, the real roots and poles of rational functions, ∞; a rational point in each."""
-    sympy = laws.require_sympy()
+    sympy = import_sympy()
     factors = {
         factor
         for function in functions
@@ -70,7 +80,6 @@ def _cells(functions: list[Any], field: Any) -> tuple[list[Any], list[Any]]:
 
 
 _MOST_TOKENS = 4
-_LAWS = (laws.WithReplacement, laws.WithoutReplacement, laws.ConditionalPoisson, laws.Independent)
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class PiecewiseOptimum:
 
     def piecewise(self) -> Any:
         """The same function as a sympy.Piecewise, undefined outside the regions."""
-        sympy = laws.require_sympy()
+        sympy = import_sympy()
         pieces = [
             (region.rate, sympy.And(region.low <= self.symbol, self.symbol <= region.high))
             for region in self.regions
@@ -115,7 +124,7 @@ class PiecewiseOptimum:
 
     def latex(self) -> str:
         """The regions as a LaTeX ``cases`` environment, with the cut of each."""
-        latex = laws.require_sympy().latex
+        latex = import_sympy().latex
         lines = []
         for region in self.regions:
             tokens = ", ".join(map(str, region.subset))
@@ -128,9 +137,7 @@ class PiecewiseOptimum:
         return f"\\alpha^* = \\begin{{cases}}\n{body}\n\\end{{cases}}"
 
 
-def piecewise_optimum(
-    target_probs: Iterable[Any], law: laws.ExactLaw, symbol: Any
-) -> PiecewiseOptimum:
+def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -> PiecewiseOptimum:
     """α* in closed form along a line of distributions (SpecTr's first open question, for small V).
 
     α* is the least of the 2^V functions 1 + p(H) − g(H) (Hu et al. 2025, eq. 8), each rational in the
@@ -142,17 +149,18 @@ def piecewise_optimum(
     target_probs : iterable, length V ≤ 4
         p. Its entries, and those of the law, are rational functions of ``symbol`` with rational coefficients
         (sympy expressions), or numbers as in :func:`optimal_acceptance`.
-    law : exact.WithReplacement, .WithoutReplacement, .ConditionalPoisson or .Independent
-        The law of the drafts. Greedy and Hub are not served, since which tokens are the likeliest may depend
-        on the symbol.
+    law : ExactLaw
+        The law of the drafts.
     symbol : sympy.Symbol
         The variable.
 
     Raises
     ------
     ValueError
-        For other expressions, distributions that do not sum to 1 identically, more than four tokens,
-        another law, no entry that depends on the symbol, or no interval without negative entries.
+        For other expressions, distributions that do not sum to 1 identically, more than four tokens, no
+        entry that depends on the symbol, or no interval without negative entries.
+    TypeError
+        For another law or symbol.
     ImportError
         Where sympy is missing.
 
@@ -165,49 +173,49 @@ def piecewise_optimum(
     >>> [(region.low, region.high, region.rate) for region in best.regions]
     [(0, 1/4, t + 3/4), (1/4, 3/4, 1), (3/4, 1, 7/4 - t)]
     """
-    sympy = laws.require_sympy()
+    sympy = import_sympy()
     if not isinstance(symbol, sympy.Symbol):
         raise wrong_type("symbol", symbol, "a sympy.Symbol")
-    laws.require_law(law, _LAWS)
+    validate_law(law)
     field = sympy.QQ.frac_field(symbol)
     p = _functions("target_probs", target_probs, field)
-    laws.require_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
+    validate_small(p, _MOST_TOKENS, "all pairs of 2^V functions are compared")
     entries = list(p)
 
-    def read(name: str, value: object) -> list[Any]:
+    def read(name: str, value: Iterable[Any]) -> list[Any]:
         row = _functions(name, value, field)
         entries.extend(row)
         return row
 
     contained = law.containment(len(p), read)
-    rates = [1 + mass - inside for mass, inside in zip(laws.mass_of_all(p), contained, strict=True)]
+    rates = [1 + mass - inside for mass, inside in zip(mass_of_all(p), contained, strict=True)]
     regions = tuple(_regions_of(smallest_cuts(rates), entries, field))
     if not regions:
-        wanted = f"an interval of {symbol} on which they are"
-        raise wrong("target_probs, draft_probs", "entries that are nowhere all ≥ 0", wanted)
+        expected = f"an interval of {symbol} on which they are"
+        raise wrong("target_probs, draft_probs", "entries that are nowhere all ≥ 0", expected)
     return PiecewiseOptimum(symbol, regions)
 
 
 def _number(name: str, value: Any) -> Any:
-    sympy = laws.require_sympy()
+    sympy = import_sympy()
     if not isinstance(value, sympy.Expr):
-        return sympy.Rational(laws.rational(name, value))
+        return sympy.Rational(rational(name, value))
     if isinstance(value, sympy.Float) or not (value.is_number and value.is_real):
         raise wrong(name, value, "an exact real number")
     return value
 
 
-def _functions(name: str, value: object, field: Any) -> list[Any]:
+def _functions(name: str, value: Iterable[Any], field: Any) -> list[Any]:
     """Return a distribution as elements of the field of rational functions of the symbol."""
-    sympy = laws.require_sympy()
+    sympy = import_sympy()
     row = []
-    for i, entry in enumerate(laws.sequence(name, value)):
+    for i, entry in enumerate(entries_of(name, value)):
         symbolic = isinstance(entry, sympy.Expr) and not isinstance(entry, sympy.Float)
         try:
             row.append(field.from_sympy(entry if symbolic else _number(f"{name}[{i}]", entry)))
-        except ValueError as error:
-            wanted = f"a rational function of {field.gens[0]} with rational coefficients"
-            raise wrong(f"{name}[{i}]", entry, wanted) from error
+        except ValueError as reason:
+            expected = f"a rational function of {field.gens[0]} with rational coefficients"
+            raise wrong(f"{name}[{i}]", entry, expected) from reason
     total = sum(row, field.zero)
     if total != 1:
         raise wrong(name, f"entries that sum to {total.as_expr()}", "1 identically")

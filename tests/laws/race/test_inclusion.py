@@ -10,7 +10,7 @@ import reference
 from strategies import unit
 
 import otmd
-from otmd.laws.race.inclusion import RaceInclusion, heavy_inclusion
+from otmd.laws.race.inclusion import RaceInclusion, add_heavy
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -71,18 +71,19 @@ def test_hits_of_every_number_of_drafts(V: int) -> None:
 @pytest.mark.parametrize("num_heavy", [0, 1, 2, 7])
 def test_heavy_tokens_are_missed_by_counts_of_the_others(num_heavy: int, num_drafts: int) -> None:
     rng = np.random.default_rng([89, num_heavy, num_drafts])
-    present, slow = rng.random((num_heavy, 4)), rng.random((5, 4))
-    weights, missed = rng.random(4), np.empty((num_drafts, num_heavy))
-    slow_counts = [reference.poisson_binomial(slow[:, t].tolist(), num_drafts) for t in range(4)]
-    at_most = np.cumsum(np.transpose(slow_counts), axis=0)
-    counts = heavy_inclusion(1.0 - present, present, at_most, weights, missed)
-    for t in range(4):
-        wanted = reference.poisson_binomial(present[:, t].tolist(), num_drafts)
-        assert counts[:, t].tolist() == pytest.approx(wanted, rel=1e-13)
+    present, slow = rng.random((num_heavy, 70)), rng.random((5, 70))
+    weights, missed = rng.random(70), np.zeros((num_drafts, num_heavy))
+    slow_counts = [reference.poisson_binomial(slow[:, t].tolist(), num_drafts) for t in range(70)]
+    counts, first = np.transpose(slow_counts).copy(), np.zeros(num_drafts, np.int64)
+    add_heavy(1.0 - present, present, first, weights, counts, missed)
+    for t in range(70):
+        tokens = [*present[:, t].tolist(), *slow[:, t].tolist()]
+        expected = reference.poisson_binomial(tokens, num_drafts)
+        assert counts[:, t].tolist() == pytest.approx(expected, rel=1e-12)
     for i in range(num_heavy):
         for k in range(num_drafts):
             total = 0.0
-            for t in range(4):
+            for t in range(70):
                 others = [*np.delete(present[:, t], i).tolist(), *slow[:, t].tolist()]
                 fewer = sum(reference.poisson_binomial(others, k + 1))
                 total += weights[t] * (1.0 - present[i, t]) * fewer
