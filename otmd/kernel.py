@@ -1,5 +1,6 @@
-"""Numba kernels run as plain Python at first, so that a first answer does not wait for the compiler.
+"""Numba kernels: small inputs run as plain Python, so that a first answer does not wait for the compiler.
 
+How a kernel runs is decided by its input's size alone: the same call gives the same bits whatever ran before.
 Both ways run the same source. Compiled code is kept on disk. It releases Python's lock, so that threads help.
 """
 
@@ -9,21 +10,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, update_wrapper
 from itertools import pairwise
-from time import thread_time
 from typing import Any
 
 import numpy as np
 from numba import config, get_num_threads, njit
 from numba.np.ufunc import threading_layer
 
-# A kernel is compiled at the first input of more than _MOST_NUMBERS numbers, after _MOST_CALLS plain runs, or
-# after _MOST_SECONDS in plain runs. These are seconds of the processor: a busy machine compiles no sooner.
-_MOST_NUMBERS = 256
-_MOST_CALLS = 32
-_MOST_SECONDS = 0.1
+# Compiled code computes inputs of more numbers than this.
+_MOST_NUMBERS = 64
 # The user is told about compiling after this many seconds.
 _PATIENCE = 1.0
 # For fewer numbers than this, waking a thread takes longer than the work.
@@ -36,10 +33,10 @@ REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
 class _Mode(threading.local):
-    """How this thread runs kernels: ``plain`` inside a plain run, ``compiled`` where that is demanded."""
+    """``plain`` inside a plain run; ``size``: how many numbers the input holds at least, see input_size."""
 
     plain = False
-    compiled = False
+    size = 0
 
 
 _mode = _Mode()
@@ -55,21 +52,20 @@ class Kernel:
         # Compiling is quicker without a wrapper for C callers, which no kernel has.
         jit: Any = njit
         self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
-        self._hot, self._calls, self._seconds = False, 0, 0.0
+        self._loaded = False
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel."""
         if _mode.plain:
             return self.py_func(*arguments)
-        if self._hot:
-            return self._compiled(*arguments)
-        few = self._calls < _MOST_CALLS and self._seconds < _MOST_SECONDS
-        small = few and not _mode.compiled and _size(arguments) <= _MOST_NUMBERS
+        small = _mode.size <= _MOST_NUMBERS and _size(arguments) <= _MOST_NUMBERS
         if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
+        if self._loaded:
+            return self._compiled(*arguments)
         with _waiting_is_explained():
             answer = self._compiled(*arguments)
-        self._hot = True
+        self._loaded = True
         return answer
 
     def __reduce__(self) -> str:
@@ -78,15 +74,12 @@ class Kernel:
 
     def _run_plain(self, arguments: tuple[Any, ...]) -> Any:
         _mode.plain = True
-        begun = thread_time()
         try:
             # Compiled code divides by zero without a warning.
             with np.errstate(all="ignore"):
                 return self.py_func(*arguments)
         finally:
             _mode.plain = False
-            self._calls += 1
-            self._seconds += thread_time() - begun
 
     @property
     def _numba_type_(self) -> Any:
@@ -100,19 +93,33 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 @contextmanager
-def every_kernel_compiled() -> Iterator[None]:
-    """Within this context every kernel call of this thread is compiled, even for small inputs."""
-    before, _mode.compiled = _mode.compiled, True
+def input_size(numbers: int) -> Iterator[None]:
+    """Within this context kernels of this thread run as on an input of at least so many numbers.
+
+    It is for kernels that get a digest of a large input, such as a few classes of its tokens.
+    """
+    before = _mode.size
+    _mode.size = max(before, numbers)
     try:
         yield
     finally:
-        _mode.compiled = before
+        _mode.size = before
+
+
+def every_kernel_compiled() -> AbstractContextManager[None]:
+    """Within this context every kernel call of this thread is compiled, even for small inputs."""
+    return input_size(_MOST_NUMBERS + 1)
 
 
 def _size(arguments: tuple[Any, ...]) -> int:
     """How many numbers the arrays among the arguments hold."""
-    arrays = sum(value.size for value in arguments if isinstance(value, np.ndarray))
-    return arrays + sum(_size(value) for value in arguments if isinstance(value, tuple))
+    numbers = 0
+    for value in arguments:
+        if isinstance(value, np.ndarray):
+            numbers += value.size
+        elif isinstance(value, tuple):
+            numbers += _size(value)
+    return numbers
 
 
 @contextmanager
@@ -154,18 +161,20 @@ def in_threads(work: Callable[[int, int], object], count: int, size: int) -> Non
     # Numba takes a microsecond to tell its number.
     threads = min(threads, num_threads()) if threads > 1 else threads
     if threads <= 1:
-        work(0, count)
+        with input_size(size):
+            work(0, count)
         return
     parts = min(count, threads * _PARTS)
     left = deque(pairwise(count * i // parts for i in range(parts + 1)))
 
     def take_turns() -> None:
-        while True:
-            try:
-                start, stop = left.popleft()
-            except IndexError:
-                return
-            work(start, stop)
+        with input_size(size):
+            while True:
+                try:
+                    start, stop = left.popleft()
+                except IndexError:
+                    return
+                work(start, stop)
 
     helpers = [_pool().submit(take_turns) for _ in range(threads - 1)]
     try:

@@ -1,19 +1,21 @@
-"""Kernels: plain Python for a first answer, compiled for many or large ones, with the same result."""
+"""Kernels: plain Python for small inputs, compiled for large ones, with the same result."""
 
 import sys
 import threading
 
 import numpy as np
 import pytest
+from conformance import VARIANTS
 
+import otmd
 import otmd.kernel
 from otmd.cli import warmup
 from otmd.curve import _kernels
 from otmd.curve.blocks import fill_groups
-from otmd.kernel import every_kernel_compiled, kernel
+from otmd.kernel import every_kernel_compiled, in_threads, input_size, kernel
 from otmd.probabilities import _sum_rows
 
-_LIMIT_CALLS, _LIMIT_NUMBERS = 32, 256
+_LIMIT = 64
 
 
 @pytest.fixture
@@ -33,39 +35,62 @@ def _double(values):
     return total
 
 
-def test_a_kernel_is_plain_for_the_first_calls_on_few_numbers(double):
+def test_the_size_of_the_input_decides_whatever_ran_before(double):
     doubled, ran = double
-    for _ in range(_LIMIT_CALLS + 3):
-        assert doubled(np.ones(3)) == 6.0
-    assert ran == ["plain"] * _LIMIT_CALLS + ["compiled"] * 3
+    large = np.ones(_LIMIT + 1)
+    calls = [np.ones(3)] * 100 + [large, np.ones(_LIMIT), large[:3], large]
+    assert [doubled(values) for values in calls] == [2.0 * values.size for values in calls]
+    assert ran == ["plain"] * 100 + ["compiled", "plain", "plain", "compiled"]
+    assert otmd.kernel._size((large, (large, 1.0))) == 2 * large.size
 
 
-def test_a_kernel_that_took_long_as_plain_python_is_compiled(double, monkeypatch):
+@pytest.mark.parametrize("vocab_size", [4, 30, 400])
+def test_the_same_call_gives_the_same_bits_whatever_ran_before(vocab_size):
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(vocab_size), 2)
+    laws = [otmd.WithReplacement(q, 3), otmd.WithoutReplacement(q, 3), otmd.Stratified(q, 3)]
+
+    def answers():
+        return [
+            [otmd.optimal_acceptance(p, law).rate, *otmd.acceptance_bounds(rule, p, law)]
+            for law in laws
+            for rule in (otmd.TargetOnly(), otmd.Optimal())
+        ]
+
+    before = answers()
+    with every_kernel_compiled():
+        answers()
+    for _ in range(40):
+        otmd.optimal_acceptance(p[::-1], laws[0])
+    assert answers() == before
+
+
+def test_a_digest_of_a_large_input_is_compiled_in_threads_too(double):
     doubled, ran = double
-    monkeypatch.setattr(otmd.kernel, "_MOST_SECONDS", 1e-9)
-    assert [doubled(np.ones(3)) for _ in range(3)] == [6.0] * 3
-    assert ran == ["plain", "compiled", "compiled"]
-
-
-@pytest.mark.parametrize("as_tuple", [False, True])
-def test_a_large_input_is_compiled_at_once_and_so_is_all_that_follows(as_tuple, double):
-    doubled, ran = double
-    doubled(np.ones(_LIMIT_NUMBERS))
-    assert ran == ["plain"]
-    large = np.ones(_LIMIT_NUMBERS + 1)
-    if as_tuple:
-        assert otmd.kernel._size((large, (large, 1.0))) == 2 * large.size
-    assert doubled(large) == 2.0 * large.size
-    doubled(np.ones(1))
-    assert ran == ["plain", "compiled", "compiled"]
-
-
-def test_every_kernel_compiled_is_for_small_inputs_too_and_ends(double):
-    doubled, ran = double
-    with every_kernel_compiled(), every_kernel_compiled():
+    with input_size(_LIMIT + 1), input_size(1):
         doubled(np.ones(1))
-    assert ran == ["compiled"]
-    assert not otmd.kernel._mode.compiled
+    for size in (_LIMIT, _LIMIT + 1):
+        in_threads(lambda start, stop: doubled(np.ones(1)), 4, size)
+    assert ran == ["compiled", "plain", "compiled"]
+    in_threads(lambda start, stop: doubled(np.ones(1)), 4, 1_000_000)
+    assert set(ran[3:]) == {"compiled"}
+    assert otmd.kernel._mode.size == 0
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kernels_that_get_a_few_classes_of_a_large_vocabulary_are_told_its_size(name, monkeypatch):
+    plain = []
+    monkeypatch.setattr(otmd.kernel.Kernel, "_run_plain", lambda made, _: plain.append(made))
+    p = np.repeat([1.5, 0.5], 50) / 100
+    law = VARIANTS[name](np.full(100, 0.01), 2)
+    law.sample(rng=0)
+    law.containment(np.arange(100) < 50)
+    law.inclusion_probs()
+    otmd.optimal_acceptance(p, law)
+    for verifier in otmd.verifiers.verifiers_serving(law):
+        otmd.acceptance_bounds(verifier, p, law)
+        verifier.prepare(p, law)
+    assert not plain
 
 
 def test_kernels_inside_a_plain_run_stay_plain(double):

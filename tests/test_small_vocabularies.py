@@ -1,7 +1,7 @@
 """Laws and verifiers follow their plain twins tuple by tuple, on random and hostile instances.
 
-Vocabularies have up to 7 tokens. test_conformance.py checks that laws and verifiers agree with themselves, that
-verifiers are lossless, and that α* is the minimum over all subsets.
+Vocabularies have up to 7 tokens. test_conformance.py checks that laws and verifiers agree with themselves,
+that verifiers are lossless, and that α* is the minimum over all subsets.
 """
 
 from __future__ import annotations

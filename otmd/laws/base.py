@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.kernel import input_size
 from otmd.laws.structure import Slots, Structure, Table, all_random
 from otmd.probabilities import (
     BoolArray,
@@ -210,8 +211,9 @@ class DraftLaw(ABC):
         axes = tuple(validate_count("size", n, minimum=0) for n in sizes)
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
-        for index in np.ndindex(self.batch_shape):
-            tokens[(slice(None), *index)] = self[index].position_sample(generator, count)
+        with input_size(self.vocab_size):
+            for index in np.ndindex(self.batch_shape):
+                tokens[(slice(None), *index)] = self[index].position_sample(generator, count)
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
     def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
@@ -278,16 +280,18 @@ class DraftLaw(ABC):
         shape = np.broadcast_shapes(mask.shape[:-1], self.batch_shape)
         mask = np.broadcast_to(mask, (*shape, self.vocab_size))
         values = np.empty(shape)
-        for index in np.ndindex(shape):
-            own = self[broadcast_index(index, self.batch_shape)]
-            values[index] = own.position_containment(np.ascontiguousarray(mask[index]))
+        with input_size(self.vocab_size):
+            for index in np.ndindex(shape):
+                position = self[broadcast_index(index, self.batch_shape)]
+                values[index] = position.position_containment(np.ascontiguousarray(mask[index]))
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
         """Probability that each token is among the drafts, shape (*batch_shape, V)."""
         probs = np.empty((*self.batch_shape, self.vocab_size))
-        for index in np.ndindex(self.batch_shape):
-            probs[index] = self[index].position_inclusion_probs()
+        with input_size(self.vocab_size):
+            for index in np.ndindex(self.batch_shape):
+                probs[index] = self[index].position_inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:

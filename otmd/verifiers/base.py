@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
+from otmd.kernel import input_size
 from otmd.laws import DraftLaw, Slots, Structure
 from otmd.laws.base import RngLike, validate_law, validate_target
 from otmd.optimum.acceptance import (
@@ -138,7 +139,9 @@ class Verifier(ABC):
         ValueError
             For invalid input or leading axes; UnsupportedLaw for a law not served.
         """
-        return self.prepare_position(self._one_position("prepare", target_probs, law), law)
+        p = self._one_position("prepare", target_probs, law)
+        with input_size(p.size):
+            return self.prepare_position(p, law)
 
     def certificate(self, target_probs: ArrayLike, law: DraftLaw) -> OptimalityCertificate:
         """Compare the verifier's acceptance rate at one position with α*.
@@ -213,7 +216,8 @@ class Verifier(ABC):
         token, draft_index = np.empty(batch, np.int64), np.empty(batch, np.int64)
         rules = np.empty(own, dtype=object)
         for index, target, own_law in positions(p, law):
-            rules[index] = self.prepare_position(target, own_law)
+            with input_size(target.size):
+                rules[index] = self.prepare_position(target, own_law)
         for index, rule in np.ndenumerate(np.broadcast_to(rules, batch)):
             verdict = rule.verify(ids[index], rng=generator)
             token[index], draft_index[index] = verdict.token, verdict.draft_index
