@@ -84,7 +84,7 @@ def solve_with_linprog(program: LinearProgram) -> Callable[[], SolverAnswer]:
     if (above | below).any():
         sides["A_ub"] = vstack([rows[above], -rows[below]])
         sides["b_ub"] = np.concatenate([upper[above], -lower[below]])
-    bounds = np.stack([program.column_lower, program.column_upper], axis=-1)
+    bounds = np.stack([np.zeros(program.costs.size), program.column_upper], axis=-1)
 
     def run() -> SolverAnswer:
         found = linprog(program.costs, bounds=bounds, method="highs", options=TIGHT, **sides)

@@ -22,6 +22,7 @@ from .laws import WithoutReplacement as WithoutReplacement
 from .laws import WithReplacement as WithReplacement
 from .optimum import LossyFrontier as LossyFrontier
 from .optimum import OptimalAcceptance as OptimalAcceptance
+from .optimum import OptimalityCertificate as OptimalityCertificate
 from .optimum import lossy_frontier as lossy_frontier
 from .optimum import optimal_acceptance as optimal_acceptance
 from .probabilities import Processing as Processing
@@ -40,7 +41,6 @@ from .verifiers import GumbelTop as GumbelTop
 from .verifiers import InvariantCoupling as InvariantCoupling
 from .verifiers import KSequential as KSequential
 from .verifiers import Optimal as Optimal
-from .verifiers import OptimalityCertificate as OptimalityCertificate
 from .verifiers import PlanVerifier as PlanVerifier
 from .verifiers import PoissonCoupling as PoissonCoupling
 from .verifiers import Preference as Preference

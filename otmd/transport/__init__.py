@@ -2,7 +2,7 @@
 
 from otmd.transport.forms import FORMS, build_program, program_size
 from otmd.transport.problem import ProblemShape, TransportProblem
-from otmd.transport.program import Certificate, LinearProgram, ProgramSize, SolverError
+from otmd.transport.program import LinearProgram, ProgramSize, SolverError
 from otmd.transport.solve import SOLVERS, TransportSolution, solve_path, solve_transport
 from otmd.transport.transport_plan import (
     CanonicalDecomposition,
@@ -14,7 +14,6 @@ __all__ = [
     "FORMS",
     "SOLVERS",
     "CanonicalDecomposition",
-    "Certificate",
     "LinearProgram",
     "ProblemShape",
     "ProgramSize",

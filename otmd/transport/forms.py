@@ -46,7 +46,7 @@ def _arc_names(problem: TransportProblem, prefix: str) -> list[str]:
 
 
 def _node_names(problem: TransportProblem, sets: str = "set", token: str = "token") -> list[str]:
-    tokens = [f"{token} {each}" for each in range(problem.vocab_size)]
+    tokens = [f"{token} {y}" for y in range(problem.vocab_size)]
     return [f"{sets} {name}" for name in problem.set_names()] + tokens
 
 
@@ -64,7 +64,7 @@ def _compact(problem: TransportProblem) -> LinearProgram:
         np.ones(problem.num_arcs),
         _incidence(problem, problem.arc_sets, problem.tokens),
         rows=(-np.inf, np.concatenate([problem.supply, problem.target])),
-        labels=(lambda: _node_names(problem), lambda: _arc_names(problem, "accept")),
+        labels=lambda: (_node_names(problem), _arc_names(problem, "accept")),
     )
 
 
@@ -81,7 +81,7 @@ def _dual(problem: TransportProblem) -> LinearProgram:
         primal.matrix.T.tocsc(),
         sense="minimise",
         rows=(1.0, np.inf),
-        labels=(lambda: _arc_names(problem, "cover"), primal.label_rows),
+        labels=lambda: (_arc_names(problem, "cover"), _node_names(problem)),
     )
 
 
@@ -102,9 +102,9 @@ def _full(problem: TransportProblem) -> LinearProgram:
         objective,
         _incidence(problem, *pairs),
         rows=(lower, upper),
-        labels=(
-            lambda: _node_names(problem),
-            lambda: [f"emit {x} {y}" for x in problem.set_names() for y in range(vocab_size)],
+        labels=lambda: (
+            _node_names(problem),
+            [f"emit {x} {y}" for x in problem.set_names() for y in range(vocab_size)],
         ),
     )
 
@@ -116,9 +116,10 @@ def _max_flow(problem: TransportProblem) -> LinearProgram:
     signs = csc_array(diags_array(np.repeat([-1.0, 1.0], [sets, vocab_size])))
     through = signs @ _incidence(problem, problem.arc_sets, problem.tokens)
 
-    def edges() -> list[str]:
+    def names() -> tuple[list[str], list[str]]:
         ends = _node_names(problem, "draw", "output")
-        return [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
+        edges = [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
+        return _node_names(problem), edges
 
     return program_of(
         "max_flow",
@@ -126,7 +127,7 @@ def _max_flow(problem: TransportProblem) -> LinearProgram:
         csc_array(hstack([-signs[:, :sets], through, -signs[:, sets:]])),
         rows=(0.0, 0.0),
         column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
-        labels=(lambda: _node_names(problem), edges),
+        labels=names,
     )
 
 
@@ -135,29 +136,26 @@ def _arc_columns(problem: TransportProblem) -> IntArray:
     return problem.arc_sets * problem.vocab_size + problem.tokens
 
 
-def _read_coupling(
-    problem: TransportProblem, accepted: FloatArray, row_duals: FloatArray
-) -> Reading:
+def _read_coupling(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
     # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
     # With the smallest v at 0 the multipliers of the full form are feasible for the compact form's dual.
-    set_duals, token_duals = -row_duals[: problem.num_sets], -row_duals[problem.num_sets :]
+    set_duals, token_duals = -duals[: problem.num_sets], -duals[problem.num_sets :]
     shift = token_duals.min()
-    return Reading(accepted, set_duals + shift, token_duals - shift)
+    return Reading(values, set_duals + shift, token_duals - shift)
 
 
-def _read_full(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
-    return _read_coupling(problem, values[_arc_columns(problem)], row_duals)
+def _read_full(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
+    return _read_coupling(problem, values[_arc_columns(problem)], duals)
 
 
-def _read_dual(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+def _read_dual(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
     # The multipliers of the dual's rows are the plan.
-    return Reading(row_duals, values[: problem.num_sets], values[problem.num_sets :])
+    return Reading(duals, values[: problem.num_sets], values[problem.num_sets :])
 
 
-def _read_max_flow(problem: TransportProblem, values: FloatArray, row_duals: FloatArray) -> Reading:
+def _read_max_flow(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
     sets = problem.num_sets
-    accepted = values[sets : sets + problem.num_arcs]
-    return Reading(accepted, 1.0 + row_duals[:sets], -row_duals[sets:])
+    return Reading(values[sets : sets + problem.num_arcs], 1.0 + duals[:sets], -duals[sets:])
 
 
 FORMS = {

@@ -1,4 +1,4 @@
-"""A sparse linear program, a solver's answer to it, and the certificate of that answer."""
+"""A sparse linear program, a solver's answer to it, and the check of that answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csc_array
 
+from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import FloatArray
 
 _MOST_NONZEROS = 2**31 - 1
@@ -28,7 +29,7 @@ class ProgramSize:
 
     @property
     def bytes(self) -> int:
-        """Memory of the program's arrays, in bytes; a solver needs several times as much."""
+        """Memory of the arrays that a solver is given, in bytes; it needs several times as much."""
         matrix = 12 * self.nonzeros + 4 * (self.variables + 1)
         return matrix + 24 * self.variables + 16 * self.constraints
 
@@ -39,9 +40,7 @@ class ProgramSize:
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """Optimise objective·x over row_lower ≤ matrix x ≤ row_upper, column_lower ≤ x ≤ column_upper.
-
-    NaN in an array is a ValueError.
+    """Optimise objective·x over row_lower ≤ matrix x ≤ row_upper, 0 ≤ x ≤ column_upper.
 
     Attributes
     ----------
@@ -49,14 +48,14 @@ class LinearProgram:
         The form that built it.
     sense : {"maximise", "minimise"}
         What to do with the objective.
-    objective, column_lower, column_upper : ndarray of float64, shape (variables,)
+    objective, column_upper : ndarray of float64, shape (variables,)
         One entry a variable.
     matrix : scipy.sparse.csc_array, shape (constraints, variables)
         With 32-bit indices.
     row_lower, row_upper : ndarray of float64, shape (constraints,)
         Infinite where a constraint has one side only.
-    label_rows, label_columns : callable
-        Without arguments; return the names of rows and of columns.
+    labels : callable
+        Without arguments; returns the names of the rows and those of the columns.
     """
 
     form: str
@@ -65,27 +64,18 @@ class LinearProgram:
     matrix: csc_array
     row_lower: FloatArray
     row_upper: FloatArray
-    column_lower: FloatArray
     column_upper: FloatArray
-    label_rows: Callable[[], list[str]] = field(repr=False)
-    label_columns: Callable[[], list[str]] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        sides = ("row_lower", "row_upper", "column_lower", "column_upper")
-        for name in ("objective", "matrix", *sides):
-            values = self.matrix.data if name == "matrix" else getattr(self, name)
-            if np.isnan(values).any():
-                raise ValueError(f"{name}: got NaN in the {self.form!r} program, expected numbers")
+    labels: Callable[[], tuple[list[str], list[str]]] = field(repr=False)
 
     @property
     def row_names(self) -> list[str]:
         """The name of each constraint, made on demand."""
-        return self.label_rows()
+        return self.labels()[0]
 
     @property
     def column_names(self) -> list[str]:
         """The name of each variable, made on demand."""
-        return self.label_columns()
+        return self.labels()[1]
 
     @property
     def size(self) -> ProgramSize:
@@ -104,18 +94,15 @@ def program_of(
     matrix: csc_array,
     *,
     rows: tuple[FloatArray | float, FloatArray | float],
-    labels: tuple[Callable[[], list[str]], Callable[[], list[str]]] = (list, list),
+    labels: Callable[[], tuple[list[str], list[str]]] = lambda: ([], []),
     sense: Literal["maximise", "minimise"] = "maximise",
     column_upper: FloatArray | float = np.inf,
 ) -> LinearProgram:
-    """Make a program over x ≥ 0. A single number given as a bound holds for every row or column.
-
-    By default rows and columns have no names.
-    """
+    """Make a program. A single number given as a bound holds for every row or column."""
     shape: Any = matrix.shape
     lower, upper = (np.full(shape[0], side) for side in rows)
-    columns = np.zeros(objective.size), np.full(objective.size, column_upper)
-    return LinearProgram(form, sense, objective, matrix, lower, upper, *columns, *labels)
+    columns = np.full(objective.size, column_upper)
+    return LinearProgram(form, sense, objective, matrix, lower, upper, columns, labels)
 
 
 def sparse_columns(
@@ -141,49 +128,25 @@ class SolverAnswer:
     iterations: int = 0
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """How far variables and multipliers are from an optimum. At an optimum all three numbers are 0.
-
-    Attributes
-    ----------
-    primal_residual : float
-        The largest violation of a constraint or of a bound of a variable.
-    dual_residual : float
-        The largest violation of dual feasibility: the size of a multiplier that belongs to an infinite bound.
-    gap : float
-        The distance between the primal and the dual objective.
-    """
-
-    primal_residual: float
-    dual_residual: float
-    gap: float
-
-    @property
-    def worst(self) -> float:
-        """The largest of the three."""
-        return max(self.primal_residual, self.dual_residual, self.gap)
-
-    def __str__(self) -> str:
-        return (
-            f"primal residual {self.primal_residual:.1e}, dual residual {self.dual_residual:.1e}, "
-            f"gap {self.gap:.1e}"
-        )
-
-
-def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> Certificate:
+def certify(
+    program: LinearProgram, values: FloatArray, row_duals: FloatArray
+) -> OptimalityCertificate:
     """Certify variables and row multipliers of the minimisation: infinite for a wrong shape or NaN."""
     fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
     if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):
-        return Certificate(np.inf, np.inf, np.inf)
+        return OptimalityCertificate(-np.inf, np.inf, np.inf)
     rows = program.row_lower, program.row_upper
-    columns = program.column_lower, program.column_upper
+    columns = np.zeros_like(program.column_upper), program.column_upper
     primal = max(_violation(program.matrix @ values, *rows), _violation(values, *columns))
     reduced = program.costs - program.matrix.T @ row_duals
     row_value, row_excess = _dual_value(row_duals, *rows)
     column_value, column_excess = _dual_value(reduced, *columns)
-    gap = abs(float(program.costs @ values) - row_value - column_value)
-    return Certificate(primal, max(row_excess, column_excess), gap)
+    residual = max(primal, row_excess, column_excess)
+    # The multipliers bound the costs from below: a maximum is minus the costs.
+    costs, bound = float(program.costs @ values), row_value + column_value
+    if program.sense == "maximise":
+        return OptimalityCertificate(-costs, -bound, residual)
+    return OptimalityCertificate(bound, costs, residual)
 
 
 def _violation(values: FloatArray, lower: FloatArray, upper: FloatArray) -> float:

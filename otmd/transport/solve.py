@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
+from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import BoolArray, FloatArray, wrong
 from otmd.transport import forms, solvers
 from otmd.transport import program as lp
@@ -20,16 +21,15 @@ _GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_din
 _LEVEL_DECIMALS = 6
 
 ADVICE = {
-    "optimal": "the solver ended at an optimum, and the certificate recomputed here agrees",
-    "infeasible": "no point keeps all constraints: check the marginals of the program",
-    "unbounded": "the objective has no bound: check the bounds of the program",
-    "time limit": "the solver ran out of time: raise its limit, or take form='compact', the smallest",
-    "iteration limit": "the solver ran out of iterations: raise its limit, or try another method",
+    "infeasible": "no point keeps all constraints",
+    "unbounded": "the objective has no bound",
+    "time limit": "raise the solver's limit, or take form='compact', the smallest",
+    "iteration limit": "raise the solver's limit, or try another method",
     "failed": "the solver gave up: try another method or solver",
-    "not certified": "the solver called it optimal and the certificate recomputed here does not "
-    "agree: try method='simplex', or another solver",
+    "not certified": "the solver called it optimal, but the certificate recomputed here does not agree: "
+    "try method='simplex', or another solver",
 }
-"""The statuses of a solution, and what each one means and advises."""
+"""The statuses of a solution that is not optimal, and what each one means and advises."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,9 @@ class TransportSolution:
         "not certified".
     message : str
         How the solver ended, and what to do then.
-    certificate : Certificate
-        Primal residual, dual residual and gap, recomputed from the program.
+    certificate : OptimalityCertificate
+        The plan's rate, 1 + p(H) − g(H), and the largest violation of the program, recomputed here. α* lies
+        between the first two, even if the solver is wrong.
     iterations : int
         The solver's number of steps; 0 where it counts none.
     rate : float
@@ -53,20 +54,17 @@ class TransportSolution:
         The accepted mass; None unless the solver ended at an optimum.
     subset : ndarray of bool, shape (V,), or None
         H, the level set {v ≥ t} of the token duals v that has the smallest 1 + p(H) − g(H).
-    bounds : tuple of float
-        The plan's rate and 1 + p(H) − g(H). α* lies between them, even if the solver is wrong.
     set_duals, token_duals : ndarray of float64, shape (S,) and (V,), or None
         u and v of the dual of Hu et al. 2025: u(x) + v(y) ≥ 1 wherever y ∈ x.
     """
 
     status: str
     message: str
-    certificate: lp.Certificate
+    certificate: OptimalityCertificate
     iterations: int
     rate: float = math.nan
     plan: TransportPlan | None = None
     subset: BoolArray | None = None
-    bounds: tuple[float, float] = (0.0, 1.0)
     set_duals: FloatArray | None = None
     token_duals: FloatArray | None = None
 
@@ -182,29 +180,27 @@ def conclude(
     throw: bool = True,
 ) -> TransportSolution:
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
-    status, certificate = answer.status, lp.Certificate(math.inf, math.inf, math.inf)
-    found: dict[str, Any] = {}
-    doubts = ""
-    if answer.values is None or answer.row_duals is None:
-        status = "failed" if status == "optimal" else status
-    elif status == "optimal":
-        certificate, apart = lp.certify(program, answer.values, answer.row_duals), 0.0
-        if math.isfinite(certificate.worst):
+    status, certificate = answer.status, OptimalityCertificate(0.0, 1.0, math.inf)
+    parts: dict[str, Any] = {}
+    if answer.values is not None and answer.row_duals is not None:
+        check = lp.certify(program, answer.values, answer.row_duals)
+        if math.isfinite(check.worst):
             reading = forms.FORMS[program.form].read(problem, answer.values, answer.row_duals)
-            plan, subset = (
-                TransportPlan(problem, reading.accepted),
-                best_level_set(problem, reading),
-            )
-            bounds = plan.rate, problem.cut_value(subset)
-            apart = bounds[1] - bounds[0]
-            found = {"rate": plan.rate, "plan": plan, "subset": subset, "bounds": bounds}
-            found |= {"set_duals": reading.set_duals, "token_duals": reading.token_duals}
-        if max(certificate.worst, apart) > lp.TOLERANCE:
-            status, doubts = "not certified", f" ({certificate}; plan and cut {apart:.1e} apart)"
-    message = f"{status}: {ADVICE[status]}{doubts}; the solver said {answer.detail!r}"
-    if throw and status != "optimal":
-        raise lp.SolverError(f"form {program.form!r}: {message}")
-    return TransportSolution(status, message, certificate, answer.iterations, **found)
+            plan = TransportPlan(problem, reading.accepted)
+            subset = best_level_set(problem, reading)
+            certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
+            parts = {"rate": plan.rate, "plan": plan, "subset": subset}
+            parts |= {"set_duals": reading.set_duals, "token_duals": reading.token_duals}
+        if status == "optimal" and certificate.worst > lp.TOLERANCE:
+            status = "not certified"
+    elif status == "optimal":
+        status = "failed"
+    message = f"optimal: the solver said {answer.detail!r}"
+    if status != "optimal":
+        message = f"{status}: {ADVICE[status]}; {certificate}; the solver said {answer.detail!r}"
+        if throw:
+            raise lp.SolverError(f"form {program.form!r}: {message}")
+    return TransportSolution(status, message, certificate, answer.iterations, **parts)
 
 
 def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from otmd.optimum import OptimalityCertificate
 from otmd.probabilities import wrong
 from otmd.transport import program as lp
 from otmd.transport.solvers import HighsSession
@@ -34,13 +35,13 @@ class SequenceOptimum:
         Tokens per call of the target model. The token after the accepted path counts.
     size : ProgramSize
         The size of the linear program.
-    certificate : Certificate
+    certificate : OptimalityCertificate
         How far its solution is from an optimum, recomputed from the program.
     """
 
     value: float
     size: lp.ProgramSize
-    certificate: lp.Certificate
+    certificate: OptimalityCertificate
 
 
 def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 from otmd import registry
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import OptimalityCertificate, UnsupportedLaw, Verifier, validate_verifier
+from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
 from otmd.verifiers.gumbel_list import GumbelList
 from otmd.verifiers.gumbel_top import GumbelTop
 from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
@@ -24,7 +24,6 @@ __all__ = [
     "InvariantCoupling",
     "KSequential",
     "Optimal",
-    "OptimalityCertificate",
     "PlanVerifier",
     "PoissonCoupling",
     "Preference",

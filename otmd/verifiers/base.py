@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,34 +17,13 @@ from otmd.optimum.acceptance import (
     pairs_by_position,
     positions,
 )
+from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import FloatArray, validate_tol, wrong, wrong_type
 from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
     """A verifier was asked to serve a draft law that it is not lossless for."""
-
-
-@dataclass(frozen=True)
-class OptimalityCertificate:
-    """Proof of how close a verifier comes to the optimum at one position.
-
-    Attributes
-    ----------
-    upper_bound : float
-        α* = 1 + p(H*) − g(H*): no lossless verifier accepts more.
-    attained : float
-        The acceptance rate, or its lower bound.
-    gap : float
-        ``upper_bound`` − ``attained``.
-    status : str
-        In words, whether the gap is within the verifier's tolerance.
-    """
-
-    upper_bound: float
-    attained: float
-    gap: float
-    status: str
 
 
 class Verifier(ABC):
@@ -151,11 +129,7 @@ class Verifier(ABC):
         p = self._one_position("certificate", target_probs, law)
         upper = float(optimal_acceptance(p, law).rate)
         attained = float(self.acceptance_bounds(p, law)[0])
-        gap = upper - attained
-        status = f"optimal within the tolerance of {self.tol:g}"
-        if gap > self.tol:
-            status = f"{gap:.2g} below the optimum, more than the tolerance of {self.tol:g}"
-        return OptimalityCertificate(upper, attained, gap, status)
+        return OptimalityCertificate(attained, upper, tol=self.tol)
 
     def acceptance_rate(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray | float:
         """Exact acceptance rate; see :func:`otmd.acceptance_rate` for parameters, result and errors."""
